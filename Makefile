@@ -1,0 +1,55 @@
+# `make install`, `make train`, `make test`, `make check`. Overridable: PYTHON (3.11 to 3.13), VENV, PYTEST_ARGS, TRAIN.
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+TRAIN ?= $(PY) recipes/compare_cpu.py
+SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test check lint format-check types layers shell format test-pythons clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(STAMP)  ## the CPU stack into .venv (about a minute; instant when nothing changed)
+
+$(STAMP): pyproject.toml .ci/install
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" .ci/install
+	@touch $@
+
+train: install  ## GRPO and Reinforce-Ada side by side on a small model
+	$(TRAIN)
+
+test: install  ## all tests
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: lint format-check types layers shell  ## static checks, the same as pre-commit's
+
+lint: install
+	$(PY) -m ruff check .
+
+format-check: install
+	$(PY) -m ruff format --check .
+
+types: install
+	$(PY) -m mypy
+
+layers: install
+	$(PY) -m pytest -q tests/test_layers.py
+
+shell:
+	@if command -v shellcheck >/dev/null; then echo "shellcheck $(SHELL_FILES)"; shellcheck $(SHELL_FILES); \
+	else for f in $(SHELL_FILES); do bash -n "$$f" || exit 1; done; \
+	echo "shellcheck is not installed: only bash -n was run on $(SHELL_FILES)"; fi
+
+format: install  ## apply ruff's fixes and formatting
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+test-pythons: install  ## core and config tests on every Python 3.11-3.13 of this machine
+	@UV="$(VENV)/bin/uv" .ci/test-pythons
+
+clean:  ## environments and caches, not runs/
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,159 @@
+"""The layers are one-way.
+
+1. Static: every import statement of nemo_ada, also inside functions, stays in its layer (LAYERS), and each heavy
+   library is imported only by the folders in HOME.
+2. Dynamic: a fresh interpreter imports a whole layer; sys.modules then holds nothing that the layer may not load.
+3. A new top-level module or folder must be given a layer here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "nemo_ada"
+
+BASE = {"errors", "core", "config", "presets"}
+SHARED = BASE | {"tasks", "verify", "rundir"}
+EVERYTHING = {"*"}
+
+# layer -> the other layers of nemo_ada that it may import
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"errors"},
+    "config": {"errors", "core", "presets"},
+    "presets": {"errors", "core", "config"},
+    "verify": BASE,
+    "tasks": BASE | {"verify"},
+    "rundir": BASE,
+    "report": BASE | {"rundir"},
+    "embedded": SHARED,
+    "nemo": SHARED,
+    "cli": EVERYTHING,
+}
+# library -> the layers that may import it
+HOME: dict[str, set[str]] = {
+    "nemo_rl": {"nemo"},
+    "ray": {"embedded"},
+    "vllm": {"embedded"},
+    "megatron": {"embedded"},
+    "torch": {"embedded", "nemo"},  # NeMo-RL hands tensors to its hooks
+}
+HEAVY = set(HOME)
+# Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
+MAY_BE_HEAVY = {"embedded", "nemo"}
+
+
+def layer_of(path: Path, package: Path = PACKAGE) -> str:
+    """The layer of a module file: its first component below the package."""
+    return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imported_names(source: str, module: str, is_package: bool) -> Iterator[str]:
+    """Absolute dotted names of all import statements, wherever they stand."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def violations(package: Path) -> list[str]:
+    """Every import that leaves its layer, as 'file imports name'."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package.parent)
+        layer = layer_of(path, package)
+        if layer == "__init__":
+            allowed: set[str] = {"errors"}
+        else:
+            allowed = LAYERS.get(layer, set()) | {layer}
+        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+        for name in imported_names(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"):
+            parts = name.split(".")
+            outside = parts[0] in HOME and layer not in HOME[parts[0]]
+            upward = (
+                parts[0] == "nemo_ada"
+                and len(parts) > 1
+                and "*" not in allowed
+                and parts[1] not in allowed | {"__version__"}
+            )
+            if outside or upward:
+                found.append(f"{relative} imports {name}")
+    return found
+
+
+def layers_present() -> list[str]:
+    return sorted({layer_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"})
+
+
+def modules_after_importing(layer: str, submodules: bool) -> set[str]:
+    """Names in sys.modules of a fresh interpreter that imported the layer, less those of an idle interpreter."""
+    script = f"""
+import importlib, json, pkgutil, sys
+before = set(sys.modules)
+package = importlib.import_module("nemo_ada.{layer}")
+if {submodules} and hasattr(package, "__path__"):
+    for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not info.name.endswith("__main__"):
+            importlib.import_module(info.name)
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_every_import_statement_stays_in_its_layer() -> None:
+    assert violations(PACKAGE) == []
+
+
+def test_every_module_has_a_layer() -> None:
+    assert set(layers_present()) <= set(LAYERS), "add the new module to LAYERS with what it may import"
+
+
+def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path: Path) -> None:
+    core = tmp_path / "nemo_ada" / "core"
+    core.mkdir(parents=True)
+    (core / "__init__.py").write_text("from ..embedded import shim\n")
+    (core / "a.py").write_text("def f():\n    import torch.nn\n    from nemo_ada.config import load\n")
+    (core / "b.py").write_text("from .a import f\nfrom nemo_ada.errors import UserError\nimport numpy\n")
+    assert violations(tmp_path / "nemo_ada") == [
+        "nemo_ada/core/__init__.py imports nemo_ada.embedded.shim",
+        "nemo_ada/core/a.py imports torch.nn",
+        "nemo_ada/core/a.py imports nemo_ada.config.load",
+    ]
+
+
+@pytest.mark.parametrize("layer", [name for name in layers_present() if name not in MAY_BE_HEAVY])
+def test_a_light_layer_loads_nothing_heavy_and_nothing_above_it(layer: str) -> None:
+    loaded = modules_after_importing(layer, submodules=True)
+    assert HEAVY & {name.partition(".")[0] for name in loaded} == set()
+    allowed = LAYERS.get(layer, set()) | {layer}
+    ours = {name.split(".")[1] for name in loaded if name.startswith("nemo_ada.")}
+    assert "*" in allowed or ours <= allowed
+
+
+def test_the_core_loads_numpy_and_the_standard_library_only() -> None:
+    tops = {name.partition(".")[0] for name in modules_after_importing("core", submodules=True)}
+    foreign = {name for name in tops - set(sys.stdlib_module_names) - {"numpy", "nemo_ada"} if name[0] != "_"}
+    assert foreign == set()
+
+
+@pytest.mark.parametrize(
+    ("layer", "other"),
+    [pair for pair in (("embedded", "nemo"), ("nemo", "embedded")) if pair[0] in layers_present()],
+)
+def test_the_back_ends_do_not_load_each_other(layer: str, other: str) -> None:
+    loaded = modules_after_importing(layer, submodules=False)
+    assert not any(name == f"nemo_ada.{other}" or name.startswith(f"nemo_ada.{other}.") for name in loaded)
