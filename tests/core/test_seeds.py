@@ -1,0 +1,61 @@
+"""Hashed random numbers: a function of identity, uniform, and without collisions inside a prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nemo_ada.core.seeds import Stream, bits64, response_seed, uniform
+
+
+def test_the_hash_is_the_one_that_saved_runs_depend_on() -> None:
+    """A change of these numbers changes every pool of every run: they are pinned, from a scalar re-computation."""
+
+    def mix(word: int) -> int:
+        word = (word + 0x9E3779B97F4A7C15) % 2**64
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+        return word ^ (word >> 31)
+
+    expected = mix(mix(mix(mix(mix(5) ^ 9) ^ 1) ^ (2**64 - 4)) ^ 6)
+    assert int(bits64(5, 9, np.array([-4]), np.array([6]), Stream.SELECTION)[0]) == expected
+
+
+def test_responses_of_one_prompt_never_share_a_seed_and_seeds_fit_31_bits() -> None:
+    uid_N, index_N = np.repeat(np.arange(2000) - 1000, 128), np.tile(np.arange(128), 2000)
+    seeds = response_seed(3, 17, uid_N, index_N)
+    assert seeds.dtype == np.int64
+    assert seeds.min() >= 0 and seeds.max() < 2**31
+    assert all(len(np.unique(group)) == 128 for group in seeds.reshape(2000, 128))
+
+
+@pytest.mark.parametrize("changed", ["run_seed", "step", "uid", "index"])
+def test_each_part_of_the_identity_changes_the_seed(changed: str) -> None:
+    base = {"run_seed": 1, "step": 2, "uid": 3, "index": 4}
+    other = base | {changed: 99}
+
+    def seed(parts: dict[str, int]) -> int:
+        uid, index = np.array([parts["uid"]]), np.array([parts["index"]])
+        return int(response_seed(parts["run_seed"], parts["step"], uid, index)[0])
+
+    assert seed(base) == seed(dict(base))
+    assert seed(base) != seed(other)
+
+
+def test_uniform_numbers_are_uniform_and_uncorrelated_between_neighbours() -> None:
+    for uid, index in ((np.arange(40000), np.array(0)), (np.array([8]), np.arange(40000))):
+        sample = uniform(0, 0, uid, index, Stream.ALLOCATION)
+        assert stats.kstest(sample, "uniform").pvalue > 1e-3
+        assert abs(np.corrcoef(sample[:-1], sample[1:])[0, 1]) < 0.02
+
+
+def test_streams_are_independent() -> None:
+    uid = np.arange(20000)
+    first, second = (uniform(7, 1, uid, 0, stream) for stream in (Stream.SELECTION, Stream.PRIORITY))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+def test_seeds_are_spread_over_the_whole_range() -> None:
+    seeds = response_seed(0, 0, np.zeros(40000, np.int64), np.arange(40000)) / 2**31
+    assert stats.kstest(seeds, "uniform").pvalue > 1e-3
