@@ -9,3 +9,7 @@ class UserError(ValueError):
 
 class InvariantError(RuntimeError):
     """A promise of the code to itself is broken: a defect of ours or of a back end, never of the user's input."""
+
+
+class FailedResponsesError(RuntimeError):
+    """Too many responses of a step have no label (engine or verifier failures): training on the rest would mislead."""

@@ -62,8 +62,11 @@ class ResponseSource(Protocol):
         """Wait until at least one submitted response has finished and report all that have, each exactly once."""
         ...
 
-    def abort(self, row_N: IntArray) -> None:
-        """Stop these responses if they still run; none of them is reported after this call."""
+    def abort(self, row_N: IntArray) -> IntArray:
+        """Stop these running responses; none of them is reported after this call.
+
+        Returns the tokens that each had generated: they were paid for.
+        """
         ...
 
     def clock(self) -> float:

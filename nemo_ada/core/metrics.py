@@ -1,0 +1,63 @@
+"""The table of metrics (algorithm.md section 7). A metric that is not in it cannot be emitted.
+
+Names are logged with the prefix `ada/`; in NeMo-RL they appear as `train/ada/...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nemo_ada.errors import InvariantError
+
+PREFIX = "ada/"
+BOUNDS = ("none", "max_samples", "max_tokens", "max_seconds", "idle", "stopped")
+
+TABLE: Mapping[str, str] = {
+    "samples_drawn": "responses issued, including dropped and failed ones",
+    "samples_in_pools": "responses that belong to a pool",
+    "samples_dropped": "responses issued but left out of the pools by the stopping rule",
+    "samples_failed": "responses without a label (engine or verifier failure)",
+    "tokens_drawn": "tokens generated, including those of dropped and failed responses",
+    "tokens_in_pools": "tokens of the responses in pools",
+    "waves_mean": "waves per prompt, mean",
+    "waves_max": "waves per prompt, maximum",
+    "prompts_drawn": "prompts that responses were drawn for (more than the batch when groups are refilled)",
+    "prompts_resolved": "prompts whose pool meets the exit condition",
+    "prompts_unresolved": "prompts whose pool does not",
+    "missing_positive": "unresolved prompts that lack correct responses",
+    "missing_negative": "unresolved prompts that lack incorrect responses",
+    "resolved_in_first_wave": "prompts that met the exit condition with their first wave",
+    "prompts_cut": "prompts that the budget refused another response",
+    "zero_signal_groups": "share of kept groups whose labels are all equal",
+    "zero_signal_groups_if_grpo": "the same share if the first n responses had been the group",
+    "pool_size_mean": "responses per pool, mean",
+    "pool_size_p95": "responses per pool, 95th percentile",
+    "pool_size_max": "responses per pool, maximum",
+    "pass_rate": "mean over prompts of the share of correct responses: the i.i.d. reward, comparable with GRPO's",
+    "pool_reward": "mean over prompts of the pool's real-valued mean reward",
+    "batch_reward": "mean reward of the kept rows",
+    "response_length_pools": "tokens per response, mean over pools' responses",
+    "response_length_kept": "tokens per response, mean over kept rows",
+    "weight_mean": "gradient weight w_x per prompt, mean",
+    "weight_max": "gradient weight w_x per prompt, maximum",
+    "live_rows": "kept rows with a non-zero advantage",
+    "filler_rows": "rows that only keep the batch shape (zero loss weight)",
+    "groups_refilled": "groups without signal that were replaced by other prompts",
+    "budget_used_samples": "samples_drawn / max_samples",
+    "budget_used_tokens": "tokens_drawn / max_tokens",
+    "budget_used_seconds": "sampling_seconds / max_seconds",
+    "budget_bound": "what refused most prompts: " + ", ".join(f"{i} {name}" for i, name in enumerate(BOUNDS)),
+    "tokens_overshoot": "tokens beyond max_tokens (what was in flight)",
+    "seconds_overshoot": "seconds beyond max_seconds (what was in flight)",
+    "sampling_seconds": "duration of the sampling phase in the source's clock",
+    "engine_utilisation": "mean responses in flight / their peak",
+    "idle_label_bias": "idle mode: estimated excess pass rate of extra responses because long waves are dropped",
+}
+
+
+def named(values: Mapping[str, float]) -> dict[str, float]:
+    """Prefix the metrics of a step; raises InvariantError for a name that the table does not know."""
+    unknown = sorted(set(values) - set(TABLE))
+    if unknown:
+        raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
+    return {PREFIX + name: float(value) for name, value in values.items()}

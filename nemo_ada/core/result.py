@@ -1,0 +1,170 @@
+"""What a sampling session leaves: the pools, and what they cost.
+
+P prompts by position, N responses of all pools, sorted by prompt and then by issue order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.table import FAILED
+
+if TYPE_CHECKING:
+    from nemo_ada.core.session import SamplingSession
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingResult:
+    """Pools of one step. row_N are the session's ids, under which the source holds the payloads."""
+
+    row_N: IntArray
+    prompt_N: IntArray
+    index_N: IntArray
+    wave_N: IntArray
+    reward_N: FloatArray
+    positive_N: BoolArray
+    tokens_N: IntArray
+    uid_P: IntArray
+    pos_P: IntArray
+    neg_P: IntArray
+    first_pos_P: IntArray
+    first_size_P: IntArray
+    drawn_P: BoolArray
+    resolved_P: BoolArray
+    cut_P: BoolArray
+    refilled: int
+    stats: dict[str, float]
+    failures: dict[str, int]
+
+    @property
+    def size_P(self) -> IntArray:
+        """Responses in each pool."""
+        return self.pos_P + self.neg_P
+
+
+def collect(session: SamplingSession) -> SamplingResult:
+    """Assemble the result of a finished session."""
+    state, table, plan = session.state, session.state.table, session.plan
+    rows = np.flatnonzero(table.accepted[: table.n])
+    rows = rows[np.lexsort((table.index[rows], table.prompt[rows]))]
+    prompt_N = table.prompt[rows]
+    positive_N = table.reward[rows] > plan.positive_threshold
+    size_P = state.pos_P + state.neg_P
+    drawn = np.flatnonzero(state.issued_P)
+    rank_N = np.arange(len(rows)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
+    first_N = rank_N < state.first_P[prompt_N] if plan.window is not None else table.wave[rows] == 0
+    first_size_P = np.bincount(prompt_N[first_N], minlength=len(size_P))
+    first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=len(size_P))
+    met_P = plan.exit.met(state.pos_P, state.neg_P) & (state.issued_P > 0)
+    met_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P) & (state.issued_P > 0)
+    short_pos_P, short_neg_P = plan.exit.shortfall(state.pos_P, state.neg_P)
+    grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=len(size_P))
+    grpo_size_P = np.minimum(size_P, plan.group_size)
+    filled = drawn[size_P[drawn] > 0]
+    reward_sum_P = np.bincount(prompt_N, weights=table.reward[rows], minlength=len(size_P))
+    lost = drawn[~met_P[drawn]]
+    sizes = size_P[drawn]
+    duration = session.now - session.began
+    caps = plan.caps
+    stats: dict[str, float] = {
+        "samples_drawn": session.ledger.samples,
+        "samples_in_pools": len(rows),
+        "samples_failed": int((table.state[: table.n] == FAILED).sum()),
+        "samples_dropped": session.ledger.samples - len(rows) - int((table.state[: table.n] == FAILED).sum()),
+        "tokens_drawn": session.ledger.tokens_used,
+        "tokens_in_pools": int(table.tokens[rows].sum()),
+        "waves_mean": float((state.wave_P[drawn] + 1).mean()),
+        "waves_max": int(state.wave_P[drawn].max() + 1),
+        "prompts_drawn": len(drawn),
+        "prompts_resolved": int(met_P.sum()),
+        "prompts_unresolved": len(lost),
+        "missing_positive": int((short_pos_P[lost] > 0).sum()),
+        "missing_negative": int((short_neg_P[lost] > 0).sum()),
+        "resolved_in_first_wave": int(met_first_P.sum()),
+        "prompts_cut": int(state.cut_P[lost].sum()),
+        "zero_signal_groups": _share_without_signal(state.pos_P[drawn], sizes),
+        "zero_signal_groups_if_grpo": _share_without_signal(grpo_pos_P[drawn], grpo_size_P[drawn]),
+        "pool_size_mean": float(sizes.mean()),
+        "pool_size_p95": float(np.percentile(sizes, 95)),
+        "pool_size_max": int(sizes.max()),
+        "pass_rate": float((state.pos_P[filled] / size_P[filled]).mean()) if len(filled) else 0.0,
+        "pool_reward": float((reward_sum_P[filled] / size_P[filled]).mean()) if len(filled) else 0.0,
+        "response_length_pools": float(table.tokens[rows].mean()) if len(rows) else 0.0,
+        "groups_refilled": int((state.issued_P[state.n_starting :] > 0).sum()),
+        "budget_bound": BOUNDS.index(_bound(session)),
+        "tokens_overshoot": session.ledger.tokens_overshoot,
+        "seconds_overshoot": max(0.0, duration - caps.max_seconds) if caps.max_seconds is not None else 0.0,
+        "sampling_seconds": duration,
+        "engine_utilisation": session.load / (session.peak * duration) if duration > 0 else 0.0,
+    }
+    if caps.max_samples is not None:
+        stats["budget_used_samples"] = session.ledger.samples / caps.max_samples
+    if caps.max_tokens is not None:
+        stats["budget_used_tokens"] = session.ledger.tokens_used / caps.max_tokens
+    if caps.max_seconds is not None:
+        stats["budget_used_seconds"] = duration / caps.max_seconds
+    if plan.idle:
+        stats["idle_label_bias"] = idle_label_bias(session)
+    return SamplingResult(
+        row_N=rows,
+        prompt_N=prompt_N,
+        index_N=table.index[rows],
+        wave_N=table.wave[rows],
+        reward_N=table.reward[rows],
+        positive_N=positive_N,
+        tokens_N=table.tokens[rows],
+        uid_P=state.uid_P,
+        pos_P=state.pos_P,
+        neg_P=state.neg_P,
+        first_pos_P=first_pos_P,
+        first_size_P=first_size_P,
+        drawn_P=state.issued_P > 0,
+        resolved_P=met_P,
+        cut_P=state.cut_P,
+        refilled=int(stats["groups_refilled"]),
+        stats=stats,
+        failures=dict(session.failures),
+    )
+
+
+def _share_without_signal(pos_P: IntArray, size_P: IntArray) -> float:
+    return float(((pos_P == 0) | (pos_P == size_P)).mean())
+
+
+def _bound(session: SamplingSession) -> str:
+    refusals = session.state.refusals
+    return max(refusals, key=lambda cap: refusals[cap]) if refusals.total() else "none"
+
+
+def idle_label_bias(session: SamplingSession) -> float:
+    """Estimated E[label | its wave was kept] - E[label] over the extra responses of an idle-mode step.
+
+    An extra wave issued at time t is kept when all its responses end within T - t, T the end of the phase. The first
+    waves are never cut, so they show how label and duration go together: with labels centred within their prompt, the
+    mean label of first-wave responses no longer than T - t estimates the bias of a wave issued at t. 0 without waves.
+    """
+    table, n = session.state.table, session.state.table.n
+    first = np.flatnonzero((table.wave[:n] == 0) & table.accepted[:n])
+    extra = np.flatnonzero((table.wave[:n] > 0) & table.accepted[:n])
+    if len(first) == 0 or len(extra) == 0:
+        return 0.0
+    prompt = table.prompt[first]
+    label = (table.reward[first] > session.plan.positive_threshold).astype(np.float64)
+    count_P = np.bincount(prompt)
+    mean_P = np.bincount(prompt, weights=label) / np.maximum(count_P, 1)
+    centred = label - mean_P[prompt]
+    duration = table.ended_at[first] - table.issued_at[first]
+    order = np.argsort(duration, kind="stable")
+    running_mean = np.cumsum(centred[order]) / np.arange(1, len(order) + 1)
+    left = session.now - table.issued_at[extra]
+    position = np.searchsorted(duration[order], left, side="right") - 1
+    return float(np.where(position >= 0, running_mean[np.maximum(position, 0)], 0.0).mean())

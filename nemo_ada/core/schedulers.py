@@ -1,0 +1,38 @@
+"""The loop between a session and a source; the session's plan says whether rounds have a barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.core.source import ResponseSource
+
+
+def run_sampling(
+    session: SamplingSession,
+    source: ResponseSource,
+    *,
+    on_event: Callable[[], Literal["drain", "drop"] | None] | None = None,
+) -> SamplingResult:
+    """Drive a session to its end.
+
+    on_event: called before each decision (heartbeat, stop file). "drain" asks to issue nothing more and to finish what
+    runs, "drop" to stop what runs as well: the pools are then incomplete and the step must not be trained on.
+    """
+    stopped = False
+    while True:
+        order = on_event() if on_event is not None and not stopped else None
+        if order is not None:
+            stopped = True
+            session.stop(drain=order == "drain")
+        dropped = session.take_aborts()
+        if len(dropped):
+            session.record_aborted(dropped, source.abort(dropped), source.clock())
+        requests = session.next_requests(source.clock())
+        if len(requests):
+            source.submit(requests)
+        if session.finished:
+            return session.result()
+        session.record(source.poll(), source.clock())

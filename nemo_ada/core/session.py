@@ -1,0 +1,231 @@
+"""The sampling session of one training step: it decides what is drawn next and what belongs to a pool.
+
+Pure bookkeeping: no clock, no engine, no verifier, no global randomness. A driver (schedulers.py) sends what
+`next_requests` returns to a source and hands back what came of it with `record` and `record_aborted`.
+P prompts (positions 0..P-1), N responses of a call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core import seeds
+from nemo_ada.core.granting import Granter
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.ledger import Ledger
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.result import SamplingResult, collect
+from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.core.state import StepState
+from nemo_ada.core.stopping import judge_prefixes, judge_waves
+from nemo_ada.core.table import DONE, DROPPED, FAILED, IN_FLIGHT
+from nemo_ada.errors import FailedResponsesError, InvariantError
+
+IntArray = NDArray[np.int64]
+
+FEWEST_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
+_NONE = np.zeros(0, np.int64)
+_NO_REQUESTS = Requests(_NONE, _NONE, _NONE, _NONE, _NONE)
+
+
+class SamplingSession:
+    """Draws responses for the prompts of one step until each pool has enough or the budget is spent."""
+
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        uid_P: IntArray,
+        *,
+        run_seed: int,
+        step: int,
+        latency: LatencyModel | None = None,
+        first_wave_P: IntArray | None = None,
+        standby: int = 0,
+        names_P: Sequence[str] | None = None,
+    ) -> None:
+        """Prepare a step.
+
+        uid_P: identity of each prompt occurrence (two equal prompts of a batch differ in it); seeds derive from it.
+        first_wave_P: responses per prompt in the estimation variant; they are also its cap.
+        standby: the last `standby` prompts are drawn only in place of groups that ended without signal.
+        names_P: prompt ids for error messages.
+        Raises UserError when the caps cannot hold the first waves.
+        """
+        if not 0 <= standby < len(uid_P):
+            raise InvariantError(f"{standby} of {len(uid_P)} prompts on standby")
+        self.plan, self.run_seed, self.step = plan, run_seed, step
+        self.latency = latency if latency is not None else LatencyModel()
+        self.ledger = Ledger(plan.caps)
+        self.state = StepState(plan, uid_P, first_wave_P, standby)
+        self.first_total = int(self.state.first_P[: self.state.n_starting].sum())
+        plan.check_first_waves(self.state.n_starting, self.first_total)
+        self.failures: Counter[str] = Counter()
+        self.peak = 0
+        self.load = 0.0  # integral of responses in flight over time
+        self.began = self.now = 0.0
+        self._granter = Granter(self.state, self.ledger, self.latency, run_seed, step)
+        self._names_P = names_P
+        self._failed_rows: list[int] = []
+        self._begun = self._stopped = False
+
+    @property
+    def finished(self) -> bool:
+        """True when nothing runs, nothing waits and nothing is left to abort."""
+        return self.state.in_flight == 0 and not self.state.want_P.any()
+
+    def stop(self, *, drain: bool) -> None:
+        """Issue nothing more (end of the job); without `drain` what is in flight is dropped as well."""
+        state = self.state
+        self._stopped = True
+        state.next_standby = len(state.uid_P)
+        state.cut(np.flatnonzero(state.want_P), "stopped")
+        state.cut_P[state.active_P] = True
+        if not drain:
+            state.finish(np.flatnonzero(state.active_P))
+
+    def next_requests(self, now: float) -> Requests:
+        """What to issue now; empty when everybody waits for outcomes."""
+        self._advance(now)
+        state = self.state
+        if self._stopped or (self.plan.scheduler == "rounds" and state.in_flight):
+            return _NO_REQUESTS
+        prompts, sizes = self._granter.grant(now, self.began)
+        return self._issue(prompts, sizes, now) if len(prompts) else _NO_REQUESTS
+
+    def record(self, outcomes: Outcomes, now: float) -> None:
+        """Take in finished responses. Raises InvariantError for rows that are not in flight or come twice."""
+        self._advance(now)
+        state, table, rows = self.state, self.state.table, outcomes.row_N
+        if len(rows) == 0:
+            return
+        known = rows.min() >= 0 and rows.max() < table.n and (table.state[rows] == IN_FLIGHT).all()
+        if not known or len(set(rows.tolist())) < len(rows):
+            raise InvariantError(f"outcomes for responses that are not in flight: rows {rows[:8].tolist()}")
+        failed = self._failed(outcomes)
+        positive = (outcomes.reward_N > self.plan.positive_threshold) & ~failed
+        table.state[rows] = np.where(failed, FAILED, DONE)
+        table.reward[rows] = np.where(failed, 0.0, outcomes.reward_N)
+        self._end(rows, outcomes.tokens_N, now)
+        prompts = table.prompt[rows]
+        np.add.at(state.seen_pos_P, prompts, positive)
+        np.add.at(state.seen_neg_P, prompts, ~positive & ~failed)
+        np.add.at(state.failed_P, prompts, failed)
+        touched = np.unique(prompts)
+        if self.plan.window is None:
+            table.accepted[rows] = ~failed
+            judge_waves(state, touched[state.in_flight_P[touched] == 0])
+        else:
+            judge_prefixes(state, touched)
+        if self.plan.idle and not state.first_open_P.any():
+            state.end_idle_phase()
+        if failed.any():
+            self._check_failures(max(table.n, self.first_total))
+
+    def take_aborts(self) -> IntArray:
+        """Rows that the source must stop; their generated tokens go to `record_aborted`."""
+        if not self.state.to_abort:
+            return _NONE
+        rows = np.concatenate(self.state.to_abort)
+        self.state.to_abort = []
+        return rows
+
+    def record_aborted(self, row_N: IntArray, tokens_N: IntArray, now: float) -> None:
+        """Book responses that were dropped while they ran."""
+        self._advance(now)
+        self._end(row_N, tokens_N, now)
+
+    def result(self) -> SamplingResult:
+        """The pools and what they cost, when the session has finished; teaches the latency model.
+
+        Raises FailedResponsesError when too many responses have no label.
+        """
+        if not self.finished:
+            raise InvariantError(f"result of a session with {self.state.in_flight} responses in flight")
+        self._check_failures(self.state.table.n)
+        self._teach()
+        return collect(self)
+
+    def _issue(self, prompts: IntArray, sizes: IntArray, now: float) -> Requests:
+        state, table = self.state, self.state.table
+        prompt_N = np.repeat(prompts, sizes)
+        offset_N = np.arange(len(prompt_N)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        index_N = state.issued_P[prompt_N] + offset_N
+        wave_N = state.wave_P[prompt_N]
+        row_N = table.append(prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load)
+        same = prompt_N[1:] == prompt_N[:-1]
+        table.next_row[row_N[:-1][same]] = row_N[1:][same]
+        first_N = row_N[offset_N == 0]
+        previous = state.tail_P[prompts]
+        table.next_row[previous[previous >= 0]] = first_N[previous >= 0]
+        fresh = state.head_P[prompts] < 0
+        state.head_P[prompts[fresh]] = first_N[fresh]
+        state.tail_P[prompts] = first_N + sizes - 1
+        state.issued_P[prompts] += sizes
+        state.in_flight_P[prompts] += sizes
+        state.want_P[prompts] -= sizes
+        state.in_flight += len(row_N)
+        self.peak = max(self.peak, state.in_flight)
+        seed_N = seeds.response_seed(self.run_seed, self.step, state.uid_P[prompt_N], index_N)
+        return Requests(row_N, prompt_N, index_N, wave_N, seed_N)
+
+    def _end(self, rows: IntArray, tokens_N: IntArray, now: float) -> None:
+        """Responses leave the engine: settle their budget, note their time."""
+        state, table = self.state, self.state.table
+        self.ledger.settle(int(table.reserved[rows].sum()), int(tokens_N.sum()))
+        np.subtract.at(state.in_flight_P, table.prompt[rows], 1)
+        state.in_flight -= len(rows)
+        table.tokens[rows] = tokens_N
+        table.ended_at[rows] = now
+        seconds = now - table.issued_at[rows]
+        table.load[rows] = (self.load - table.load[rows]) / np.where(seconds > 0, seconds, 1.0)
+
+    def _advance(self, now: float) -> None:
+        if not self._begun:
+            self._begun, self.began, self.now = True, now, now
+        now = max(now, self.now)  # a clock that jumps back costs nothing but its reading
+        self.load += self.state.in_flight * (now - self.now)
+        self.now = now
+
+    def _failed(self, outcomes: Outcomes) -> np.ndarray:
+        failed = ~np.isfinite(outcomes.reward_N)
+        for i in np.flatnonzero(failed).tolist():
+            if int(outcomes.row_N[i]) not in outcomes.failures:
+                self.failures["reward_not_finite"] += 1
+        if outcomes.failures:
+            failed |= np.isin(outcomes.row_N, np.fromiter(outcomes.failures, np.int64, len(outcomes.failures)))
+            self.failures.update(outcomes.failures.values())
+        self._failed_rows.extend(outcomes.row_N[failed].tolist())
+        return failed
+
+    def _check_failures(self, issued: int) -> None:
+        failed = len(self._failed_rows)
+        if failed < FEWEST_FAILURES or failed <= self.plan.max_failed_share * issued:
+            return
+        prompts = dict.fromkeys(self.state.table.prompt[self._failed_rows].tolist())
+        names = [self._names_P[p] if self._names_P is not None else str(p) for p in list(prompts)[:3]]
+        causes = ", ".join(f"{cause}: {count}" for cause, count in self.failures.most_common())
+        raise FailedResponsesError(
+            f"{failed} of {issued} responses of step {self.step} have no label ({causes}), more than "
+            f"reinforce_ada.max_failed_share={self.plan.max_failed_share:g}; prompts {', '.join(names)}: look at the "
+            f"verifier or the engine that these causes name, a higher share would train on a biased rest"
+        )
+
+    def _teach(self) -> None:
+        """Give the latency model a set of lengths that nothing was dropped from for being long."""
+        table = self.state.table
+        state_N = table.state[: table.n]
+        ended = np.flatnonzero((state_N == DONE) | (state_N == FAILED))
+        if self.plan.window is not None:
+            whole = ended[table.accepted[ended]]
+        elif (state_N == DROPPED).any() or self.plan.idle:
+            whole = ended[table.wave[ended] == 0]
+            if (table.wave[: table.n][state_N == DROPPED] == 0).any():
+                whole = whole[:0]
+        else:
+            whole = ended
+        seconds = table.ended_at[ended] - table.issued_at[ended]
+        self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, table.load[ended])

@@ -1,0 +1,60 @@
+"""The responses of one step as columns: memory is linear in the responses that were issued."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
+
+
+class ResponseTable:
+    """One row per issued response, in the order of issue; the row number is the response's identity.
+
+    prompt, index (issue order within the prompt), wave, state, accepted (belongs to the pool), reward, tokens,
+    reserved (tokens), issued_at and ended_at (clock), load (integral of responses in flight at issue, then the mean
+    number in flight during the response), next_row (the prompt's next response, -1 = none yet).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        size = max(capacity, 16)
+        self.n = 0
+        self.prompt = np.zeros(size, np.int64)
+        self.index = np.zeros(size, np.int64)
+        self.wave = np.zeros(size, np.int64)
+        self.state = np.zeros(size, np.int8)
+        self.accepted = np.zeros(size, np.bool_)
+        self.reward = np.zeros(size, np.float64)
+        self.tokens = np.zeros(size, np.int64)
+        self.reserved = np.zeros(size, np.int64)
+        self.issued_at = np.zeros(size, np.float64)
+        self.ended_at = np.zeros(size, np.float64)
+        self.load = np.zeros(size, np.float64)
+        self.next_row = np.full(size, -1, np.int64)
+
+    def append(
+        self, prompt_N: IntArray, index_N: IntArray, wave_N: IntArray, *, reserved: int, now: float, load: float
+    ) -> IntArray:
+        """Add responses in flight; returns their rows."""
+        start, stop = self.n, self.n + len(prompt_N)
+        if stop > len(self.prompt):
+            self._grow(stop)
+        self.n = stop
+        self.prompt[start:stop] = prompt_N
+        self.index[start:stop] = index_N
+        self.wave[start:stop] = wave_N
+        self.reserved[start:stop] = reserved
+        self.issued_at[start:stop] = now
+        self.load[start:stop] = load
+        return np.arange(start, stop, dtype=np.int64)
+
+    def _grow(self, needed: int) -> None:
+        size = max(needed, 2 * len(self.prompt))
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                grown = np.full(size, -1 if name == "next_row" else 0, column.dtype)
+                grown[: self.n] = column[: self.n]
+                setattr(self, name, grown)
