@@ -1,0 +1,54 @@
+"""How many responses each prompt gets in Reinforce-Ada-Est (algorithm.md section 3; paper, Fig. 7).
+
+N_x is proportional to a weight of the predicted pass rate, between bounds, integer, with an exact sum. The real-valued
+problem min_x N_min <= lambda w_x <= N_max has one level lambda whose sum is N_total (water-filling); the integers are
+its largest remainders. P prompts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.errors import UserError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_ROUNDING = 1e-9
+_SMALLEST_WEIGHT = 1e-12
+
+
+def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: FloatArray) -> IntArray:
+    """Integers N_P with low <= N_P <= high and sum `total`, proportional to weight_P wherever no bound holds.
+
+    weight_P: `SamplingShare.weight` of the predicted pass rates (+ eps), non-negative. tie_P: a seeded key per prompt;
+    of two prompts with equal remainders the one with the smaller key gets the last response. Raises UserError when no
+    such integers exist.
+    """
+    prompts = len(weight_P)
+    if low > high or not low * prompts <= total <= high * prompts:
+        raise UserError(
+            f"reinforce_ada.estimation: n_total={total} responses cannot be split over {prompts} prompts with "
+            f"n_min={low} and n_max={high} each; n_total from {low * prompts} to {high * prompts} would work, or n_min "
+            f"at most {total // max(prompts, 1)} and n_max at least {-(-total // max(prompts, 1))}"
+        )
+    real_P = _water_fill(np.maximum(weight_P, _SMALLEST_WEIGHT), total, low, high)
+    whole_P = np.floor(real_P + _ROUNDING).astype(np.int64)
+    remainder_P = np.where(whole_P < high, np.round(real_P - whole_P, 9), -1.0)
+    order_P = np.lexsort((tie_P, -remainder_P))
+    whole_P[order_P[: total - int(whole_P.sum())]] += 1
+    return whole_P
+
+
+def _water_fill(weight_P: FloatArray, total: int, low: int, high: int) -> FloatArray:
+    """clip(level * weight, low, high) at the largest level, to the last bit, whose sum is at most `total`."""
+    below, above = 0.0, high / float(weight_P.min())
+    if np.clip(above * weight_P, low, high).sum() <= total:
+        return np.clip(above * weight_P, low, high)
+    while below < (middle := 0.5 * (below + above)) < above:
+        if np.clip(middle * weight_P, low, high).sum() <= total:
+            below = middle
+        else:
+            above = middle
+    return np.clip(below * weight_P, low, high)
