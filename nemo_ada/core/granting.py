@@ -112,6 +112,6 @@ class Granter:
         pos, neg = state.seen_pos_P[waiting], state.seen_neg_P[waiting]
         short_pos, short_neg = plan.exit.shortfall(pos, neg)
         sizes = state.want_P[waiting]
-        alpha, beta = (pos + plan.prior[0]).astype(np.float64), (neg + plan.prior[1]).astype(np.float64)
+        alpha, beta = pos + state.prior_pos_P[waiting], neg + state.prior_neg_P[waiting]
         chance = exit_probability(alpha, beta, short_pos, short_neg, sizes)
         return -chance / (sizes * float(each))

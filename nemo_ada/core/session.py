@@ -26,6 +26,7 @@ from nemo_ada.core.table import DONE, DROPPED, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 FEWEST_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
 _NONE = np.zeros(0, np.int64)
@@ -46,13 +47,15 @@ class SamplingSession:
         first_wave_P: IntArray | None = None,
         standby: int = 0,
         names_P: Sequence[str] | None = None,
+        prior_P: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
         """Prepare a step.
 
         uid_P: identity of each prompt occurrence (two equal prompts of a batch differ in it); seeds derive from it.
         first_wave_P: responses per prompt in the estimation variant; they are also its cap.
         standby: the last `standby` prompts are drawn only in place of groups that ended without signal.
-        names_P: prompt ids for error messages.
+        names_P: prompt ids for error messages. prior_P: (a, b) of the Beta prior of each prompt's pass rate, for the
+        `greedy` policy and for windows that follow the shortfall; null takes the plan's.
         Raises UserError when the caps cannot hold the first waves.
         """
         if not 0 <= standby < len(uid_P):
@@ -60,7 +63,7 @@ class SamplingSession:
         self.plan, self.run_seed, self.step = plan, run_seed, step
         self.latency = latency if latency is not None else LatencyModel()
         self.ledger = Ledger(plan.caps)
-        self.state = StepState(plan, uid_P, first_wave_P, standby)
+        self.state = StepState(plan, uid_P, first_wave_P, standby, prior_P)
         self.first_total = int(self.state.first_P[: self.state.n_starting].sum())
         plan.check_first_waves(self.state.n_starting, self.first_total)
         self.failures: Counter[str] = Counter()

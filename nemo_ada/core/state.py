@@ -18,15 +18,28 @@ from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.table import DROPPED, IN_FLIGHT, ResponseTable
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
 class StepState:
     """Columns of the prompts of one step, and the few transitions that more than one part of the session makes."""
 
-    def __init__(self, plan: SamplingPlan, uid_P: IntArray, first_wave_P: IntArray | None, standby: int) -> None:
-        """first_wave_P: responses per prompt of the estimation variant (also its cap); standby: prompts in reserve."""
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        uid_P: IntArray,
+        first_wave_P: IntArray | None,
+        standby: int,
+        prior_P: tuple[FloatArray, FloatArray] | None,
+    ) -> None:
+        """first_wave_P: responses per prompt of the estimation variant (also its cap); standby: prompts in reserve.
+
+        prior_P: (a, b) of each prompt's Beta prior; None takes the plan's for all.
+        """
         size = len(uid_P)
+        a, b = plan.prior
+        self.prior_pos_P, self.prior_neg_P = prior_P or (np.full(size, a), np.full(size, b))
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)
         self.n_starting = size - standby

@@ -82,7 +82,7 @@ def refill_windows(state: StepState, prompts: IntArray) -> None:
     decided = plan.exit.met(pos, neg)
     window = np.full(len(prompts), plan.window or 0, np.int64)
     if plan.max_window is not None:
-        a, b = plan.prior
+        a, b = state.prior_pos_P[prompts], state.prior_neg_P[prompts]
         rate = (pos + a) / (pos + neg + a + b)
         short_pos, short_neg = plan.exit.shortfall(pos, neg)
         needed = np.maximum(short_pos / rate, short_neg / (1.0 - rate))
