@@ -55,11 +55,10 @@ class Granter:
         first = (state.wave_P[waiting] == 0) & (waiting < state.n_starting)
         if plan.window is not None:
             first[:] = False
-        if plan.idle:
-            keep = np.ones(len(waiting), np.bool_) if self._fits_idle_tail(waiting, now) else first
-            return waiting[keep]
+        if plan.idle and not self._fits_idle_tail(waiting, now):
+            waiting, first = waiting[first], first[first]
         limit = plan.caps.max_seconds
-        if limit is None:
+        if limit is None or len(waiting) == 0:
             return waiting
         size_P = state.want_P[waiting]
         load = state.in_flight + float(size_P.sum())
@@ -67,7 +66,7 @@ class Granter:
         seconds_U = np.array([latency.wave_seconds(int(size), load - int(size), 0.5) for size in size_U])
         late = (now - began + seconds_U[inverse] > limit) & ~first
         state.cut(waiting[late], "max_seconds")
-        return waiting[~late]
+        return np.asarray(waiting[~late])
 
     def _fits_idle_tail(self, waiting: IntArray, now: float) -> bool:
         """now + q <= D: an extra wave is expected to end before the last of the first waves does."""
@@ -75,7 +74,7 @@ class Granter:
         if not latency.ready:
             return False
         running = np.flatnonzero(table.state[: table.n] == IN_FLIGHT)
-        running = running[table.wave[running] == 0]
+        running = running[(table.wave[running] == 0) & (table.prompt[running] < state.n_starting)]
         remaining = latency.remaining_seconds(now - table.issued_at[running], state.in_flight)
         size = int(state.want_P[waiting].max())
         return latency.wave_seconds(size, state.in_flight, state.plan.idle_quantile) <= remaining

@@ -61,7 +61,7 @@ class StepRows:
     @property
     def live_R(self) -> BoolArray:
         """Rows that have a gradient (as long as the loss has no KL or entropy term)."""
-        return (self.weight_R > 0) & (self.advantage_R != 0.0)
+        return np.asarray((self.weight_R > 0) & (self.advantage_R != 0.0))
 
 
 def build_rows(

@@ -39,7 +39,9 @@ class StepState:
         """
         size = len(uid_P)
         a, b = plan.prior
-        self.prior_pos_P, self.prior_neg_P = prior_P or (np.full(size, a), np.full(size, b))
+        given = prior_P if prior_P is not None else (np.full(size, a), np.full(size, b))
+        self.prior_pos_P: FloatArray = given[0]
+        self.prior_neg_P: FloatArray = given[1]
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)
         self.n_starting = size - standby
@@ -62,7 +64,7 @@ class StepState:
         self.tail_P = np.full(size, -1, np.int64)  # row of the last response issued
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused it more responses
-        self.first_open_P = np.zeros(size, np.bool_)  # its first wave is not complete
+        self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
         self.next_standby = self.n_starting
         self.in_flight = 0
         self.refusals: Counter[str] = Counter()
@@ -72,7 +74,7 @@ class StepState:
     def start(self, prompts: IntArray) -> None:
         """Let prompts wait for their first wave."""
         self.active_P[prompts] = True
-        self.first_open_P[prompts] = True
+        self.first_open_P[prompts] = prompts < self.n_starting
         self.want_P[prompts] = self.first_P[prompts]
         self.target_P[prompts] = self.first_P[prompts]
 
@@ -126,13 +128,14 @@ class StepState:
             self.table.state[rows] = DROPPED
             self.to_abort.append(rows)
 
-    def end_idle_phase(self) -> None:
-        """The last first-wave response is in: extra waves that are not complete are dropped whole (section 6)."""
+    def end_now(self, reason: str) -> None:
+        """End every prompt: what runs is dropped, and a wave that is not complete is dropped whole."""
         table, open_P = self.table, np.flatnonzero(self.active_P)
-        size = table.n
-        prompt_N = table.prompt[:size]
-        late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
-        table.accepted[:size][late_N] = False
-        self.refusals["idle"] += len(open_P)
+        if self.plan.window is None:
+            size = table.n
+            prompt_N = table.prompt[:size]
+            late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
+            table.accepted[:size][late_N] = False
+        self.refusals[reason] += len(open_P)
         self.cut_P[open_P] = True
         self.finish(open_P)

@@ -1,0 +1,47 @@
+"""Named settings of Reinforce-Ada (presets.yaml) and how a user's own keys override them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.strict import parse, suggestion
+from nemo_ada.errors import UserError
+
+SECTION = "reinforce_ada"
+
+
+@cache
+def presets() -> Mapping[str, Mapping[str, Any]]:
+    """All presets by name."""
+    text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
+    loaded = OmegaConf.to_container(OmegaConf.create(text))
+    return {str(name): values for name, values in dict(loaded).items()}  # type: ignore[arg-type]
+
+
+def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
+    """The section `reinforce_ada:` of a YAML, with its preset filled in. Raises UserError."""
+    name = section.get("preset")
+    if name is None:
+        return parse(AdaSettings, section, SECTION)
+    if name not in presets():
+        hint = suggestion(str(name), list(presets()), "presets")
+        raise UserError(f"{SECTION}.preset={name}: no such preset; {hint}")
+    return parse(AdaSettings, overlay(presets()[name], section), SECTION)
+
+
+def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` over `base`, section by section; a section of another `kind` replaces the base's whole section."""
+    merged = dict(base)
+    for key, value in own.items():
+        below: Any = base.get(key)
+        merged[key] = value
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        if both and value.get("kind", below.get("kind")) == below.get("kind"):
+            merged[key] = overlay(below, value)
+    return merged

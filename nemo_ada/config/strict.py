@@ -1,0 +1,97 @@
+"""Strict parsing: a section is a frozen pydantic model, an error names the key, the value and what would work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from nemo_ada.errors import UserError
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A block of the YAML: unknown keys are errors, nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
+    """Validate `data` as `kind`. Raises UserError with one line per problem; `where` is the dotted path of `data`."""
+    try:
+        return TypeAdapter(kind).validate_python(dict(data))
+    except ValidationError as error:
+        lines = [_sentence(kind, data, where, problem) for problem in error.errors()]
+        raise UserError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
+    """One line for one pydantic error. Its location also holds the tags of unions, which are no keys of the YAML."""
+    path: list[str] = [where] if where else []
+    types = [kind]
+    found: Any = data
+    for part in problem["loc"]:
+        if isinstance(found, Mapping) and part not in found and any(part in _tags(t) for t in types):
+            types = [t for t in types if part in _tags(t)]
+            continue
+        path.append(str(part))
+        types = [inner for t in types for inner in _models(_fields(t).get(str(part)))]
+        found = found[part] if _holds(found, part) else None
+    key = ".".join(path)
+    cause, context = problem["type"], problem.get("ctx", {})
+    if isinstance(context.get("error"), UserError):
+        return str(context["error"])
+    if cause in ("extra_forbidden", "unexpected_keyword_argument"):
+        parents = [kind]
+        for part in problem["loc"][:-1]:
+            tagged = [t for t in parents if part in _tags(t)]
+            parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
+        names = sorted({name for t in parents for name in _fields(t)})
+        return f"unknown key {key}; {suggestion(path[-1], names, 'known keys')}"
+    if cause == "union_tag_invalid":
+        choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
+        tag = context["discriminator"].strip("'")
+        return f"{key}.{tag}={context['tag']}: no such choice; {suggestion(context['tag'], choices, 'choices')}"
+    if cause == "union_tag_not_found":
+        return f"{key}.{context['discriminator'].strip(chr(39))} is missing; set it to say which kind {key} is"
+    if cause == "missing":
+        return f"{key} is missing; set it"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(problem["input"], Mapping) else f"={problem['input']!r}"
+    return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
+
+
+def suggestion(name: str, known: Sequence[str], title: str) -> str:
+    """ "did you mean ...?", or the list of what is known."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"{title}: {', '.join(known)}"
+
+
+def _holds(container: Any, part: Any) -> bool:
+    if isinstance(container, Mapping):
+        return part in container
+    return isinstance(container, (list, tuple)) and isinstance(part, int) and part < len(container)
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return dict(getattr(model, "__pydantic_fields__", {}))
+
+
+def _tags(model: Any) -> set[str]:
+    """Values of the field that tells the members of a union apart."""
+    fields = _fields(model)
+    return {tag for name in ("kind", "name") if name in fields for tag in get_args(fields[name].annotation)}
+
+
+def _models(field: Any) -> Iterator[Any]:
+    """The section classes that a field's annotation mentions."""
+    pending = [field.annotation] if field is not None else []
+    while pending:
+        annotation = pending.pop()
+        if hasattr(annotation, "__pydantic_fields__"):
+            yield annotation
+        elif get_origin(annotation) is not None:
+            pending.extend(get_args(annotation))
