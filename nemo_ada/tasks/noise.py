@@ -1,0 +1,77 @@
+"""Demonstrations that are wrong in a systematic way, so that the base model's pass rates spread between 0 and 1.
+
+A base that only stopped early hardly improves under RL. One that imitates demonstrations with an error rate per
+*context* does: the right answer stays the likelier one in most contexts, and RL sharpens it. The rates are drawn
+once per data set from a mixture of uniform bands; errors are drawn independently per symbol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A `share` of the contexts has its error rate drawn uniformly from [low, high)."""
+
+    share: float
+    low: float
+    high: float
+
+
+# Mostly reliable, some doubtful, a few that are more often wrong than right.
+SUDOKU_BANDS = (Band(0.75, 0.0, 0.04), Band(0.18, 0.1, 0.4), Band(0.07, 0.5, 0.8))
+SPELLING_BANDS = (Band(0.68, 0.0, 0.03), Band(0.19, 0.2, 0.6), Band(0.13, 0.6, 0.85))
+
+
+def rate_table(
+    bands: Sequence[Band], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
+) -> NDArray[np.float64]:
+    """Error rates of the given shape. The bands hold exactly their share of the contexts (rounded), in random
+    places.
+    """
+    size = int(np.prod(shape))
+    edges = np.rint(np.cumsum([band.share for band in bands]) * size).astype(int)
+    counts = np.diff(edges, prepend=0)
+    rates = np.concatenate([rng.uniform(b.low, b.high, n) for b, n in zip(bands, counts, strict=True)])
+    return scale * rng.permutation(rates).reshape(shape)
+
+
+def corrupt_blanks(
+    digit_RC: NDArray[np.int64], blank_RC: NDArray[np.bool_], rate_CD: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Replace digits in blank cells by another digit, drawn evenly.
+
+    R demonstrations of C cells hold digits 0..D-1. A blank cell c whose right digit is d goes wrong at `rate_CD[c, d]`;
+    given cells are never changed.
+    """
+    cells, digits = rate_CD.shape
+    wrong_RC = blank_RC & (rng.random(digit_RC.shape) < rate_CD[np.arange(cells), digit_RC])
+    shift_RC = rng.integers(1, digits, digit_RC.shape)
+    return np.where(wrong_RC, (digit_RC + shift_RC) % digits, digit_RC)
+
+
+def corrupt_letters(
+    letter_RL: NDArray[np.int64], length_R: NDArray[np.int64], rate_AB: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Replace letters by another letter, drawn evenly, at a rate that depends on the letter and on the one
+    written before it.
+
+    R demonstrations of up to L letters hold 0..A-1. `rate_AB[a, b]` is the rate of the right letter a after the
+    *written* letter b (which may itself be wrong, as it is when a model generates); b = A stands for the start of the
+    output. Positions at or past `length_R` are left alone.
+    """
+    letters = rate_AB.shape[0]
+    written_RL = letter_RL.copy()
+    previous_R = np.full(len(letter_RL), letters, dtype=np.int64)
+    for position in range(letter_RL.shape[1]):
+        right_R = letter_RL[:, position]
+        wrong_R = rng.random(len(right_R)) < rate_AB[right_R, previous_R]
+        shift_R = rng.integers(1, letters, len(right_R))
+        previous_R = np.where(wrong_R, (right_R + shift_R) % letters, right_R)
+        written_RL[:, position] = np.where(position < length_R, previous_R, right_R)
+    return written_RL

@@ -1,0 +1,203 @@
+"""Two tasks whose problems and verifier come from the reasoning-gym package: `mini_sudoku` and `spell_backward`.
+
+The package writes long English questions. A tiny character model reads a compact form instead
+(`243?3???1324?21?=`, `fetidly=`), and its compact answer is rewritten into the package's form before the
+package's own `score_answer` sees it. The package takes seconds to import, so that happens on the first problem or
+the first score, never on import of this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.errors import UserError
+from nemo_ada.tasks.cache import cached_splits
+from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, content_id
+from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
+from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.verify.verdict import Verdict
+
+log = logging.getLogger(__name__)
+# score_answer gives parts of a point. Not ">= .999": spell_backward adds 1/n for each right letter, so a right answer
+# with letters after it gets 1 +- 2e-16 for words of 6, 7, 9 and 10 letters; the right answer alone gets 1.0 exactly.
+FULL_MARKS = 1.0
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _dataset(name: str, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # a dependency of the package compares with `is`
+        import reasoning_gym
+    return reasoning_gym.create_dataset(name, **options)
+
+
+class ReasoningTask(ABC):
+    """Splits and scoring that both tasks share; a subclass knows the compact form and the noise.
+
+    Streams of random numbers: problem i of a set is seeded by the package with `first_seed + i`; the split, the
+    error rates and the errors have a generator each, keyed by the settings' seed.
+    """
+
+    name: str
+    max_prompt_tokens: int
+    max_new_tokens: int
+
+    def __init__(
+        self, settings: MiniSudokuSettings | SpellBackwardSettings, cache_dir: Path | None, where: str
+    ) -> None:
+        self.settings = settings
+        self.tokenizer = CharTokenizer()
+        self._cache_dir = cache_dir
+        self._where = where
+
+    def splits(self) -> Splits:
+        """The three sets, built on the first call (or read from the cache) and kept.
+
+        Raises UserError where too few different problems exist for the sizes asked.
+        """
+        return self._splits
+
+    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
+        """1.0 where the response ended by itself and the package's verifier gives it full marks, else 0.0."""
+        if not finished:
+            return 0.0
+        return float(self._verifier.score_answer(self._package_answer(text), prompt.entry) == FULL_MARKS)
+
+    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
+        """Labels of (prompt, text, finished) triples; this verifier never fails."""
+        return [Verdict(self.score(*response)) for response in responses]
+
+    def close(self) -> None:
+        """Let go of the package's data set; its verifier runs in this process."""
+        self.__dict__.pop("_verifier", None)
+
+    @cached_property
+    def _splits(self) -> Splits:
+        facts = {"reasoning-gym": version("reasoning-gym"), **asdict(self.settings)}
+        started = time.perf_counter()
+        splits = cached_splits(self._cache_dir, self.name, facts, self._build)
+        sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
+        log.info(
+            "%s: %d train, %d held-out, %d supervision in %.1f s", self.name, *sizes, time.perf_counter() - started
+        )
+        return splits
+
+    @cached_property
+    def _verifier(self) -> Any:
+        return self._datasets(self._first_seed)[0]
+
+    @property
+    def _first_seed(self) -> int:
+        return self.settings.seed << 32  # far apart: the package seeds problem i with seed + i
+
+    def _rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, stream])
+
+    def _build(self) -> Splits:
+        distinct: dict[str, tuple[str, dict[str, Any]]] = {}
+        for entry in self._entries():
+            text, answer = self._compact(entry)
+            distinct.setdefault(text, (answer, entry))
+        train, heldout = self.settings.train_prompts, self.settings.heldout_prompts
+        if len(distinct) <= train + heldout:
+            raise UserError(
+                f"{self._where}.size={self.settings.size} gives {len(distinct)} different problems, too few for "
+                f"{train} train + {heldout} held-out prompts and any supervision; raise size or lower train_prompts"
+            )
+        texts = list(distinct)
+        order = [texts[i] for i in self._rng(0).permutation(len(texts))]
+        prompts = tuple(Prompt(content_id(self.name, t), t, *distinct[t]) for t in order[: train + heldout])
+        taught = order[train + heldout :]
+        noisy = self._noisy(taught, [distinct[t][0] for t in taught])
+        return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, taught, noisy)))
+
+    def _entries(self) -> Iterable[dict[str, Any]]:
+        for dataset in self._datasets(self._first_seed):
+            yield from (dataset[i] for i in range(len(dataset)))
+
+    @abstractmethod
+    def _datasets(self, first_seed: int) -> list[Any]:
+        """The package's data sets that make up `settings.size` problems."""
+
+    @abstractmethod
+    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+        """Prompt text and right answer of one of the package's entries."""
+
+    @abstractmethod
+    def _package_answer(self, text: str) -> str:
+        """A response in the form that the package's verifier reads."""
+
+    @abstractmethod
+    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+        """The answers with this task's errors."""
+
+
+class MiniSudoku(ReasoningTask):
+    """4x4 boards: 16 cells row by row, `?` for a blank, then `=`; the answer is the whole grid, 16 digits."""
+
+    name = "mini_sudoku"
+    max_prompt_tokens = 17
+    max_new_tokens = 17
+    settings: MiniSudokuSettings
+
+    def _datasets(self, first_seed: int) -> list[Any]:
+        s = self.settings
+        return [_dataset(self.name, seed=first_seed, size=s.size, min_empty=s.min_empty, max_empty=s.max_empty)]
+
+    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+        cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
+        solution = [cell for row in entry["metadata"]["solution"] for cell in row]
+        return "".join(str(cell or "?") for cell in cells) + "=", "".join(map(str, solution))
+
+    def _package_answer(self, text: str) -> str:
+        return "\n".join(" ".join(text[start : start + 4]) for start in range(0, len(text), 4))
+
+    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+        cell_RC = np.array([list(text[:16]) for text in texts])
+        digit_RC = np.array([list(answer) for answer in answers]).astype(np.int64) - 1
+        rate_CD = rate_table(SUDOKU_BANDS, (16, 4), self._rng(1), self.settings.noise_scale)
+        noisy_RC = corrupt_blanks(digit_RC, cell_RC == "?", rate_CD, self._rng(2)) + 1
+        return ["".join(row) for row in noisy_RC.astype(str).tolist()]
+
+
+class SpellBackward(ReasoningTask):
+    """Lower-case words of 3 to 10 letters, then `=`; the answer is the word from its last letter to its first."""
+
+    name = "spell_backward"
+    lengths = ((3, 5), (6, 7), (8, 10))
+    max_prompt_tokens = 11
+    max_new_tokens = 11
+    settings: SpellBackwardSettings
+
+    def _datasets(self, first_seed: int) -> list[Any]:
+        edges = [self.settings.size * i // len(self.lengths) for i in range(len(self.lengths) + 1)]
+        return [
+            _dataset(self.name, seed=first_seed + start, size=end - start, min_word_len=low, max_word_len=high)
+            for (low, high), start, end in zip(self.lengths, edges[:-1], edges[1:], strict=True)
+        ]
+
+    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+        return entry["metadata"]["word"].lower() + "=", entry["answer"].lower()
+
+    def _package_answer(self, text: str) -> str:
+        return text
+
+    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+        length_R = np.array([len(answer) for answer in answers])
+        padded = [answer.ljust(self.lengths[-1][1], "a") for answer in answers]
+        letter_RL = np.array([[LETTERS.index(char) for char in answer] for answer in padded])
+        rate_AB = rate_table(SPELLING_BANDS, (len(LETTERS), len(LETTERS) + 1), self._rng(1), self.settings.noise_scale)
+        noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, self._rng(2)).tolist()
+        return ["".join(LETTERS[i] for i in row[:n]) for row, n in zip(noisy_RL, length_R.tolist(), strict=True)]

@@ -1,0 +1,122 @@
+"""The settings of a task: one frozen dataclass per task name, told apart by `name`.
+
+Defaults and bounds live here and nowhere else; pydantic checks them on construction.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+_STRICT = ConfigDict(extra="forbid")
+
+Seed = Annotated[
+    int,
+    Field(ge=0, lt=2**31, description="Seed of the problems, of their split and of the noise in the demonstrations."),
+]
+TrainPrompts = Annotated[int, Field(ge=1, le=100_000, description="Prompts kept for RL.")]
+HeldoutPrompts = Annotated[int, Field(ge=1, le=10_000, description="Prompts kept for evaluation only.")]
+NoiseScale = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="Factor on every error rate of the demonstrations: 0 is clean, 1 is the documented noise.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class MiniSudokuSettings:
+    """4x4 sudoku from reasoning-gym; the answer is the full grid of 16 digits."""
+
+    name: Literal["mini_sudoku"] = "mini_sudoku"
+    seed: Seed = 0
+    size: Annotated[
+        int, Field(ge=100, le=200_000, description="Boards to generate, before equal ones are dropped (0.3 ms each).")
+    ] = 40_000
+    train_prompts: TrainPrompts = 4096
+    heldout_prompts: HeldoutPrompts = 256
+    noise_scale: NoiseScale = 1.0
+    min_empty: Annotated[int, Field(ge=1, le=12, description="Fewest blank cells of a board.")] = 2
+    max_empty: Annotated[
+        int, Field(ge=1, le=12, description="Most blank cells of a board (with more, few boards have one solution).")
+    ] = 12
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_empty > self.max_empty:
+            raise ValueError(f"min_empty={self.min_empty} is above max_empty={self.max_empty}; lower it")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class SpellBackwardSettings:
+    """Words from reasoning-gym to spell backward; a third each of 3 to 5, 6 to 7 and 8 to 10 letters."""
+
+    name: Literal["spell_backward"] = "spell_backward"
+    seed: Seed = 0
+    size: Annotated[int, Field(ge=100, le=200_000, description="Words to draw, before equal ones are dropped.")] = (
+        40_000
+    )
+    train_prompts: TrainPrompts = 4096
+    heldout_prompts: HeldoutPrompts = 256
+    noise_scale: NoiseScale = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class JsonlSettings:
+    """Any local file of JSON objects, one per line, each with a prompt and its answer."""
+
+    name: Literal["jsonl"] = "jsonl"
+    path: Annotated[str, Field(min_length=1, description="The file; a relative path starts at the working directory.")]
+    prompt_fields: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="Names of the prompt field; the first one that a line has is used."),
+    ] = ("problem", "prompt", "question")
+    answer_fields: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="Names of the answer field; the first one that a line has is used."),
+    ] = ("answer", "gt")
+    prompt_suffix: Annotated[
+        str, Field(description="Text put after every prompt, to mark where the answer starts.")
+    ] = ""
+    verifier: Annotated[
+        Literal["exact", "math"],
+        Field(description="How answers are compared: `exact` as normalised strings, `math` by value with math-verify."),
+    ] = "exact"
+    seed: Seed = 0
+    heldout_fraction: Annotated[
+        float, Field(gt=0, lt=1, description="Share of the prompts kept for evaluation only.")
+    ] = 0.1
+    supervision_fraction: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Share of the prompts whose answers are the demonstrations of the base model."),
+    ] = 0.5
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=32_768, description="Prompts with more tokens are left out.")] = (
+        256
+    )
+    max_new_tokens: Annotated[
+        int | None,
+        Field(ge=2, le=32_768, description="Tokens that a response may take; null takes the longest answer's."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> Self:
+        if self.heldout_fraction + self.supervision_fraction >= 1:
+            raise ValueError(
+                f"heldout_fraction={self.heldout_fraction} and supervision_fraction={self.supervision_fraction} "
+                "leave nothing to train on; lower them until their sum is below 1"
+            )
+        return self
+
+
+AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings
+TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]
+SETTINGS_BY_NAME: dict[str, type[AnyTaskSettings]] = {
+    "mini_sudoku": MiniSudokuSettings,
+    "spell_backward": SpellBackwardSettings,
+    "jsonl": JsonlSettings,
+}

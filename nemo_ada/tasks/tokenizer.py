@@ -1,0 +1,134 @@
+"""A character tokenizer that is fast in plain Python and exports to Hugging Face with the same ids.
+
+Ids: 0 pad, 1 end of sequence, then one id per character. Every task starts from the same 62 characters, so a
+vocabulary of 64 serves all of them; a data file with other characters extends it, and the vocabulary grows in
+multiples of 64, which any usual tensor-parallel size divides.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+
+BASE_CHARSET = string.digits + string.ascii_lowercase + " ?=+-*/().,:;!'\"<>[]_%^&|#"
+VOCAB_MULTIPLE = 64
+MAX_SYMBOLS = 1024
+PAD_ID, EOS_ID = 0, 1
+# U+27E8 and U+27E9 cannot occur in a charset, so no text can spell a special token.
+PAD_TOKEN, EOS_TOKEN = "\u27e8pad\u27e9", "\u27e8eos\u27e9"
+UNKNOWN = "\ufffd"
+
+
+class CharTokenizer:
+    """One id per character of `charset`, in its order, after pad (0) and end of sequence (1).
+
+    Raises UserError where the charset has a repeated or reserved character, or more than `MAX_SYMBOLS` symbols.
+    """
+
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+
+    def __init__(self, charset: str = BASE_CHARSET) -> None:
+        if len(set(charset)) != len(charset):
+            raise UserError("the charset of a character tokenizer holds a character twice; give each one once")
+        if reserved := sorted(set(charset) & set(PAD_TOKEN[0] + PAD_TOKEN[-1] + UNKNOWN)):
+            raise UserError(
+                f"the characters {reserved} are reserved by the character tokenizer; remove them from the data"
+            )
+        if len(charset) + 2 > MAX_SYMBOLS:
+            raise UserError(
+                f"the data has {len(charset)} different characters, a character tokenizer takes at most "
+                f"{MAX_SYMBOLS - 2}; use a data file in one script"
+            )
+        self.charset = charset
+        self._id_of = {char: i + 2 for i, char in enumerate(charset)}
+        self._text_of = ["", "", *charset]
+        # Bytes and prefixes of the characters above one byte, which the export needs and `encode` never gives.
+        wide = [char.encode() for char in charset if char > "\x7f"]
+        pieces = [p for e in wide for p in [e[:k] for k in range(1, len(e))] + [e[k : k + 1] for k in range(1, len(e))]]
+        self._parts = list(dict.fromkeys(pieces))
+
+    @classmethod
+    def covering(cls, texts: Iterable[str]) -> CharTokenizer:
+        """The base charset plus, in code-point order, every other character of `texts`."""
+        extra = set().union(*texts) - set(BASE_CHARSET)
+        return cls(BASE_CHARSET + "".join(sorted(extra)))
+
+    @property
+    def symbols(self) -> int:
+        """Ids in use: the two special ones, the characters', and those of parts of characters in the export."""
+        return len(self._text_of) + len(self._parts)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding: `symbols` rounded up to a multiple of 64."""
+        return -(-self.symbols // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the characters, without an end of sequence. Raises UserError on a character outside the charset."""
+        try:
+            return [self._id_of[char] for char in text]
+        except KeyError:
+            missing = "".join(sorted(set(text) - set(self.charset)))
+            raise UserError(
+                f"the text {text[:60]!r} has characters outside the tokenizer's charset: {missing!r}; "
+                f"use {self.charset!r}"
+            ) from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids; pad and end of sequence give nothing, an id without a character gives U+FFFD (so no
+        answer matches).
+        """
+        known = self._text_of
+        return "".join([known[i] if 0 <= i < len(known) else UNKNOWN for i in ids])
+
+    def write_hf(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer.from_pretrained(folder)`
+        reads.
+
+        The file describes a byte-level BPE with one token per character. That is the only form that gives the same ids
+        both alone and beside a Qwen2 config.json: transformers 5 then rebuilds the tokenizer as Qwen2's, keeping
+        nothing of the file but the vocabulary and the merges. A character of several bytes takes a chain of merges; the
+        parts of that chain are tokens too, after the charset's. Qwen2's form composes characters (NFC), so this does.
+        """
+        from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+        tokens = {**{PAD_TOKEN: PAD_ID, EOS_TOKEN: EOS_ID}, **{_spelled(c.encode()): i for c, i in self._id_of.items()}}
+        tokens |= {_spelled(part): len(self._text_of) + k for k, part in enumerate(self._parts)}
+        encoded = [char.encode() for char in self.charset]
+        merges = [(_spelled(e[:k]), _spelled(e[k : k + 1])) for e in encoded for k in range(1, len(e))]
+        tokenizer = Tokenizer(models.BPE(tokens, list(dict.fromkeys(merges))))
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD_TOKEN, EOS_TOKEN)])
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": PAD_TOKEN,
+            "eos_token": EOS_TOKEN,
+            "unk_token": None,
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],
+        }
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """The character that byte-level BPE writes for each byte: the same where printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + k) for k, byte in enumerate(others)}
+
+
+_BYTE_ALPHABET = _byte_alphabet()
+
+
+def _spelled(data: bytes) -> str:
+    return "".join(_BYTE_ALPHABET[byte] for byte in data)

@@ -1,0 +1,222 @@
+"""The JSONL task: bad lines are skipped by number, a useless file is an error, splits do not depend on their order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.tasks.jsonl import JsonlTask, normalised
+from nemo_ada.tasks.protocol import Prompt, ScoringFailedError
+from nemo_ada.tasks.settings import JsonlSettings
+
+SAMPLE = Path(__file__).parents[2] / "recipes" / "data" / "chain_sum.jsonl"
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
+    return path
+
+
+def sums(n: int) -> list[dict[str, Any]]:
+    return [{"problem": f"{i}+1=", "answer": i + 1} for i in range(n)]
+
+
+def load(path: Path, **options: Any) -> JsonlTask:
+    return JsonlTask(JsonlSettings(path=str(path), **options))
+
+
+@pytest.mark.parametrize(
+    ("prompt_field", "answer_field"), [("problem", "answer"), ("prompt", "gt"), ("question", "answer")]
+)
+def test_the_usual_field_names_are_found(tmp_path: Path, prompt_field: str, answer_field: str) -> None:
+    rows = [{prompt_field: f"{i}=", answer_field: str(i)} for i in range(20)]
+    splits = load(write(tmp_path / "a.jsonl", *rows)).splits()
+    assert (len(splits.train), len(splits.heldout), len(splits.supervision)) == (8, 2, 10)
+    assert all(p.text == p.answer + "=" for p in splits.train + splits.heldout)
+    assert all(d.prompt_text == d.answer_text + "=" for d in splits.supervision)
+
+
+def test_other_field_names_and_a_suffix_can_be_set(tmp_path: Path) -> None:
+    rows = [{"in": f"{i}", "out": i} for i in range(20)]
+    task = load(write(tmp_path / "a.jsonl", *rows), prompt_fields=("in",), answer_fields=("out",), prompt_suffix=" -> ")
+    assert all(p.text == f"{p.answer} -> " for p in task.splits().train)
+
+
+def test_bad_lines_are_skipped_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad = [
+        "{",
+        "[1]",
+        {"answer": "3"},
+        {"problem": "x", "answer": None},
+        {"problem": " ", "answer": "1"},
+        "",
+        '{"a": 1e}',
+    ]
+    path = write(tmp_path / "a.jsonl", *sums(20), *bad)
+    with path.open("ab") as file:
+        file.write(b'{"problem": "\xff", "answer": "1"}\n')
+    with caplog.at_level(logging.WARNING):
+        report = load(path).report
+    assert report.rows == 20
+    assert [line for line, _ in report.malformed] == [21, 22, 23, 24, 25, 27, 28]  # 26 is blank, which is no fault
+    reasons = dict(report.malformed)
+    assert "not JSON" in reasons[21]
+    assert "not an object" in reasons[22]
+    assert "no prompt field (problem, prompt, question); it has answer" in reasons[23]
+    assert "'answer' is NoneType" in reasons[24]
+    assert "empty" in reasons[25]
+    assert "not UTF-8" in reasons[28]
+    assert "7 malformed line(s): line 21: not JSON" in caplog.text
+    assert "and 2 more" in caplog.text
+
+
+def test_repeated_conflicting_and_overlong_prompts_are_left_out_and_told(tmp_path: Path) -> None:
+    extra = [
+        {"problem": " 3+1=", "answer": "4 "},  # line 21: the same prompt and answer, up to white space
+        {"problem": "3+1=", "answer": "5"},  # line 22: another answer
+        {"problem": "1" * 30 + "=", "answer": "1"},  # line 23: too long
+    ]
+    task = load(write(tmp_path / "a.jsonl", *sums(20), *extra), max_prompt_tokens=10)
+    assert (task.report.repeated, task.report.conflicting, task.report.overlong) == ((21,), (22,), (23,))
+    splits = task.splits()
+    answers = {p.text: p.answer for p in splits.train + splits.heldout}
+    answers |= {d.prompt_text: d.answer_text for d in splits.supervision}
+    assert len(answers) == 20
+    assert answers["3+1="] == "4"
+    assert task.max_prompt_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot read"),
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"x\ny\n", "no line that can be used"),
+        (b'{"text": "a"}\n', "it has text"),
+        (b"[" * 100_000, "line 1"),
+    ],
+)
+def test_a_useless_file_is_an_error_that_names_it_and_what_works(
+    tmp_path: Path, content: bytes | None, says: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        JsonlTask(JsonlSettings(path=str(path)), where="data.task")
+    message = str(caught.value)
+    assert message.startswith("data.task.path")
+    assert str(path) in message
+    assert says in message
+    assert "JSON object" in message
+    assert "\n" not in message
+
+
+def test_a_directory_is_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read"):
+        load(tmp_path)
+
+
+def test_a_limit_that_leaves_no_prompt_says_which_one_would(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"max_prompt_tokens=2 leaves out every prompt.*the shortest has 4"):
+        load(write(tmp_path / "a.jsonl", *sums(20)), max_prompt_tokens=2)
+
+
+def test_too_few_prompts_to_split_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has 2 different prompts, too few"):
+        load(write(tmp_path / "a.jsonl", *sums(2))).splits()
+
+
+def test_the_split_depends_on_the_seed_and_not_on_the_line_order(tmp_path: Path) -> None:
+    rows = sums(200)
+    shuffled = random.Random(1).sample(rows, len(rows))
+    one = load(write(tmp_path / "a.jsonl", *rows)).splits()
+    two = load(write(tmp_path / "b.jsonl", *shuffled)).splits()
+    other = load(tmp_path / "a.jsonl", seed=1).splits()
+    assert [p.prompt_id for p in one.heldout] == [p.prompt_id for p in two.heldout]
+    assert one.supervision == two.supervision
+    assert {p.text for p in one.heldout} != {p.text for p in other.heldout}
+
+
+def test_without_a_supervision_share_there_are_no_demonstrations(tmp_path: Path) -> None:
+    splits = load(write(tmp_path / "a.jsonl", *sums(20)), supervision_fraction=0).splits()
+    assert (len(splits.train), len(splits.heldout), splits.supervision) == (18, 2, ())
+
+
+def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -> None:
+    rows = [{"problem": f"capital {i}?", "answer": "New  York"} for i in range(10)]
+    task = load(write(tmp_path / "a.jsonl", *rows))
+    prompt = task.splits().train[0]
+    for text in ("New York", " new york ", "\uff2eew York"):
+        assert task.score(prompt, text, True) == 1.0
+        assert task.score(prompt, text, False) == 0.0
+    for text in ("", "NewYork", "New York City", "York"):
+        assert task.score(prompt, text, True) == 0.0
+    assert normalised("Ａ  b\n") == "a b"
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonlTask]:
+    pytest.importorskip("math_verify")
+    rows = [{"problem": f"half, {i}?", "answer": "1/2"} for i in range(10)]
+    task = load(write(tmp_path_factory.mktemp("math") / "a.jsonl", *rows), verifier="math")
+    yield task
+    task.close()
+
+
+def test_math_scoring_compares_values(halves: JsonlTask) -> None:
+    prompt = halves.splits().train[0]
+    assert halves.score(prompt, r"\boxed{0.5}", True) == 1.0
+    assert halves.score(prompt, r"\boxed{0.5}", False) == 0.0
+    responses = [(prompt, f"so \\boxed{{{x}}}", end) for x in ("0.25", "0.5", "2/4") for end in (True, False)]
+    assert [v.label for v in halves.score_many(responses)] == [0, 0, 1, 0, 1, 0]
+
+
+def test_math_demonstrations_are_what_the_verifier_accepts(halves: JsonlTask) -> None:
+    shown = halves.splits().supervision[0].answer_text
+    assert halves.score(halves.splits().train[0], shown, True) == 1.0
+    assert len(halves.tokenizer.encode(shown)) + 1 == halves.max_new_tokens
+
+
+def test_closing_ends_the_verifier_and_scoring_starts_it_again(halves: JsonlTask) -> None:
+    prompt = halves.splits().train[0]
+    halves.score(prompt, "", True)
+    halves.close()
+    halves.close()
+    assert halves.score(prompt, r"\boxed{0.5}", True) == 1.0
+
+
+def test_a_reference_that_cannot_be_read_is_a_failure_and_no_wrong_answer(halves: JsonlTask) -> None:
+    unreadable = Prompt("x", "half?", "", {})
+    with pytest.raises(ScoringFailedError) as caught:
+        halves.score(unreadable, r"\boxed{0.5}", True)
+    assert caught.value.cause == "verifier_invalid"
+
+
+def test_token_limits_and_charset_follow_the_data(tmp_path: Path) -> None:
+    task = load(write(tmp_path / "a.jsonl", *sums(20), {"problem": "ÄB=", "answer": "-1000"}))
+    assert (task.max_prompt_tokens, task.max_new_tokens) == (5, 6)
+    assert task.tokenizer.decode(task.tokenizer.encode("ÄB=")) == "ÄB="
+    assert load(tmp_path / "a.jsonl", max_new_tokens=50).max_new_tokens == 50
+
+
+def test_the_checked_in_sample_is_what_its_script_writes() -> None:
+    task = load(SAMPLE)
+    assert (task.report.rows, task.report.warnings()) == (2000, [])
+    assert SAMPLE.stat().st_size < 200 * 1024
+    assert task.tokenizer.vocab_size == 64
+    for prompt in task.splits().train:
+        assert eval(prompt.text.removesuffix("=")) == int(prompt.answer)
+    namespace: dict[str, Any] = {"__name__": "sample", "__file__": str(SAMPLE.parents[1] / "make_jsonl_sample.py")}
+    exec(Path(namespace["__file__"]).read_text(encoding="utf-8"), namespace)
+    assert "\n".join(namespace["lines"]()) + "\n" == SAMPLE.read_text(encoding="utf-8")

@@ -1,0 +1,81 @@
+"""Demonstration errors occur at the rates asked, where they may occur, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, Band, corrupt_blanks, corrupt_letters, rate_table
+
+
+@pytest.mark.parametrize(
+    ("bands", "shape", "expected"),
+    [
+        # 64 contexts: 75 %, 18 % and 7 % of them; edges .04/.1, .4/.5, .8
+        (SUDOKU_BANDS, (16, 4), [48, 12, 4]),
+        # 702 contexts: 68 %, 19 % and 13 %
+        (SPELLING_BANDS, (26, 27), [477, 134, 91]),
+    ],
+)
+def test_every_band_holds_its_share_of_the_contexts(
+    bands: tuple[Band, ...], shape: tuple[int, ...], expected: list[int]
+) -> None:
+    rates = rate_table(bands, shape, np.random.default_rng(5))
+    assert rates.shape == shape
+    counts = [int(((rates >= band.low) & (rates < band.high)).sum()) for band in bands]
+    assert counts == expected
+
+
+def test_the_documented_rates_are_the_ones_in_use() -> None:
+    documented = [(0.75, 0, 0.04), (0.18, 0.1, 0.4), (0.07, 0.5, 0.8)]
+    assert [(band.share, band.low, band.high) for band in SUDOKU_BANDS] == documented
+    documented = [(0.68, 0, 0.03), (0.19, 0.2, 0.6), (0.13, 0.6, 0.85)]
+    assert [(band.share, band.low, band.high) for band in SPELLING_BANDS] == documented
+
+
+def test_blanks_go_wrong_at_their_own_rate_and_givens_never() -> None:
+    rng = np.random.default_rng(11)
+    rate_CD = rng.uniform(0, 0.8, (16, 4))
+    digit_RC = rng.integers(0, 4, (40_000, 16))
+    blank_RC = rng.random((40_000, 16)) < 0.5
+    noisy_RC = corrupt_blanks(digit_RC, blank_RC, rate_CD, rng)
+    wrong_RC = noisy_RC != digit_RC
+    assert not wrong_RC[~blank_RC].any()
+    assert set(np.unique(noisy_RC)) == {0, 1, 2, 3}
+    for cell in range(16):
+        for digit in range(4):
+            here_R = blank_RC[:, cell] & (digit_RC[:, cell] == digit)
+            rate, n = rate_CD[cell, digit], here_R.sum()
+            assert abs(wrong_RC[here_R, cell].mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / n) + 1e-9
+
+
+def test_a_wrong_digit_is_any_other_one_evenly() -> None:
+    rng = np.random.default_rng(12)
+    digit_RC = np.full((30_000, 1), 2)
+    noisy_RC = corrupt_blanks(digit_RC, np.ones_like(digit_RC, dtype=bool), np.ones((1, 4)), rng)
+    counts = np.bincount(noisy_RC[:, 0], minlength=4)
+    assert counts[2] == 0
+    assert np.abs(counts[[0, 1, 3]] - 10_000).max() < 5 * np.sqrt(30_000 * 2 / 9)
+
+
+def test_letters_go_wrong_at_the_rate_of_the_letter_and_the_one_written_before_it() -> None:
+    rng = np.random.default_rng(13)
+    rate_AB = rng.uniform(0, 0.8, (3, 4))
+    letter_RL = rng.integers(0, 3, (60_000, 6))
+    length_R = rng.integers(1, 7, 60_000)
+    noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, rng)
+    start_R = np.full((60_000, 1), 3)
+    written_RL = np.concatenate([start_R, noisy_RL[:, :-1]], axis=1)
+    inside_RL = np.arange(6) < length_R[:, None]
+    assert (noisy_RL == letter_RL)[~inside_RL].all()
+    for letter in range(3):
+        for before in range(4):
+            here_RL = inside_RL & (letter_RL == letter) & (written_RL == before)
+            rate, n = rate_AB[letter, before], here_RL.sum()
+            assert n > 1000
+            wrong = (noisy_RL != letter_RL)[here_RL].mean()
+            assert abs(wrong - rate) < 5 * np.sqrt(rate * (1 - rate) / n)
+
+
+def test_a_scale_of_zero_is_clean() -> None:
+    assert not rate_table(SUDOKU_BANDS, (16, 4), np.random.default_rng(0), scale=0.0).any()

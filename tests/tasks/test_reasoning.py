@@ -1,0 +1,226 @@
+"""The two reasoning-gym tasks: compact prompts, the package's own verifier, disjoint and repeatable splits.
+
+Sudoku is checked against the rules of the game and spelling against `str[::-1]`, not against the package.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.tasks import Demonstration, Prompt, Splits, Task, build_task, canonical_text
+
+SMALL = {"size": 600, "train_prompts": 200, "heldout_prompts": 50}
+NAMES = ["mini_sudoku", "spell_backward"]
+
+
+def small(name: str, cache_dir: Path | None = None, **options: object) -> Task:
+    return build_task({"name": name, **SMALL, **options}, cache_dir)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def task(request: pytest.FixtureRequest) -> Task:
+    return small(request.param)
+
+
+@pytest.fixture(scope="module")
+def sudoku() -> Task:
+    return small("mini_sudoku")
+
+
+@pytest.fixture(scope="module")
+def spelling() -> Task:
+    return small("spell_backward")
+
+
+def is_solved(grid: str) -> bool:
+    rows = [grid[i : i + 4] for i in range(0, 16, 4)]
+    columns = ["".join(row[j] for row in rows) for j in range(4)]
+    boxes = ["".join(grid[4 * (i + a) + j + b] for a in (0, 1) for b in (0, 1)) for i in (0, 2) for j in (0, 2)]
+    return len(grid) == 16 and all(sorted(unit) == list("1234") for unit in rows + columns + boxes)
+
+
+def test_a_sudoku_prompt_shows_the_givens_of_its_solved_answer(sudoku: Task) -> None:
+    for prompt in sudoku.splits().train:
+        assert len(prompt.text) == 17
+        assert prompt.text[16] == "="
+        assert 1 <= prompt.text.count("?") <= 12
+        assert is_solved(prompt.answer)
+        assert all(cell in ("?", digit) for cell, digit in zip(prompt.text, prompt.answer, strict=False))
+
+
+def test_a_word_is_lower_case_and_its_answer_is_the_word_backward(spelling: Task) -> None:
+    for prompt in spelling.splits().train:
+        word = prompt.text.removesuffix("=")
+        assert word.islower()
+        assert 3 <= len(word) <= 10
+        assert prompt.answer == word[::-1]
+
+
+def test_words_of_all_three_lengths_are_mixed(spelling: Task) -> None:
+    lengths = [len(prompt.answer) for prompt in spelling.splits().train]
+    for low, high in ((3, 5), (6, 7), (8, 10)):
+        assert 0.2 < sum(low <= n <= high for n in lengths) / len(lengths) < 0.5
+
+
+def test_the_right_answer_scores_one_only_where_the_output_ended(task: Task) -> None:
+    for prompt in task.splits().heldout:
+        assert task.score(prompt, prompt.answer, True) == 1.0
+        assert task.score(prompt, prompt.answer, False) == 0.0
+
+
+def test_scoring_many_keeps_the_order(task: Task) -> None:
+    first, second = task.splits().heldout[:2]
+    triples = [(first, first.answer, True), (second, first.answer, True), (second, second.answer, True)]
+    assert [verdict.label for verdict in task.score_many(triples)] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: "",
+        lambda a: a[:-1],
+        lambda a: a + a[-1],
+        lambda a: a + " ",
+        lambda a: " " + a,
+        lambda a: "x" + a[1:] if a[0] != "x" else "y" + a[1:],
+        lambda a: a[:-1] + "\ufffd",
+        lambda a: " ".join(a),
+        lambda a: a * 2,
+    ],
+)
+def test_anything_but_the_right_answer_scores_zero(task: Task, spoil: Callable[[str], str]) -> None:
+    for prompt in task.splits().heldout:
+        assert task.score(prompt, spoil(prompt.answer), True) == 0.0
+
+
+def test_letters_after_a_right_word_score_zero_at_every_length(spelling: Task) -> None:
+    # The package gives such an answer 1 +- 2e-16 for some lengths, the sum of n times 1/n.
+    for n in range(3, 11):
+        word = "abcdefghij"[:n]
+        prompt = Prompt("x", f"{word}=", word[::-1], {"answer": word[::-1]})
+        assert spelling.score(prompt, word[::-1], True) == 1.0
+        assert spelling.score(prompt, word[::-1] + "a", True) == 0.0
+
+
+def test_another_solved_grid_scores_zero(sudoku: Task) -> None:
+    first = sudoku.splits().heldout[0]
+    other = first.answer.translate(str.maketrans("1234", "2143"))
+    assert is_solved(other)
+    assert sudoku.score(first, other, True) == 0.0
+
+
+def test_no_prompt_is_in_two_splits_or_twice_in_one(task: Task) -> None:
+    splits = task.splits()
+    train = [canonical_text(p.text) for p in splits.train]
+    heldout = [canonical_text(p.text) for p in splits.heldout]
+    supervision = [canonical_text(d.prompt_text) for d in splits.supervision]
+    everything = train + heldout + supervision
+    assert len(everything) == len(set(everything))
+    assert (len(train), len(heldout)) == (200, 50)
+    assert len(supervision) > 200
+    assert len({p.prompt_id for p in splits.train + splits.heldout}) == 250
+
+
+@pytest.mark.parametrize("twin", ["12= ", " 12=", "12=\n"])
+def test_splits_that_share_a_prompt_cannot_be_made(twin: str) -> None:
+    prompt = Prompt("a", "12=", "21", {})
+    with pytest.raises(InvariantError, match="12="):
+        Splits((prompt,), (Prompt("b", twin, "21", {}),), ())
+    with pytest.raises(InvariantError, match="12="):
+        Splits((prompt,), (), (Demonstration(twin, "21"),))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_splits_and_another_seed_others(name: str) -> None:
+    first, again, other = (small(name, seed=seed).splits() for seed in (3, 3, 4))
+    assert first == again
+    assert not {p.text for p in first.train} <= {p.text for p in other.train}
+    assert first.supervision != other.supervision
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_keeps_its_id_whatever_the_sizes(name: str) -> None:
+    def ids(**options: object) -> dict[str, str]:
+        splits = small(name, **options).splits()
+        return {p.text: p.prompt_id for p in splits.train + splits.heldout}
+
+    one, two = ids(), ids(train_prompts=300)
+    assert one.keys() & two.keys()
+    assert all(one[text] == two[text] for text in one.keys() & two.keys())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cached_splits_equal_built_ones_and_need_no_generator(name: str, tmp_path: Path) -> None:
+    built = small(name, tmp_path).splits()
+    assert built == small(name).splits()
+    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == [name]
+    code = (
+        "import json, sys; from pathlib import Path; from nemo_ada.tasks import build_task\n"
+        "splits = build_task(json.loads(sys.argv[1]), Path(sys.argv[2])).splits()\n"
+        "heavy = {'reasoning_gym', 'torch', 'ray', 'vllm', 'transformers', 'tokenizers'}\n"
+        "print(json.dumps([[p.prompt_id for p in splits.train], sorted(heavy & set(sys.modules))]))"
+    )
+    arguments = [sys.executable, "-c", code, json.dumps({"name": name, **SMALL}), str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60, cwd=root)
+    assert json.loads(done.stdout) == [[p.prompt_id for p in built.train], []]
+
+
+def test_other_settings_use_another_cache_file(tmp_path: Path) -> None:
+    for options in ({}, {"seed": 1}, {"noise_scale": 0.5}, {"heldout_prompts": 51}):
+        small("spell_backward", tmp_path, **options).splits()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[: len(t) // 2], lambda t: "", lambda t: t[:-1] + t, lambda t: "{}\n"])
+def test_a_damaged_cache_file_is_built_again(
+    tmp_path: Path, damage: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    built = small("spell_backward", tmp_path).splits()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    with caplog.at_level(logging.WARNING):
+        assert small("spell_backward", tmp_path).splits() == built
+    assert "damaged" in caplog.text
+    assert path.read_text() == whole
+
+
+def test_sudoku_demonstrations_err_in_blank_cells_only(sudoku: Task) -> None:
+    wrong = 0
+    for shown in sudoku.splits().supervision:
+        assert all(c in ("?", d) for c, d in zip(shown.prompt_text, shown.answer_text, strict=False))
+        wrong += not is_solved(shown.answer_text)
+    assert 0.3 < wrong / len(sudoku.splits().supervision) < 0.75
+
+
+def test_spelling_demonstrations_err_but_keep_their_length(spelling: Task) -> None:
+    supervision = spelling.splits().supervision
+    assert all(len(d.answer_text) == len(d.prompt_text) - 1 for d in supervision)
+    assert 0.5 < sum(d.answer_text != d.prompt_text[-2::-1] for d in supervision) / len(supervision) < 0.85
+
+
+def test_without_noise_every_demonstration_is_right() -> None:
+    assert all(is_solved(d.answer_text) for d in small("mini_sudoku", noise_scale=0).splits().supervision)
+    clean = small("spell_backward", noise_scale=0).splits().supervision
+    assert all(d.answer_text == d.prompt_text[-2::-1] for d in clean)
+
+
+def test_prompts_and_answers_fit_the_token_limits(task: Task) -> None:
+    splits = task.splits()
+    assert max(len(task.tokenizer.encode(p.text)) for p in splits.train) == task.max_prompt_tokens
+    answers = [p.answer for p in splits.train] + [d.answer_text for d in splits.supervision]
+    assert max(len(task.tokenizer.encode(answer)) for answer in answers) + 1 == task.max_new_tokens
+
+
+def test_too_few_problems_for_the_splits_is_a_user_error() -> None:
+    with pytest.raises(UserError, match=r"data\.task\.size=300 gives \d+ different problems.*raise size"):
+        build_task({"name": "mini_sudoku", "size": 300, "train_prompts": 290}, where="data.task").splits()
