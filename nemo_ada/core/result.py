@@ -59,16 +59,19 @@ def collect(session: SamplingSession) -> SamplingResult:
     prompt_N = table.prompt[rows]
     positive_N = table.reward[rows] > plan.positive_threshold
     size_P = state.pos_P + state.neg_P
-    drawn = np.flatnonzero(state.issued_P)
+    starting_P = np.arange(len(size_P)) < state.n_starting
+    drawn_P = (state.issued_P > 0) & (starting_P | (size_P > 0))  # a standby group of which nothing was kept is none
+    drawn = np.flatnonzero(drawn_P)
     rank_N = np.arange(len(rows)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
     first_N = rank_N < state.first_P[prompt_N] if plan.window is not None else table.wave[rows] == 0
     first_size_P = np.bincount(prompt_N[first_N], minlength=len(size_P))
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=len(size_P))
-    met_P = plan.exit.met(state.pos_P, state.neg_P) & (state.issued_P > 0)
-    met_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P) & (state.issued_P > 0)
+    met_P = plan.exit.met(state.pos_P, state.neg_P) & drawn_P
+    met_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P) & drawn_P
     short_pos_P, short_neg_P = plan.exit.shortfall(state.pos_P, state.neg_P)
     grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=len(size_P))
     grpo_size_P = np.minimum(size_P, plan.group_size)
+    waves = table.wave[state.tail_P[drawn]] + 1
     filled = drawn[size_P[drawn] > 0]
     reward_sum_P = np.bincount(prompt_N, weights=table.reward[rows], minlength=len(size_P))
     lost = drawn[~met_P[drawn]]
@@ -82,8 +85,8 @@ def collect(session: SamplingSession) -> SamplingResult:
         "samples_dropped": session.ledger.samples - len(rows) - int((table.state[: table.n] == FAILED).sum()),
         "tokens_drawn": session.ledger.tokens_used,
         "tokens_in_pools": int(table.tokens[rows].sum()),
-        "waves_mean": float((state.wave_P[drawn] + 1).mean()),
-        "waves_max": int(state.wave_P[drawn].max() + 1),
+        "waves_mean": _mean(waves),
+        "waves_max": int(waves.max(initial=0)),
         "prompts_drawn": len(drawn),
         "prompts_resolved": int(met_P.sum()),
         "prompts_unresolved": len(lost),
@@ -93,13 +96,13 @@ def collect(session: SamplingSession) -> SamplingResult:
         "prompts_cut": int(state.cut_P[lost].sum()),
         "zero_signal_groups": _share_without_signal(state.pos_P[drawn], sizes),
         "zero_signal_groups_if_grpo": _share_without_signal(grpo_pos_P[drawn], grpo_size_P[drawn]),
-        "pool_size_mean": float(sizes.mean()),
-        "pool_size_p95": float(np.percentile(sizes, 95)),
-        "pool_size_max": int(sizes.max()),
-        "pass_rate": float((state.pos_P[filled] / size_P[filled]).mean()) if len(filled) else 0.0,
-        "pool_reward": float((reward_sum_P[filled] / size_P[filled]).mean()) if len(filled) else 0.0,
-        "response_length_pools": float(table.tokens[rows].mean()) if len(rows) else 0.0,
-        "groups_refilled": int((state.issued_P[state.n_starting :] > 0).sum()),
+        "pool_size_mean": _mean(sizes),
+        "pool_size_p95": float(np.percentile(sizes, 95)) if len(sizes) else 0.0,
+        "pool_size_max": int(sizes.max(initial=0)),
+        "pass_rate": _mean(state.pos_P[filled] / size_P[filled]),
+        "pool_reward": _mean(reward_sum_P[filled] / size_P[filled]),
+        "response_length_pools": _mean(table.tokens[rows]),
+        "groups_refilled": int(drawn_P[state.n_starting :].sum()),
         "budget_bound": BOUNDS.index(_bound(session)),
         "tokens_overshoot": session.ledger.tokens_overshoot,
         "seconds_overshoot": max(0.0, duration - caps.max_seconds) if caps.max_seconds is not None else 0.0,
@@ -127,7 +130,7 @@ def collect(session: SamplingSession) -> SamplingResult:
         neg_P=state.neg_P,
         first_pos_P=first_pos_P,
         first_size_P=first_size_P,
-        drawn_P=state.issued_P > 0,
+        drawn_P=drawn_P,
         resolved_P=met_P,
         cut_P=state.cut_P,
         refilled=int(stats["groups_refilled"]),
@@ -136,8 +139,13 @@ def collect(session: SamplingSession) -> SamplingResult:
     )
 
 
+def _mean(value_N: IntArray | FloatArray | BoolArray) -> float:
+    """Mean, 0.0 of nothing (a step that was stopped before its first response)."""
+    return float(value_N.mean()) if len(value_N) else 0.0
+
+
 def _share_without_signal(pos_P: IntArray, size_P: IntArray) -> float:
-    return float(((pos_P == 0) | (pos_P == size_P)).mean())
+    return _mean((pos_P == 0) | (pos_P == size_P))
 
 
 def _bound(session: SamplingSession) -> str:

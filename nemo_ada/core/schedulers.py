@@ -35,4 +35,5 @@ def run_sampling(
             source.submit(requests)
         if session.finished:
             return session.result()
-        session.record(source.poll(), source.clock())
+        if not session.aborting:
+            session.record(source.poll(), source.clock())

@@ -88,7 +88,7 @@ class SamplingSession:
         state.cut(np.flatnonzero(state.want_P), "stopped")
         state.cut_P[state.active_P] = True
         if not drain:
-            state.finish(np.flatnonzero(state.active_P))
+            state.end_now("stopped")
 
     def next_requests(self, now: float) -> Requests:
         """What to issue now; empty when everybody waits for outcomes."""
@@ -97,6 +97,7 @@ class SamplingSession:
         if self._stopped or (self.plan.scheduler == "rounds" and state.in_flight):
             return _NO_REQUESTS
         prompts, sizes = self._granter.grant(now, self.began)
+        self._end_idle_phase()
         return self._issue(prompts, sizes, now) if len(prompts) else _NO_REQUESTS
 
     def record(self, outcomes: Outcomes, now: float) -> None:
@@ -123,10 +124,14 @@ class SamplingSession:
             judge_waves(state, touched[state.in_flight_P[touched] == 0])
         else:
             judge_prefixes(state, touched)
-        if self.plan.idle and not state.first_open_P.any():
-            state.end_idle_phase()
+        self._end_idle_phase()
         if failed.any():
             self._check_failures(max(table.n, self.first_total))
+
+    @property
+    def aborting(self) -> bool:
+        """True while `take_aborts` has rows to give: the source must not be polled before it knows them."""
+        return bool(self.state.to_abort)
 
     def take_aborts(self) -> IntArray:
         """Rows that the source must stop; their generated tokens go to `record_aborted`."""
@@ -151,6 +156,11 @@ class SamplingSession:
         self._check_failures(self.state.table.n)
         self._teach()
         return collect(self)
+
+    def _end_idle_phase(self) -> None:
+        """Idle mode ends with the last first-wave response, or with the budget's refusal to redraw one."""
+        if self.plan.idle and not self.state.first_open_P.any():
+            self.state.end_now("idle")
 
     def _issue(self, prompts: IntArray, sizes: IntArray, now: float) -> Requests:
         state, table = self.state, self.state.table

@@ -1,0 +1,184 @@
+"""A response source that follows a script, and oracles of what a session must collect from it.
+
+The source ends responses in a random order and in random groups: that is all that an engine may do to a session.
+It checks the session's side of the protocol (each row submitted once, only running rows aborted, no poll of an idle
+engine) and keeps its own books, which the tests compare with the session's.
+The oracles read the label table response by response; they use nothing of the code under test but the plan's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.core.source import Outcomes, Requests
+
+FAILS = float("nan")
+
+
+@dataclass
+class Script:
+    """Reward (NaN = no label) and length of response (prompt, index), from tables."""
+
+    reward_PI: NDArray[np.float64]
+    tokens_PI: NDArray[np.int64]
+
+    @classmethod
+    def random(
+        cls, seed: int, pass_rate_P: list[float], *, failed: float = 0.0, longest: int = 40, indices: int = 256
+    ) -> Script:
+        rng = np.random.default_rng(seed)
+        shape = (len(pass_rate_P), indices)
+        reward = (rng.random(shape) < np.array(pass_rate_P)[:, None]).astype(np.float64)
+        reward[rng.random(shape) < failed] = FAILS
+        tokens = np.clip(rng.lognormal(1.5, 1.2, shape) * (2 - np.nan_to_num(reward)), 1, longest)
+        return cls(reward, tokens.astype(np.int64))
+
+    @classmethod
+    def of(cls, *rows: str) -> Script:
+        """From strings of + (correct), - (incorrect) and x (failed); the last character repeats."""
+        full = [(row + row[-1] * 256)[:256] for row in rows]
+        value = {"+": 1.0, "-": 0.0, "x": FAILS}
+        reward = np.array([[value[c] for c in row] for row in full])
+        return cls(reward, np.full(reward.shape, 3, np.int64))
+
+    def label(self, prompt: int, index: int) -> bool | None:
+        reward = self.reward_PI[prompt, index]
+        return None if np.isnan(reward) else bool(reward > 0.5)
+
+
+@dataclass
+class ScriptedSource:
+    """ResponseSource over a Script; `rng` decides the order of completion."""
+
+    script: Script
+    rng: np.random.Generator
+    newest_first: bool = False
+    now: float = 0.0
+    running: dict[int, tuple[int, int]] = field(default_factory=dict)
+    issued: dict[int, tuple[int, int]] = field(default_factory=dict)
+    seeds: dict[int, int] = field(default_factory=dict)
+    submitted: list[tuple[float, Requests]] = field(default_factory=list)
+    finished: dict[int, int] = field(default_factory=dict)  # row -> tokens
+    aborted: dict[int, int] = field(default_factory=dict)
+    watch: Callable[[], None] = lambda: None
+
+    def submit(self, requests: Requests) -> None:
+        assert len(requests) > 0
+        self.submitted.append((self.now, requests))
+        columns = (requests.row_N, requests.prompt_N, requests.index_N, requests.seed_N)
+        for row, prompt, index, seed in zip(*(column.tolist() for column in columns), strict=True):
+            assert row not in self.issued
+            self.issued[row] = self.running[row] = (prompt, index)
+            self.seeds[row] = seed
+        self.watch()
+
+    def poll(self) -> Outcomes:
+        assert self.running, "poll of an idle engine would never return"
+        rows = sorted(self.running)
+        if self.newest_first:
+            rows = rows[-1:]
+        else:
+            self.rng.shuffle(rows)
+            rows = rows[: int(self.rng.integers(1, len(rows) + 1))]
+        return self.end(rows)
+
+    def end(self, rows: list[int]) -> Outcomes:
+        """Finish these rows now."""
+        places = [self.running.pop(row) for row in rows]
+        self.now += float(self.rng.random())
+        reward = np.array([self.script.reward_PI[place] for place in places])
+        tokens = np.array([self.script.tokens_PI[place] for place in places])
+        self.finished.update(zip(rows, tokens.tolist(), strict=True))
+        failures = {row: "scripted" for row, value in zip(rows, reward, strict=True) if np.isnan(value)}
+        return Outcomes(np.array(rows), reward, tokens, failures)
+
+    def abort(self, row_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        tokens = [int(self.rng.integers(0, self.script.tokens_PI[self.running.pop(row)])) for row in row_N.tolist()]
+        self.aborted.update(zip(row_N.tolist(), tokens, strict=True))
+        return np.array(tokens, np.int64)
+
+    def clock(self) -> float:
+        return self.now
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.finished.values()) + sum(self.aborted.values())
+
+
+def collect(
+    plan: SamplingPlan,
+    script: Script,
+    *,
+    order: int = 0,
+    latency: LatencyModel | None = None,
+    newest_first: bool = False,
+    **session: object,
+) -> tuple[SamplingResult, ScriptedSource]:
+    """Run a session over a script; `order` seeds the order of completion."""
+    source = ScriptedSource(script, np.random.default_rng(order), newest_first)
+    arguments: dict = {"run_seed": 7, "step": 3, "latency": latency, **session}
+    return run_sampling(SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments), source), source
+
+
+def pools(result: SamplingResult) -> list[list[tuple[int, float, int]]]:
+    """(index, reward, tokens) of each prompt's pool."""
+    found: list[list[tuple[int, float, int]]] = [[] for _ in result.uid_P]
+    columns = (result.prompt_N, result.index_N, result.reward_N, result.tokens_N)
+    for prompt, *response in zip(*(column.tolist() for column in columns), strict=True):
+        found[prompt].append(tuple(response))
+    return found
+
+
+def met(rule: object, pos: int, neg: int) -> bool:
+    """The exit conditions, written down a second time (algorithm.md section 2)."""
+    match rule:
+        case PositiveExit(k_pos):
+            return pos >= k_pos
+        case BalancedExit(k_pos, k_neg):
+            return pos >= k_pos and neg >= k_neg
+        case FixedExit(n):
+            return pos + neg >= n
+    raise AssertionError(rule)
+
+
+def wave_oracle(plan: SamplingPlan, script: Script, prompt: int) -> list[int]:
+    """Indices of the pool under `wave` stopping without a binding budget."""
+    kept: list[int] = []
+    index = failed = wave = 0
+    while True:
+        size = plan.wave_sizes[min(wave, len(plan.wave_sizes) - 1)]
+        target = min(len(kept) + size, plan.max_responses)
+        while len(kept) < target and failed < plan.max_responses:  # a failed response is redrawn
+            for _ in range(target - len(kept)):
+                if script.label(prompt, index) is None:
+                    failed += 1
+                else:
+                    kept.append(index)
+                index += 1
+        pos = sum(bool(script.label(prompt, i)) for i in kept)
+        if met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses or failed >= plan.max_responses:
+            return kept
+        wave += 1
+
+
+def prefix_oracle(plan: SamplingPlan, script: Script, prompt: int) -> list[int]:
+    """Indices of the pool under `issue_order` stopping: the shortest prefix that meets the exit, or the cap."""
+    kept: list[int] = []
+    pos = index = 0
+    while not (met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses):
+        label = script.label(prompt, index)
+        if label is not None:
+            kept.append(index)
+            pos += label
+        index += 1
+    return kept

@@ -1,0 +1,238 @@
+"""The budget's promises (algorithm.md section 6) under random labels, lengths, failures and completion orders.
+
+1. samples: never exceeded. 2. tokens, worst_case: never exceeded. 3. tokens, expected: exceeded at most by what was in
+flight. 4. seconds: nothing is issued that is expected to end late. 5. first waves come first; if they do not fit, the
+session does not start and says what would. 6. A session always ends, without an error, and says which cap bound it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.ledger import Caps
+from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.errors import UserError
+from tests.core.scripted import Script, ScriptedSource, collect, wave_oracle
+
+LONGEST = 40
+RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "scheduler": st.sampled_from(["rounds", "continuous"]),
+        "window": st.sampled_from([None, 1, 3, 6]),
+        "policy": st.sampled_from(["uniform", "greedy"]),
+    }
+)
+
+
+def plan_with(caps: Caps, options: dict, **more: object) -> SamplingPlan:
+    rule = PositiveExit(2) if options["policy"] == "uniform" else BalancedExit(2, 2)
+    arguments: dict = {"max_failed_share": 1.0, "caps": caps, **options, **more}
+    if arguments["window"] is not None and arguments["scheduler"] == "continuous":
+        arguments["max_window"] = arguments["window"] + 3
+    return SamplingPlan(rule, (4, 3), 16, 4, LONGEST, **arguments)
+
+
+def first_responses(plan: SamplingPlan, prompts: int) -> int:
+    return prompts * plan.first_issue
+
+
+@given(RATES, OPTIONS, st.integers(0, 60), st.integers(0, 10**6), st.integers(0, 2))
+@settings(max_examples=100, deadline=None)
+def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, options, spare, seed, standby):
+    plan = plan_with(Caps(), options)
+    cap = first_responses(plan, len(rates)) + spare
+    plan = plan_with(Caps(max_samples=cap), options)
+    script = Script.random(seed, [*rates, *[0.5] * standby], failed=0.1)
+    result, source = collect(plan, script, order=seed, standby=standby)
+    assert len(source.issued) == result.stats["samples_drawn"] <= cap
+    assert result.stats["budget_used_samples"] == len(source.issued) / cap
+    if result.cut_P.any():
+        assert BOUNDS[int(result.stats["budget_bound"])] == "max_samples"
+        assert cap - len(source.issued) < (16 if options["window"] is None else 1)
+
+
+@given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.integers(0, 2))
+@settings(max_examples=100, deadline=None)
+def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, standby):
+    plan = plan_with(Caps(), options)
+    cap = first_responses(plan, len(rates)) * LONGEST + spare
+    plan = plan_with(Caps(max_tokens=cap), options, token_reservation="worst_case")
+    script = Script.random(seed, [*rates, *[0.5] * standby], failed=0.1)
+    source = ScriptedSource(script, np.random.default_rng(seed))
+
+    def could_end_within_the_cap() -> None:
+        assert source.tokens + LONGEST * len(source.running) <= cap
+
+    source.watch = could_end_within_the_cap  # at each submission
+    session = SamplingSession(plan, np.arange(len(rates) + standby), run_seed=0, step=0, standby=standby)
+    result = run_sampling(session, source)
+    assert source.tokens == result.stats["tokens_drawn"] <= cap
+    assert result.stats["tokens_overshoot"] == 0
+    assert session.ledger.tokens_reserved == 0
+
+
+@given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, options, spare, seed, seen):
+    expected = 5
+    cap = first_responses(plan_with(Caps(), options), len(rates)) * expected + spare
+    plan = plan_with(Caps(max_tokens=cap), options, expected_tokens=expected)
+    source = ScriptedSource(Script.random(seed, rates, failed=0.1), np.random.default_rng(seed))
+    over_by = [0]
+
+    def note() -> None:
+        in_flight = sum(int(source.script.tokens_PI[place]) for place in source.running.values())
+        later = len(source.submitted) > 1
+        assert not later or source.tokens + len(source.submitted[-1][1]) <= cap  # nothing is issued on a spent budget
+        over_by[0] = max(over_by[0], source.tokens + in_flight - cap)
+
+    source.watch = note
+    latency = LatencyModel()
+    if seen:
+        latency.observe(np.array([3, 4, 9]), np.array([3]), np.array([3.0]), np.array([1.0]))
+    result = run_sampling(SamplingSession(plan, np.arange(len(rates)), run_seed=0, step=0, latency=latency), source)
+    assert result.stats["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
+
+
+@given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
+    first = first_responses(plan_with(Caps(), options), len(rates))
+    caps = Caps(first + samples, first * 6 + tokens, seconds)
+    plan = plan_with(caps, options, expected_tokens=6)
+    latency = LatencyModel()
+    for step in range(2):
+        script = Script.random(seed + step, rates, failed=0.1)
+        result, source = collect(plan, script, order=seed, latency=latency, step=step)
+        opening = source.submitted[0][1]
+        assert len(opening) == first
+        assert (opening.index_N < plan.first_issue).all()
+        assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.first_issue).all()
+        assert result.cut_P.any() <= (BOUNDS[int(result.stats["budget_bound"])] != "none")
+        if options["window"] is None:  # whole waves only, except where the budget ended the redraw of failures
+            for prompt in np.flatnonzero(~result.cut_P).tolist():
+                assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
+
+
+def test_a_wave_that_does_not_fit_is_not_cut_short():
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, caps=Caps(max_samples=15))
+    result, _ = collect(plan, Script.of("+", "+"))
+    assert sorted(result.size_P.tolist()) == [4, 8]
+    assert result.stats["prompts_cut"] == 2
+
+
+def test_a_window_is_filled_in_part():
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, window=4, caps=Caps(max_samples=15))
+    result, source = collect(plan, Script.of("+", "+"))
+    assert len(source.issued) == 15
+    assert result.size_P.sum() == 15
+
+
+def test_uniform_policy_is_random_seeded_and_stays_within_the_budget():
+    served = []
+    for run_seed in range(12):
+        plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, scheduler="rounds", caps=Caps(max_samples=28))
+        results = [collect(plan, Script.of(*["+"] * 6), order=order, run_seed=run_seed)[0] for order in (0, 1)]
+        np.testing.assert_array_equal(results[0].size_P, results[1].size_P)
+        served.append(tuple(np.flatnonzero(results[0].size_P == 8).tolist()))
+    assert {len(prompts) for prompts in served} == {1}
+    assert len(set(served)) > 2
+
+
+def test_greedy_policy_serves_first_who_is_most_likely_to_finish():
+    plan = SamplingPlan(
+        BalancedExit(2, 2), (4,), 8, 4, LONGEST, scheduler="rounds", policy="greedy", caps=Caps(max_samples=20)
+    )
+    result, _ = collect(plan, Script.of("++++", "----", "+++-", "++++"))  # prompt 2 lacks one response, the rest two
+    assert result.size_P.tolist() == [4, 4, 8, 4]
+
+
+# seconds --------------------------------------------------------------------------------------------------------------
+
+
+def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
+    """Lengths are 10 tokens of a second each for a wave of 4: waves start at 0, 10, 20; the one at 30 would end at 40."""
+    latency = LatencyModel()
+    latency.observe(np.full(50, 10), np.full(50, 10), np.full(50, 10.0), np.full(50, 4.0))
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, LONGEST, caps=Caps(max_seconds=39.0))
+    script = Script.of("+")
+    script.tokens_PI[:] = 10
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0, latency=latency)
+    source = ScriptedSource(script, np.random.default_rng(0))
+    for begin in (0.0, 10.0, 20.0):
+        requests = session.next_requests(begin)
+        assert len(requests) == 4
+        source.submit(requests)
+        session.record(source.end(requests.row_N.tolist()), begin + 10.0)
+    assert len(session.next_requests(30.0)) == 0
+    assert session.finished
+    stats = session.result().stats
+    assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
+    assert stats["seconds_overshoot"] == 0.0
+    assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
+
+
+@given(RATES, OPTIONS, st.floats(0.5, 60), st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):
+    plan = plan_with(Caps(max_seconds=seconds), options)
+    result, source = collect(plan, Script.random(seed, rates, failed=0.1), order=seed)
+    for clock, requests in source.submitted[1:]:
+        if clock > seconds:
+            assert (requests.wave_N == 0).all()
+            assert plan.window is None
+    assert result.stats["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))
+
+
+# start-up -------------------------------------------------------------------------------------------------------------
+
+
+def start(prompts: int, waves: tuple[int, ...], caps: Caps, **options: object) -> SamplingSession:
+    arguments: dict = {"caps": caps, **options}
+    plan = SamplingPlan(BalancedExit(2, 2), waves, 32, 4, 100, **arguments)
+    return SamplingSession(plan, np.arange(prompts), run_seed=0, step=0)
+
+
+def test_first_waves_over_max_samples_are_refused_with_what_would_fit():
+    with pytest.raises(UserError) as error:
+        start(512, (8,), Caps(max_samples=2048))
+    assert str(error.value) == (
+        "reinforce_ada.budget.max_samples=2048 cannot hold the first waves: 512 prompts x 8 responses = 4096; raise it "
+        "to 4096 or lower reinforce_ada.sampling.wave_size to 4"
+    )
+    start(512, (8,), Caps(max_samples=4096))
+    start(512, (4,), Caps(max_samples=2048))
+
+
+def test_first_waves_over_max_tokens_are_refused_with_what_would_fit():
+    caps = Caps(max_tokens=1000)
+    with pytest.raises(UserError, match=r"max_tokens=1000 cannot .* 4 prompts x 8 responses x 100 .* = 3200; raise it"):
+        start(4, (8,), caps)
+    with pytest.raises(UserError, match="expected_tokens to at most 31"):
+        start(4, (8,), caps, expected_tokens=32)
+    start(4, (8,), caps, expected_tokens=31)
+    with pytest.raises(UserError, match="3200"):
+        start(4, (8,), caps, expected_tokens=31, token_reservation="worst_case")
+    start(4, (8,), Caps(max_tokens=3200), token_reservation="worst_case")
+
+
+def test_a_window_is_what_has_to_fit_under_issue_order():
+    start(4, (8,), Caps(max_samples=8), window=2)
+    with pytest.raises(UserError, match="4 prompts x 3 responses = 12"):
+        start(4, (8,), Caps(max_samples=8), window=3)
+
+
+def test_the_estimation_variant_is_checked_by_its_allocation():
+    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 100, caps=Caps(max_samples=9))
+    SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([4, 5]))
+    with pytest.raises(UserError, match="= 10"):
+        SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([5, 5]))
