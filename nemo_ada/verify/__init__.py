@@ -1,0 +1,25 @@
+"""Is this response right? math-verify in killable processes, with a hard deadline per answer.
+
+Importing this package loads neither math-verify nor pebble: they run in the verifier's own processes (`server`).
+"""
+
+from __future__ import annotations
+
+from nemo_ada.verify.boxed import last_boxed
+from nemo_ada.verify.limits import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.selftest import VerifierSelfTestError
+from nemo_ada.verify.verdict import CAUSES, CRASH, INVALID, MEMORY, TIMEOUT, Verdict
+
+__all__ = [
+    "CAUSES",
+    "CRASH",
+    "INVALID",
+    "MEMORY",
+    "TIMEOUT",
+    "MathVerifier",
+    "Verdict",
+    "VerifierLimits",
+    "VerifierSelfTestError",
+    "last_boxed",
+]

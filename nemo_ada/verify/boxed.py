@@ -1,0 +1,34 @@
+r"""Find the answer that a response commits to: the content of its last \boxed{...}."""
+
+from __future__ import annotations
+
+import re
+
+_START = re.compile(r"\\f?box(?:ed)?\s*(?=\{)")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped, so that \{ and \} do not count
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last \boxed{...} (or \fbox{...}) of the text, None where there is none or it is not closed.
+
+    An unclosed last box is a response that was cut off in its answer: an earlier box is not taken in its place.
+    Nested boxes: the innermost last one counts. Linear in the length of the text.
+    """
+    start = None
+    for match in _START.finditer(text):
+        start = match.end()
+    if start is None:
+        return None
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        token = match.group()
+        depth += (token == "{") - (token == "}")
+        if depth == 0:
+            return text[start + 1 : match.start()].strip()
+    return None
+
+
+def plain_reference(reference: str) -> str:
+    r"""The reference answer without its \boxed{}, where it has one."""
+    inner = last_boxed(reference)
+    return reference.strip() if inner is None else inner

@@ -1,0 +1,194 @@
+"""`MathVerifier`: responses in, verdicts out, and no way for one answer to hurt another."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Self
+
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.verify import selftest
+from nemo_ada.verify.boxed import last_boxed, plain_reference
+from nemo_ada.verify.limits import VerifierLimits
+from nemo_ada.verify.messages import Done, Work
+from nemo_ada.verify.process import ServerProcess
+from nemo_ada.verify.verdict import CRASH, Verdict
+from nemo_ada.verify.worker import DEFAULT_SCORER
+
+log = logging.getLogger(__name__)
+
+START_S = 120.0  # patience with a cold start (imports on a loaded machine)
+STOP_S = 2.0  # what killing and replacing a worker may add to a deadline
+SELF_TEST_DEADLINE_S = 60.0  # the known pairs wait for a cold scorer; only their verdicts are tested
+
+
+class MathVerifier:
+    r"""Judges the last \boxed{...} of a response against a reference answer, with math-verify.
+
+    Every answer is judged in a process that is killed at its deadline. A failure has no label but a cause
+    (`nemo_ada.verify.verdict`). A response without a closed box is wrong: label 0, at once.
+
+    Life cycle: the constructor starts the server process and, unless told not to, runs the self-test; `close` (or
+    leaving the `with` block in any way) ends all of its processes. If the server dies, its open answers get the
+    cause "verifier_crash" and the next submit starts another one; a server that dies without a single answer is not
+    replaced (InvariantError). Thread-safe. A forked child of the owner must start its own.
+
+    scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only.
+    """
+
+    def __init__(
+        self,
+        limits: VerifierLimits | None = None,
+        *,
+        scorer: str = DEFAULT_SCORER,
+        self_test: bool = True,
+    ) -> None:
+        if ":" not in scorer:
+            raise UserError(f"verifier.scorer={scorer!r} is no package.module:function")
+        self.limits = limits if limits is not None else VerifierLimits()
+        self._scorer = scorer
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._tickets = itertools.count()
+        self._open: dict[int, Future[Verdict]] = {}
+        self._counts: Counter[str] = Counter()
+        self._answered = True
+        self._closed = False
+        self._server: ServerProcess | None = self._new_server()
+        if self_test:
+            try:
+                self.self_test()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Verdicts so far: "labelled" and every cause that occurred. For metrics."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def process_group(self) -> int | None:
+        """Process group of the verifier's processes, None when none run. For tests and watchdogs."""
+        with self._lock:
+            return self._server.pid if self._server is not None else None
+
+    def submit(self, response: str, reference: str) -> Future[Verdict]:
+        """Queue one response. The future never raises a verifier's failure: that is a verdict with a cause."""
+        return self._submit([(response, reference)], self.limits.deadline_s)[0]
+
+    def verify_many(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
+        """Verdicts of (response, reference) pairs, in their order. Its wait is bounded by their deadlines."""
+        return self._verify(list(pairs), self.limits.deadline_s)
+
+    def self_test(self) -> None:
+        """Judge the known pairs and one hanging answer; raises VerifierSelfTestError naming the pair that failed."""
+        pairs = selftest.KNOWN_PAIRS
+        selftest.check(pairs, self._verify([(p.response, p.reference) for p in pairs], SELF_TEST_DEADLINE_S))
+        hanging = selftest.HANGING
+        deadline = min(1.0, self.limits.deadline_s)
+        selftest.check([hanging], self._verify([(hanging.response, hanging.reference)], deadline))
+
+    def close(self) -> None:
+        """End all processes; open futures are cancelled. Idempotent."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            self._closed = True
+            server, self._server = self._server, None
+            abandoned, self._open = list(self._open.values()), {}
+        for future in abandoned:
+            future.cancel()
+            future.set_running_or_notify_cancel()  # wakes those who wait
+        if server is not None:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _verify(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Verdict]:
+        futures = self._submit(pairs, deadline_s)
+        with self._lock:
+            queued = len(self._open)  # those of other callers are ahead in the same queue
+        worst = math.ceil(queued / self.limits.processes) * (max(deadline_s, self.limits.deadline_s) + STOP_S)
+        if wait(futures, timeout=START_S + worst).not_done:
+            log.error("the verifier's server did not answer within %.0f s; it is killed", START_S + worst)
+            with self._lock:
+                server = self._server
+            if server is not None:
+                server.kill()
+        return [future.result(timeout=START_S) for future in futures]
+
+    def _submit(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Future[Verdict]]:
+        if os.getpid() != self._owner:
+            raise InvariantError("this MathVerifier belongs to the process that made it; make one in this process")
+        futures: list[Future[Verdict]] = []
+        batch: list[Work] = []
+        for response, reference in pairs:
+            future: Future[Verdict] = Future()
+            futures.append(future)
+            answer = last_boxed(response)
+            if answer is None:
+                self._resolve(future, Verdict(0.0))
+                continue
+            ticket = next(self._tickets)
+            batch.append(Work(ticket, answer, plain_reference(reference), deadline_s))
+            with self._lock:
+                self._open[ticket] = future
+        if batch:
+            self._send(batch)
+        return futures
+
+    def _send(self, batch: list[Work]) -> None:
+        with self._lock:
+            if self._server is None:
+                self._server = self._new_server()
+            server = self._server
+        server.send(batch)
+
+    def _new_server(self) -> ServerProcess:
+        if self._closed:
+            raise InvariantError("this MathVerifier is closed")
+        if not self._answered:
+            raise InvariantError("the verifier's server process died without one answer; see its error output above")
+        self._answered = False
+        return ServerProcess(self._scorer, self.limits, self._on_done, self._on_end)
+
+    def _on_done(self, done: Done) -> None:
+        with self._lock:
+            self._answered = True
+            future = self._open.pop(done.ticket, None)
+        if future is None:
+            return  # closed or restarted meanwhile
+        if done.cause is not None:
+            log.info("verdict %s: %s", done.cause, done.detail)
+        self._resolve(future, Verdict(done.label, done.cause))
+
+    def _on_end(self, server: ServerProcess) -> None:
+        with self._lock:
+            if self._server is not server:
+                return  # closed
+            self._server = None
+            lost, self._open = list(self._open.values()), {}
+        log.warning("the verifier's server process ended; %d open answers have no verdict", len(lost))
+        for future in lost:
+            self._resolve(future, Verdict(None, CRASH))
+
+    def _resolve(self, future: Future[Verdict], verdict: Verdict) -> None:
+        with self._lock:
+            self._counts[verdict.cause if verdict.cause is not None else "labelled"] += 1
+        if future.set_running_or_notify_cancel():
+            future.set_result(verdict)

@@ -1,0 +1,97 @@
+"""The trainer's end of one verifier server process: start it, exchange messages, end all of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+
+from nemo_ada.verify.limits import VerifierLimits
+from nemo_ada.verify.messages import Done, Hello, Work
+
+log = logging.getLogger(__name__)
+
+CLOSE_S = 10.0  # patience with an orderly end before the process group is killed
+
+
+class ServerProcess:
+    """One server in a session of its own (Ctrl-C at the terminal does not reach it).
+
+    on_done is called on a reader thread for every Done, on_end once after the last one.
+    """
+
+    def __init__(
+        self,
+        scorer: str,
+        limits: VerifierLimits,
+        on_done: Callable[[Done], None],
+        on_end: Callable[[ServerProcess], None],
+    ) -> None:
+        self._on_done = on_done
+        self._on_end = on_end
+        self._sending = threading.Lock()
+        self._closing = False
+        ours, theirs = Pipe()
+        self._connection: Connection = ours
+        with theirs:
+            program = f"from nemo_ada.verify.server import main; main({theirs.fileno()}, {os.getpid()})"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                # The scorer is found where the caller finds it; one thread per worker is what the pool counts on.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+            )
+        self._connection.send(Hello(scorer, limits))
+        self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, which is its process group too."""
+        return self._process.pid
+
+    def send(self, batch: list[Work] | None) -> None:
+        """Hand over work, or None: end. A server that is gone takes nothing; on_end tells what that means."""
+        with self._sending, suppress(OSError):
+            self._connection.send(batch)
+
+    def _read(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                for done in self._connection.recv():
+                    self._on_done(done)
+        if not self._closing:  # it died: nothing of its group may stay behind
+            self.kill()
+            self._process.wait()
+        self._on_end(self)
+
+    def kill(self) -> None:
+        """End the whole group now."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End in order where possible, by force after CLOSE_S; afterwards no process of the group is left."""
+        self._closing = True
+        self.send(None)
+        try:
+            orderly = self._process.wait(CLOSE_S) == 0
+        except subprocess.TimeoutExpired:
+            orderly = False
+        except BaseException:  # a second Ctrl-C
+            self.kill()
+            raise
+        if not orderly:
+            log.warning("the verifier's server did not end in order; its process group %d is killed", self.pid)
+            self.kill()
+            self._process.wait()
+        self._reader.join(CLOSE_S)
+        self._connection.close()

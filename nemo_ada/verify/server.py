@@ -1,0 +1,151 @@
+"""The verifier's server process: a pebble pool behind one connection.
+
+Why a process of its own, and not a pool inside the trainer:
+
+* `spawn` and `forkserver` workers import the main script of the process that starts them: a recipe or a Ray worker
+  would be imported, torch and all, into each of them. This process has no main script.
+* `fork` of a process with threads (Ray, vLLM, gloo) is unsafe. Here the workers come from a fork server: one
+  single-threaded process that has math-verify loaded (`warm`). A new worker costs milliseconds.
+* The whole tree is one process group, which the trainer can end at once, whatever state it is in.
+
+Life cycle: `main` is started by `pool` with an open connection; it receives a Hello, then lists of Work, and sends
+lists of Done; it ends on None, when the connection closes, or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+
+from pebble import ProcessExpired, ProcessPool
+
+from nemo_ada.verify.messages import Done, Hello, Work
+from nemo_ada.verify.verdict import CRASH, INVALID, TIMEOUT
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, judge, start
+
+CHECK_S = 0.5  # how often a quiet server looks for a lost parent or a broken pool
+MAX_BREAKS = 3  # breaks of the pool without one judgement in between, after which open answers are given up
+
+
+def read(future: Future[Judgement]) -> Judgement:
+    """The judgement of a finished task; a failure of the process becomes its cause. Raises BrokenProcessPool."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise
+    except TimeoutError:
+        return None, TIMEOUT, "the deadline passed"
+    except ProcessExpired as error:
+        if error.exitcode == -signal.SIGXCPU:
+            return None, TIMEOUT, "the processor time limit was reached"
+        return None, CRASH, f"the worker ended with exit code {error.exitcode}"
+    except Exception as error:  # noqa: BLE001 - a boundary: an answer that cannot even be sent to a worker
+        return None, INVALID, f"{type(error).__name__}: {error}"[:500]
+
+
+class Server:
+    """Feeds one pebble pool from one connection.
+
+    The pool breaks when workers die before they took any work. It is replaced then, and what was open is scheduled
+    again: nobody knows whose fault it was, and pebble forgets what it had not yet handed to a worker.
+    """
+
+    def __init__(self, connection: Connection, hello: Hello) -> None:
+        self._connection = connection
+        self._hello = hello
+        self._sending = threading.Lock()
+        self._open: dict[int, Work] = {}
+        self._broken = threading.Event()
+        self._breaks = 0
+        self._context = multiprocessing.get_context("forkserver")
+        preload = "nemo_ada.verify.warm" if hello.scorer == DEFAULT_SCORER else hello.scorer.partition(":")[0]
+        self._context.set_forkserver_preload([preload])
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPool:
+        limits = self._hello.limits
+        return ProcessPool(
+            max_workers=limits.processes,
+            max_tasks=limits.answers_per_worker,
+            initializer=start,
+            initargs=(limits.memory_bytes,),
+            context=self._context,
+        )
+
+    def _schedule(self, work: Work) -> None:
+        arguments = (self._hello.scorer, work.answer, work.reference, work.deadline_s)
+        try:
+            future = self._pool.schedule(judge, args=arguments, timeout=work.deadline_s)
+        except RuntimeError:  # pebble's word for a broken pool
+            self._broken.set()
+            return
+        future.add_done_callback(lambda finished: self._finish(work.ticket, finished))
+
+    def _finish(self, ticket: int, future: Future[Judgement]) -> None:
+        try:
+            label, cause, detail = read(future)
+        except BrokenProcessPool:
+            self._broken.set()
+            return
+        self._breaks = 0
+        self._report(Done(ticket, label, cause, detail))
+
+    def _report(self, done: Done) -> None:
+        self._open.pop(done.ticket, None)
+        with self._sending, suppress(OSError):  # the parent is gone: serve() notices it and ends
+            self._connection.send([done])
+
+    def _mend(self) -> None:
+        self._close_pool()
+        self._broken.clear()
+        self._breaks += 1
+        self._pool = self._new_pool()
+        for work in list(self._open.values()):
+            if self._breaks < MAX_BREAKS:
+                self._schedule(work)
+            else:
+                self._report(Done(work.ticket, None, CRASH, "workers die as soon as they start"))
+
+    def serve(self, parent: int) -> None:
+        """Work until None arrives, the connection closes or the parent is gone."""
+        while os.getppid() == parent:
+            if self._broken.is_set():
+                self._mend()
+            if not self._connection.poll(CHECK_S):
+                continue
+            try:
+                batch = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            if batch is None:
+                return
+            for work in batch:
+                self._open[work.ticket] = work
+                self._schedule(work)
+
+    def _close_pool(self) -> None:
+        self._pool.stop()
+        self._pool.join()
+
+    def close(self) -> None:
+        """End the workers, then multiprocessing's two helper processes, and reap all of them."""
+        self._close_pool()
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Entry of the server process: serve the connection on an inherited file descriptor."""
+    connection = Connection(descriptor)
+    server = Server(connection, connection.recv())
+    try:
+        server.serve(parent)
+    finally:
+        server.close()

@@ -1,0 +1,61 @@
+"""What runs in one worker process: limits, and the judgement of one answer."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import resource
+import signal
+from collections.abc import Callable
+from functools import lru_cache
+from typing import cast
+
+from nemo_ada.verify.verdict import INVALID, MEMORY
+
+Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
+Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
+DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
+
+
+@lru_cache(maxsize=1)
+def load_scorer(name: str) -> Scorer:
+    """The function `package.module:function`."""
+    module, _, function = name.partition(":")
+    return cast(Scorer, getattr(importlib.import_module(module), function))
+
+
+def start(memory_bytes: int) -> None:
+    """Set a new worker's limits.
+
+    SIGTERM gets its default action back: pebble's handler for it is Python code, which does not run while the
+    interpreter is inside a long C computation, and pebble would wait seconds for it with the pool's lock held.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
+    """Judge one answer; any error of the scorer is a cause, not a label.
+
+    cpu_s: processor seconds after which the kernel ends this process. That is the backstop for the case that the
+    pool, which keeps the wall deadline, is gone.
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1, hard))
+    try:
+        score = load_scorer(scorer)(answer, reference)
+        return _checked(score)
+    except MemoryError as error:
+        return None, MEMORY, repr(error)
+    except Exception as error:  # noqa: BLE001 - a boundary: whatever a scorer raises is the verdict on one answer
+        return None, INVALID, f"{type(error).__name__}: {error}"[:500]
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
+def _checked(score: object) -> Judgement:
+    if not isinstance(score, int | float) or not 0.0 <= score <= 1.0:  # NaN fails the comparison too
+        return None, INVALID, f"the scorer returned {score!r}, not a number in [0, 1]"
+    return float(score), None, ""

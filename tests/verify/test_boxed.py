@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_ada.verify.boxed import last_boxed, plain_reference
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{42}", "42"),
+        (r"first \boxed{1}, then \boxed{2}.", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{\left\{1,2\right.}", r"\left\{1,2\right."),
+        (r"\fbox{7}", "7"),
+        (r"\boxed {7}", "7"),
+        (r"\boxed{ 7 }", "7"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{}", ""),
+        ("no box", None),
+        (r"\boxed{1} and then \boxed{2", None),
+        (r"\boxed", None),
+        ("", None),
+    ],
+)
+def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
+    assert last_boxed(text) == answer
+
+
+def test_a_reference_may_come_with_or_without_its_box() -> None:
+    assert plain_reference(r"the answer is \boxed{\frac12}") == r"\frac12"
+    assert plain_reference(" 12 ") == "12"
+
+
+@given(st.text(alphabet="ab{}\\ ", max_size=60), st.text(alphabet="abc 1+", max_size=10))
+def test_whatever_comes_before_the_box_does_not_matter(before: str, answer: str) -> None:
+    assert last_boxed(f"{before} \\boxed{{{answer}}} tail") == answer.strip()
+
+
+def test_ten_million_characters_are_read_in_linear_time() -> None:
+    begin = time.perf_counter()
+    assert last_boxed("{" * 5_000_000 + r"\boxed{" + "{" * 2_500_000 + "}" * 2_500_000) is None
+    assert time.perf_counter() - begin < 30
