@@ -1,0 +1,140 @@
+"""Idle mode (algorithm.md section 6): extra waves live inside the tail of the first ones.
+
+1. The phase ends with the last first-wave response. 2. Extra waves that are not complete then are dropped whole.
+3. Prompts with signal never get an extra wave. 4. It needs an observed step; before, it is GRPO. 5. A prompt on standby
+does not prolong the phase. 6. The reported label bias is the real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.core.exits import BalancedExit, FixedExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.ledger import Caps
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+from tests.core.scripted import Script, ScriptedSource
+
+IDLE = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
+GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
+
+
+def one_step(
+    plan: SamplingPlan, workload: Workload, latency: LatencyModel, standby: int = 0
+) -> tuple[SamplingResult, DiscreteEventSource]:
+    source = DiscreteEventSource(workload.draw)
+    session = SamplingSession(
+        plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency, standby=standby
+    )
+    return run_sampling(session, source), source
+
+
+@given(st.integers(0, 10**6), st.floats(0.5, 0.97), st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_the_phase_ends_exactly_with_the_last_first_wave_response(seed, quantile, prompts):
+    rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
+    latency = LatencyModel()
+    for step in range(3):
+        workload = Workload(rates, seed=seed, step=step)
+        result, source = one_step(dataclasses.replace(IDLE, idle_quantile=quantile), workload, latency)
+        prompt_N, index_N = np.repeat(np.arange(prompts), 4), np.tile(np.arange(4), prompts)
+        reward_N, tokens_N = workload.draw(prompt_N, index_N)
+        assert source.steps == tokens_N.max()  # GRPO's own number of engine steps
+        assert (np.bincount(result.prompt_N) % 4 == 0).all()  # waves are whole or absent
+        first_pos_P = reward_N.reshape(prompts, 4).sum(axis=1)
+        np.testing.assert_array_equal(result.first_pos_P, first_pos_P)
+        with_signal = (first_pos_P > 0) & (first_pos_P < 4)
+        assert (result.size_P[with_signal] == 4).all()
+
+
+def test_before_anything_was_observed_it_is_grpo():
+    workload = Workload(np.full(16, 0.1), seed=0)
+    result, _ = one_step(IDLE, workload, LatencyModel())
+    assert (result.size_P == 4).all()
+
+
+def test_an_incomplete_extra_wave_is_absent_and_its_tokens_are_paid_for():
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    source = ScriptedSource(Script.of("++++----", "++-+"), np.random.default_rng(0))
+    session = SamplingSession(
+        dataclasses.replace(IDLE, idle_quantile=0.5), np.arange(2), run_seed=0, step=0, latency=latency
+    )
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1, 2, 3]), 5.0)
+    source.submit(session.next_requests(5.0))  # prompt 0 has no signal: an extra wave, rows 8 to 11
+    assert sorted(source.running) == [4, 5, 6, 7, 8, 9, 10, 11]
+    session.record(source.end([4, 5, 6, 8, 9]), 6.0)
+    session.record(source.end([7]), 9.0)  # the last one of the first waves
+    dropped = session.take_aborts()
+    assert sorted(dropped.tolist()) == [10, 11]
+    session.record_aborted(dropped, source.abort(dropped), 9.0)
+    assert len(session.next_requests(9.0)) == 0
+    result = session.result()
+    assert result.size_P.tolist() == [4, 4]
+    assert result.stats["tokens_drawn"] == source.tokens
+    assert result.stats["samples_dropped"] == 4
+    assert result.cut_P.tolist() == [True, False]
+
+
+def test_a_prompt_on_standby_does_not_prolong_the_phase():
+    latency = LatencyModel()
+    for step in range(12):
+        rates = np.concatenate([np.zeros(8), np.full(24, 0.5), np.full(16, 0.4)])
+        workload = Workload(rates, seed=2, step=step)
+        plan = dataclasses.replace(IDLE, max_responses=4)
+        result, source = one_step(plan, workload, latency, standby=16)
+        _, tokens_N = workload.draw(np.repeat(np.arange(32), 4), np.tile(np.arange(4), 32))
+        assert source.steps == tokens_N.max()
+        assert set(result.size_P.tolist()) <= {0, 4}
+        assert (result.size_P[~result.drawn_P] == 0).all()
+    assert result.refilled > 0
+
+
+def test_the_phase_ends_when_the_budget_refuses_the_last_redraw_of_a_first_wave():
+    plan = dataclasses.replace(IDLE, max_failed_share=1.0, caps=Caps(max_samples=8))
+    latency = LatencyModel()
+    latency.observe(np.array([2, 200]), np.array([10]), np.array([10.0]), np.array([4.0]))
+    source = ScriptedSource(Script.of("++++", "+x-x"), np.random.default_rng(0))
+    result = run_sampling(SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency), source)
+    assert result.size_P.tolist() == [4, 2]
+    assert result.cut_P.tolist() == [True, True]
+
+
+def test_the_seconds_cap_holds_in_idle_mode_too():
+    workload = Workload(np.full(32, 0.05), seed=0)
+    free, capped = LatencyModel(), LatencyModel()
+    late = dataclasses.replace(IDLE, caps=Caps(max_seconds=1.0))
+    for step in range(2):
+        step_load = dataclasses.replace(workload, step=step)
+        unbound, _ = one_step(IDLE, step_load, free)
+        bound, _ = one_step(late, step_load, capped)
+    assert unbound.size_P.sum() > 32 * 4
+    assert bound.size_P.sum() == 32 * 4
+
+
+@pytest.mark.parametrize("correct_are", ["shorter", "longer"])
+def test_the_reported_label_bias_is_the_real_one(correct_are):
+    """The truth is known here: labels of extra responses against their prompts' pass rates, over many steps."""
+    lengths = LengthModel(median=20, sigma=0.9, wrong_factor=3.0 if correct_are == "shorter" else 1 / 3.0)
+    rates = beta_pass_rates(256, 0.6, 1.5, 3)
+    latency = LatencyModel()
+    reported, excess = [], []
+    for step in range(40):
+        workload = Workload(rates, lengths, seed=4, step=step)
+        result, _ = one_step(dataclasses.replace(IDLE, idle_quantile=0.5), workload, latency)
+        extra = result.wave_N > 0
+        if extra.any():
+            reported.append(result.stats["idle_label_bias"])
+            excess.extend((result.positive_N - rates[result.prompt_N])[extra].tolist())
+    truth, error = np.mean(excess), np.std(excess) / np.sqrt(len(excess))
+    assert abs(np.mean(reported) - truth) < 3 * np.hypot(error, np.std(reported) / np.sqrt(len(reported)))

@@ -1,0 +1,157 @@
+"""The latency model: exact state, sensible predictions on an engine whose truth is known (the discrete-event model)."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.core.exits import BalancedExit, FixedExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+
+LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
+
+
+def one_step(plan: SamplingPlan, latency: LatencyModel, step: int, prompts: int = 64, **engine: float) -> float:
+    """Duration of the step."""
+    workload = Workload(np.full(prompts, 0.4), LENGTHS, seed=11, step=step)
+    source = DiscreteEventSource(workload.draw, **engine)
+    session = SamplingSession(plan, np.arange(prompts), run_seed=0, step=step, latency=latency)
+    return run_sampling(session, source).stats["sampling_seconds"]
+
+
+GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
+
+
+def test_nothing_is_predicted_before_anything_was_seen():
+    model = LatencyModel()
+    assert not model.ready
+    assert model.wave_seconds(8, 100.0, 0.9) == 0.0
+    assert model.remaining_seconds(np.zeros(3), 3.0) == 0.0
+    assert model.length_quantile(0.9) == 0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_state_round_trips_through_json_exactly(seed, steps):
+    rng = np.random.default_rng(seed)
+
+    def learn(model: LatencyModel, rng: np.random.Generator) -> None:
+        tokens = rng.integers(1, 300, 50)
+        model.observe(tokens[:20], tokens, tokens * rng.random(50), 100 * rng.random(50))
+
+    model = LatencyModel(keep_lengths=60)
+    for _ in range(steps):
+        learn(model, rng)
+    twin = LatencyModel(keep_lengths=60)
+    twin.load_state_dict(json.loads(json.dumps(model.state_dict())))
+    after = np.random.default_rng(seed + 1).bit_generator.state
+    for one in (model, twin):  # and both go on identically
+        again = np.random.default_rng()
+        again.bit_generator.state = after
+        learn(one, again)
+    assert twin.state_dict() == model.state_dict()
+    elapsed = rng.random(7) * 20
+    assert twin.remaining_seconds(elapsed, 7.0) == model.remaining_seconds(elapsed, 7.0)
+    assert twin.wave_seconds(4, 30.0, 0.8) == model.wave_seconds(4, 30.0, 0.8)
+    assert twin.length_quantile(0.95) == model.length_quantile(0.95)
+
+
+@given(st.floats(0.1, 5), st.floats(0, 0.2))
+@settings(max_examples=40, deadline=None)
+def test_a_linear_engine_is_recognised(base, slope):
+    rng = np.random.default_rng(0)
+    tokens, load = rng.integers(1, 200, 500), rng.uniform(1, 100, 500)
+    model = LatencyModel()
+    model.observe(tokens, tokens, tokens * (base + slope * load), load)
+    for in_flight in (1.0, 40.0, 200.0):
+        assert model.seconds_per_token(in_flight) == pytest.approx(base + slope * in_flight, rel=1e-6)
+
+
+def test_neither_base_nor_slope_become_negative():
+    model = LatencyModel()
+    tokens = np.full(100, 10)
+    load = np.linspace(1, 100, 100)
+    model.observe(tokens, tokens, tokens * (5.0 - 0.04 * load), load)  # faster when fuller
+    assert model.seconds_per_token(0.0) == model.seconds_per_token(1000.0) > 0
+    steep = LatencyModel()
+    steep.observe(tokens, tokens, tokens * np.maximum(0.0, load - 30.0), load)
+    assert steep.seconds_per_token(0.0) == 0.0
+    assert steep.seconds_per_token(100.0) > 0
+
+
+def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
+    model = LatencyModel(keep_lengths=1000)
+    none, nothing = np.zeros(0, np.int64), np.zeros(0)
+    model.observe(np.arange(5000), none, nothing, nothing)
+    assert model.length_quantile(0.0) == 4000
+    assert model.length_quantile(1.0) == 4999
+    assert len(model.state_dict()["lengths"]) == 1000
+
+
+def test_length_quantiles_are_those_of_the_sample():
+    model = LatencyModel()
+    lengths = np.random.default_rng(0).permutation(np.arange(1, 101))
+    model.observe(lengths, lengths[:0], np.zeros(0), np.zeros(0))
+    for level in (0.01, 0.5, 0.8, 0.95, 1.0):
+        assert model.length_quantile(level) == np.quantile(lengths, level, method="inverted_cdf")
+
+
+@pytest.mark.parametrize("engine", [{}, {"step_seconds": 0.02, "row_seconds": 0.0005}])
+def test_phase_ends_are_predicted_from_one_observed_step(engine):
+    """Predicted at t = 0: the end of GRPO's first waves. The mean over steps is right within a quarter."""
+    latency = LatencyModel()
+    predicted, actual = [], []
+    for step in range(25):
+        if step:
+            predicted.append(latency.remaining_seconds(np.zeros(256), 256.0 * 0.2))
+        seconds = one_step(GRPO, latency, step, **engine)
+        if step:
+            actual.append(seconds)
+    assert np.mean(predicted) == pytest.approx(np.mean(actual), rel=0.25)
+
+
+def test_wave_times_are_quantiles_of_wave_times():
+    """Of waves of 4 drawn afresh from the engine's lengths, about 80 % end within the 0.8 prediction."""
+    latency = LatencyModel()
+    for step in range(4):
+        one_step(GRPO, latency, step)
+    fresh = Workload(np.full(2000, 0.4), LENGTHS, seed=99)
+    _, tokens = fresh.draw(np.repeat(np.arange(2000), 4), np.tile(np.arange(4), 2000))
+    longest = tokens.reshape(2000, 4).max(axis=1)
+    for level in (0.5, 0.8, 0.95):
+        share = (longest <= latency.wave_seconds(4, 100.0, level)).mean()
+        assert share == pytest.approx(level, abs=0.05)
+
+
+def test_the_remaining_time_is_the_median_of_the_last_end():
+    rng = np.random.default_rng(1)
+    lengths = rng.lognormal(3, 0.9, 4000).astype(np.int64) + 1
+    model = LatencyModel()
+    model.observe(lengths, lengths, lengths.astype(np.float64), np.ones(len(lengths)))
+    ends = []
+    for _ in range(400):
+        drawn = rng.choice(lengths[lengths > 60], 5)  # five responses at token 60
+        ends.append(drawn.max() - 60)
+    assert model.remaining_seconds(np.full(5, 60.0), 5.0) == pytest.approx(np.median(ends), rel=0.15)
+
+
+@pytest.mark.parametrize("options", [{"window": 6}, {"idle": True}])
+def test_lengths_that_the_model_learns_are_not_censored(options):
+    """issue_order and idle mode drop long responses: learning from all that finished would make them look short."""
+    mean_length = []
+    for plan in (GRPO, SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, **options)):
+        latency = LatencyModel(keep_lengths=10**6)
+        for step in range(6):
+            one_step(plan, latency, step, prompts=256)
+        lengths = np.array(latency.state_dict()["lengths"])
+        mean_length.append((lengths.mean(), lengths.std() / np.sqrt(len(lengths))))
+    (grpo, grpo_error), (other, other_error) = mean_length
+    assert abs(grpo - other) < 3.5 * np.hypot(grpo_error, other_error)
