@@ -1,7 +1,7 @@
 """What the safe verifier costs: answers per second of `MathVerifier` beside the plain math-verify call.
 
-    .venv/bin/python recipes/bench_verifier.py              # about a minute
-    .venv/bin/python recipes/bench_verifier.py --hanging    # 10,000 answers, 1 % of which hang: about 2 minutes
+    .venv/bin/python recipes/bench_verifier.py              # about 4 minutes
+    .venv/bin/python recipes/bench_verifier.py --hanging    # 10,000 answers, 1 % of which hang: about 4 minutes
 
 The first compares in one run, pool and plain call in turns on fresh answers, and prints the ratio of every pair of
 runs and their spread. The second predicts the time (hanging answers x deadline / workers + the rest at the measured

@@ -155,9 +155,8 @@ time.sleep(100)
 
 @pytest.mark.parametrize("end", ["interrupt", "kill", "forget"])
 def test_processes_end_with_their_owner_however_it_ends(end: str, gone: Callable[[int], bool]) -> None:
-    owner = subprocess.run(
-        [sys.executable, "-c", OWNER, end], capture_output=True, text=True, timeout=60, cwd=os.getcwd()
-    )
+    root = Path(__file__).resolve().parents[2]
+    owner = subprocess.run([sys.executable, "-c", OWNER, end], capture_output=True, text=True, timeout=60, cwd=root)
     assert owner.stdout, owner.stderr
     assert gone(int(owner.stdout))
 
