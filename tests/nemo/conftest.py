@@ -1,0 +1,34 @@
+"""Tests of the NeMo-RL back end. Those marked ``nemo_rl`` run the real one and say why where they are skipped.
+
+PYTHONPATH=<NeMo-RL checkout>:. python -m pytest tests/nemo -m nemo_rl
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from nemo_support.compat import why_not_importable  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "nemo_rl: runs the real NeMo-RL; skipped where it cannot be imported")
+
+
+@pytest.fixture(scope="session")
+def harness() -> Iterator[ModuleType]:
+    """The module ``nemo_support.harness``, with a Ray instance of our own. One import and one Ray per session."""
+    reason = why_not_importable()
+    if reason is not None:
+        pytest.skip(reason)
+    from nemo_support.private_ray import private_ray
+
+    with private_ray():
+        yield importlib.import_module("nemo_support.harness")

@@ -1,0 +1,46 @@
+"""One Ray instance that belongs to this process alone.
+
+NeMo-RL's ``MemoryTracker`` asks for the memory of *the* running Ray and raises ``ConnectionError: Found multiple
+active Ray instances`` where another one runs on the host. ``RAY_ADDRESS=local`` does not help it; the address of our
+own control store (GCS) does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+
+@contextmanager
+def private_ray(num_cpus: int = 8) -> Iterator[str]:
+    """Start a Ray instance, point ``RAY_ADDRESS`` at it, and take both away at the end. Yields the address.
+
+    The temporary folder has a short path because the paths of Ray's sockets are limited to 107 bytes. ``num_cpus`` is
+    only Ray's bookkeeping: small actors must not wait for each other.
+    """
+    before = os.environ.get("RAY_ADDRESS")
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        _temp_dir=folder,
+        log_to_driver=False,
+        object_store_memory=200 * 2**20,
+    )
+    address = ray.get_runtime_context().gcs_address
+    os.environ["RAY_ADDRESS"] = address
+    try:
+        yield address
+    finally:
+        ray.shutdown()
+        if before is None:
+            os.environ.pop("RAY_ADDRESS", None)
+        else:
+            os.environ["RAY_ADDRESS"] = before
+        shutil.rmtree(folder, ignore_errors=True)
