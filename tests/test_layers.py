@@ -20,22 +20,27 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "core", "config", "presets"}
-SHARED = BASE | {"tasks", "verify", "rundir"}
+BASE = {"errors", "core"}
+RUN = {"files", "jobcontrol", "rundir", "prompt_order"}
+SHARED = BASE | RUN | {"config", "tasks", "verify"}
 EVERYTHING = {"*"}
 
 # layer -> the other layers of nemo_ada that it may import
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors"},
-    "config": {"errors", "core", "presets"},
-    "presets": {"errors", "core", "config"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
-    "rundir": BASE,
-    "report": BASE | {"rundir"},
+    "config": BASE | {"tasks", "verify"},
+    "simulate": BASE | {"config"},
+    "files": BASE,
+    "jobcontrol": BASE | {"files"},
+    "rundir": BASE | {"files"},
+    "prompt_order": BASE,
+    "report": BASE | RUN | {"config"},
     "embedded": SHARED,
     "nemo": SHARED,
+    "progress": EVERYTHING,
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

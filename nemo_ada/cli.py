@@ -1,0 +1,75 @@
+"""The command line `nemo-ada`. Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
+from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+errors = Console(stderr=True)
+
+ConfigPath = Annotated[Path, typer.Argument(help="a YAML in configs/")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")]
+
+
+@app.callback()
+def _options(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log what the parts do")] = False,
+) -> None:
+    """Reinforce-Ada on NVIDIA NeMo-RL, and the same stack on a CPU."""
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def train(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
+    loaded = apply_overrides(load_yaml(config), overrides or [])
+    if backend_of(loaded) == "nemo_rl":
+        raise UserError("backend=nemo_rl is not available in this build; use backend=embedded")
+    from nemo_ada.config.run import RunConfig
+    from nemo_ada.config.strict import parse
+    from nemo_ada.embedded.trainer import train as run
+    from nemo_ada.progress import observer
+
+    checked = parse(RunConfig, plain(loaded))
+    with observer(checked) as watching:
+        outcome = run(checked, watching)
+    raise typer.Exit(outcome.exit_code)
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Run a command and turn the project's own errors into one line and an exit code."""
+    try:
+        command()
+    except UserError as error:
+        errors.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        return EXIT_USER_ERROR
+    except (FailedResponsesError, InvariantError) as error:
+        errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        return EXIT_FAILED
+    return 0
+
+
+def _plain(error: Exception) -> str:
+    return str(error).replace("[", r"\[")
+
+
+def main() -> None:
+    """Entry point of `nemo-ada`."""
+    sys.exit(guarded(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The supervised base model: trained once per setting, cached as a Hugging Face folder, with its pass rates measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.settings import LearnerConfig
+from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.files import verify_folder, write_folder
+from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.supervision import DemonstrationBatches
+
+log = logging.getLogger(__name__)
+
+BIN_EDGES = (0.0, 0.02, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)
+PROBE_PROMPTS, PROBE_RESPONSES = 256, 32
+WARMUP_SHARE = 0.05
+VERSION = 1  # of this recipe: a change of it makes cached models stale
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """folder: a Hugging Face model; counts: training prompts per bin of BIN_EDGES; mean: their mean pass rate."""
+
+    folder: Path
+    counts: tuple[int, ...]
+    mean: float
+
+
+def histogram_line(base: BaseModel) -> str:
+    """The pass rates of the base model in one line."""
+    bins = [f"{low:g}-{high:g}: {n}" for low, high, n in zip(BIN_EDGES, BIN_EDGES[1:], base.counts, strict=False)]
+    return f"base pass rates, mean {base.mean:.3f} ({', '.join(bins)})"
+
+
+def base_folder(config: RunConfig, task: Task) -> Path:
+    """Where this run's base model is cached."""
+    facts = {
+        "version": VERSION,
+        "task": asdict(config.task),
+        "data": getattr(task, "fingerprint", ""),
+        "shape": asdict(model_shape(config, task)),
+        "base": config.base.model_dump(exclude={"cache_dir"}),
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(config.base.cache_dir) / f"{task.name}-{key}"
+
+
+def prepare_base(
+    config: RunConfig, task: Task, stack: Stack, progress: Callable[[int, int, float], None] | None = None
+) -> BaseModel:
+    """The base model of a run: the user's checkpoint, the cached one, or one trained now.
+
+    progress: called with (step, steps, loss) while it trains. The pass rates are measured once and cached with it.
+    """
+    if config.policy.model_name is not None:
+        return BaseModel(Path(config.policy.model_name), (), float("nan"))
+    folder = base_folder(config, task)
+    if folder.exists():
+        verify_folder(folder)
+        report = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+        return BaseModel(folder, tuple(report["counts"]), report["mean"])
+    started = time.perf_counter()
+    settings = _supervised(learner_config(config, model_shape(config, task)), config)
+    learner = stack.learner(settings, None)
+    batches = DemonstrationBatches(
+        task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed
+    )
+    for step in range(config.base.steps):
+        batch = batches.batch(step)
+        metrics = learner.supervised(batch.tokens_RT, batch.length_R, batch.prompt_length_R)
+        if progress is not None:
+            progress(step + 1, config.base.steps, metrics["loss"])
+    trained = time.perf_counter() - started
+
+    def fill(partial: Path) -> None:
+        learner.export_hf(partial, {"eos_token_id": task.tokenizer.eos_id, "pad_token_id": task.tokenizer.pad_id})
+        task.tokenizer.write_hf(partial)
+        rates = _pass_rates(config, task, stack, partial)
+        counts = np.histogram(rates, bins=np.array(BIN_EDGES))[0].tolist()
+        report = {"counts": counts, "mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
+        (partial / "base.json").write_text(json.dumps(report), encoding="utf-8")
+
+    write_folder(folder, fill)
+    log.info("base model trained in %.0f s: %s", trained, folder)
+    return prepare_base(config, task, stack)
+
+
+def _supervised(settings: LearnerConfig, config: RunConfig) -> LearnerConfig:
+    warmup = max(1, round(WARMUP_SHARE * config.base.steps))
+    return replace(
+        settings,
+        tensor_parallel=1,
+        pipeline_parallel=1,
+        data_parallel=1,
+        lr=config.base.lr,
+        warmup_steps=warmup,
+        decay_steps=config.base.steps + 1,
+        micro_batch_size=max(settings.micro_batch_size, config.base.batch_size),
+    )
+
+
+def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
+    """Pass rates of some training prompts under the model in `folder`."""
+    count = min(PROBE_PROMPTS, len(task.splits().train))
+    sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
+    seqs = config.policy.generation.max_num_seqs
+    stack.call("open", str(folder.resolve()), sampler, 1.0, max_new_tokens(config, task), seqs)
+    measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)
+    return np.asarray(measured.reward_PK.mean(axis=1))

@@ -1,0 +1,236 @@
+"""The rollout actor: vLLM, the verifier and the sampler in one process, so that a decision costs no message.
+
+The driver asks for a step and gets its training rows; what the engine drew stays here until the step is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.metrics import named
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
+from nemo_ada.embedded.engine_source import EngineSource
+from nemo_ada.errors import InvariantError
+from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Task
+from nemo_ada.tasks.registry import build_task
+from nemo_ada.tasks.settings import AnyTaskSettings
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+
+POLL_SECONDS = 0.2  # how often the control files are looked at while sampling
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
+
+    weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. drawn: prompts that were used, which
+    is how far the data moves on. stopped: the step was given up; its rows must not be trained on.
+    """
+
+    tokens_RT: IntArray
+    length_R: IntArray
+    prompt_length_R: IntArray
+    advantage_R: FloatArray
+    weight_R: FloatArray
+    old_logprob_RT: FloatArray
+    prompt_R: IntArray
+    drawn: int
+    metrics: dict[str, float]
+    engine_steps: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Rewards and lengths (tokens) of k responses for each of P prompts."""
+
+    reward_PK: NDArray[np.float64]
+    length_PK: IntArray
+
+
+class Rollout:
+    """One engine, one task, one sampler. Runs inside a Ray actor; usable without Ray in tests."""
+
+    def __init__(self, task: AnyTaskSettings, cache_dir: str, control_dir: str | None = None) -> None:
+        """control_dir: the run directory, whose DROP file ends a sampling phase at once (see `_Watch`)."""
+        self._task: Task = build_task(task, Path(cache_dir))
+        self._control_dir = None if control_dir is None else Path(control_dir)
+        self._engine: Engine | None = None
+        self._sampler: AdaSampler | None = None
+        self._temperature = 1.0
+        self._max_new_tokens = self._task.max_new_tokens
+
+    def warm_up(self) -> None:
+        """Import vLLM (seconds), while the driver does something else."""
+        import vllm.v1.engine.llm_engine  # noqa: F401
+
+    def open(
+        self, model_dir: str, sampler: AdaSampler, temperature: float, max_new_tokens: int, max_num_seqs: int
+    ) -> None:
+        """Start the engine on a Hugging Face folder and take over a sampler."""
+        if self._engine is not None:
+            self._engine.close()
+        length = self._task.max_prompt_tokens + max_new_tokens
+        self._engine = Engine(EngineConfig(Path(model_dir), max_model_len=length, max_num_seqs=max_num_seqs))
+        self._sampler, self._temperature, self._max_new_tokens = sampler, temperature, max_new_tokens
+
+    def control(self, control_dir: str) -> None:
+        """Name the run directory whose control files are watched."""
+        self._control_dir = Path(control_dir)
+
+    def refit(self, weights: Mapping[str, Any]) -> None:
+        """Take over the learner's weights (Hugging Face names)."""
+        self._live_engine().refit(weights)
+
+    def sampler_state(self) -> dict[str, Any]:
+        """State of the sampler, for a checkpoint."""
+        return self._live_sampler().state_dict()
+
+    def load_sampler_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the sampler's state."""
+        self._live_sampler().load_state_dict(state)
+
+    def close(self) -> None:
+        """Release the engine and the verifier."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        close = getattr(self._task, "close", None)
+        if close is not None:
+            close()
+
+    def sample(
+        self, step: int, indices: Sequence[int], standby: int, features_PF: NDArray[np.float64] | None = None
+    ) -> StepData:
+        """Draw responses for the training prompts at `indices` (the last `standby` in reserve) and build the rows."""
+        engine, sampler = self._live_engine(), self._live_sampler()
+        prompts = [self._task.splits().train[i] for i in indices]
+        tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
+        source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
+        began = engine.steps
+        watch = _Watch(self._control_dir)
+        try:
+            session = sampler.begin(
+                step, [prompt.prompt_id for prompt in prompts], standby=standby, features_PF=features_PF
+            )
+            result = run_sampling(session, source, on_event=watch)
+            rows = sampler.finish(result)
+            return self._data(rows, source, tokens_P, result, engine.steps - began, watch.fired)
+        finally:
+            source.close()
+
+    def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> Evaluation:
+        """k responses for each held-out prompt (None = all), scored; failed verifications raise."""
+        prompts = self._task.splits().heldout
+        return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
+
+    def measure_train(self, indices: Sequence[int], k: int, seed: int) -> Evaluation:
+        """k responses for training prompts at temperature 1: the pass rates of the base model."""
+        return self._evaluate([self._task.splits().train[i] for i in indices], k, 1.0, seed)
+
+    def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> Evaluation:
+        tokens = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
+        drawn = self._live_engine().generate(tokens, k, self._sampling(temperature), seed)
+        texts = [
+            (prompt, self._text(payload.token_ids.tolist()), payload.finished)
+            for prompt, payloads in zip(prompts, drawn, strict=True)
+            for payload in payloads
+        ]
+        rewards = np.array([self._task.score(*text) for text in texts], np.float64)
+        lengths = np.array([len(payload) for payloads in drawn for payload in payloads], np.int64)
+        return Evaluation(rewards.reshape(len(prompts), k), lengths.reshape(len(prompts), k))
+
+    def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Any]:
+        submit = getattr(self._task, "submit", None)
+
+        def score(position: int, token_ids: list[int], finished: bool) -> tuple[float, str | None] | Future[Any]:
+            prompt, text = prompts[position], self._text(token_ids)
+            if submit is not None and finished:
+                return submit(prompt, text)  # type: ignore[no-any-return]
+            try:
+                return self._task.score(prompt, text, finished), None
+            except ScoringFailedError as failed:
+                return 0.0, failed.cause
+
+        return score
+
+    def _text(self, token_ids: list[int]) -> str:
+        eos = self._task.tokenizer.eos_id
+        return self._task.tokenizer.decode(token_ids[:-1] if token_ids and token_ids[-1] == eos else token_ids)
+
+    def _sampling(self, temperature: float) -> Sampling:
+        return Sampling(
+            max_new_tokens=self._max_new_tokens, temperature=temperature, stop_token=self._task.tokenizer.eos_id
+        )
+
+    def _data(
+        self, rows: Any, source: EngineSource, tokens_P: list[list[int]], result: Any, steps: int, stopped: bool
+    ) -> StepData:
+        payloads = [source.payload(row) if row >= 0 else None for row in rows.row_R.tolist()]
+        prompt_lengths = [len(tokens_P[p]) for p in rows.prompt_R.tolist()]
+        lengths = [n + (len(payload) if payload else 0) for n, payload in zip(prompt_lengths, payloads, strict=True)]
+        tokens_RT = np.full((len(payloads), max(lengths)), self._task.tokenizer.pad_id, np.int64)
+        logprob_RT = np.zeros(tokens_RT.shape, np.float32)
+        for r, payload in enumerate(payloads):
+            start, end = prompt_lengths[r], lengths[r]
+            tokens_RT[r, :start] = tokens_P[rows.prompt_R[r]]
+            if payload is not None:
+                tokens_RT[r, start:end] = payload.token_ids
+                logprob_RT[r, start:end] = payload.logprobs
+        metrics = named(result.stats | rows.metrics)
+        metrics.update({f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()})
+        return StepData(
+            tokens_RT=tokens_RT,
+            length_R=np.array(lengths, np.int64),
+            prompt_length_R=np.array(prompt_lengths, np.int64),
+            advantage_R=rows.advantage_R.astype(np.float32),
+            weight_R=rows.weight_R.astype(np.float32),
+            old_logprob_RT=logprob_RT,
+            prompt_R=rows.prompt_R,
+            drawn=int(result.drawn_P.sum()),
+            metrics=metrics,
+            engine_steps=steps,
+            stopped=stopped,
+        )
+
+    def _live_engine(self) -> Engine:
+        if self._engine is None:
+            raise InvariantError("the rollout has no engine yet: call open first")
+        return self._engine
+
+    def _live_sampler(self) -> AdaSampler:
+        if self._sampler is None:
+            raise InvariantError("the rollout has no sampler yet: call open first")
+        return self._sampler
+
+
+class _Watch:
+    """Called before every decision: touches the heartbeat and looks for the run's DROP file, now and then."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._next = 0.0
+        self.fired = False
+
+    def __call__(self) -> Literal["drain", "drop"] | None:
+        now = time.monotonic()
+        if self._folder is None or now < self._next:
+            return None
+        self._next = now + POLL_SECONDS
+        heartbeat = self._folder / "heartbeat"
+        if heartbeat.exists():
+            heartbeat.touch()
+        self.fired = (self._folder / "DROP").exists()
+        return "drop" if self.fired else None

@@ -1,0 +1,401 @@
+"""The embedded training loop: sample, learn, refit, evaluate, save (algorithm.md; the steps of NeMo-RL's grpo_train).
+
+A step is made of five phases, each timed: sampling (rollout actor), update (learner ranks), refit, evaluation, save. The
+state between steps is (learner, sampler, data position, totals); a checkpoint holds exactly that.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.base import prepare_base
+from nemo_ada.embedded.batch import TrainBatch
+from nemo_ada.embedded.group import LearnerGroup
+from nemo_ada.embedded.rollout import Evaluation, StepData
+from nemo_ada.embedded.shape import ModelShape
+from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.files import write_folder
+from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.prompt_order import PromptOrder
+from nemo_ada.rundir import RunDir, fingerprint
+from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.registry import build_task
+
+log = logging.getLogger(__name__)
+
+SHUFFLE_STREAM = 7  # of the order of prompts within an update
+EVALUATION_STREAM = 11
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has cost so far; the axes of a comparison."""
+
+    responses: int = 0
+    tokens: int = 0
+    rows: int = 0
+    live_rows: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who is told about a run's progress; each call gets the record that is also written to the run directory."""
+
+    on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None
+    on_message: Callable[[str], None] = lambda text: None
+    on_step: Callable[[Mapping[str, Any]], None] = lambda record: None
+    on_evaluation: Callable[[Mapping[str, Any]], None] = lambda record: None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: the process's exit code, the steps done, the last evaluation."""
+
+    exit_code: int
+    step: int
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_run(config: RunConfig, task: Task) -> ModelShape:
+    """Everything that can be wrong, before any process starts. Raises UserError."""
+    if config.policy.model_name is None:
+        shape = model_shape(config, task)
+    else:
+        path = Path(config.policy.model_name) / "config.json"
+        if not path.is_file():
+            raise UserError(f"policy.model_name={config.policy.model_name}: no config.json there; name a folder")
+        shape = ModelShape.from_hf_config(json.loads(path.read_text(encoding="utf-8")))
+        if shape.vocab_size < task.tokenizer.vocab_size:
+            raise UserError(
+                f"policy.model_name={config.policy.model_name} has {shape.vocab_size} tokens, the task needs "
+                f"{task.tokenizer.vocab_size}"
+            )
+    learner_config(config, shape)
+    length = task.max_prompt_tokens + max_new_tokens(config, task)
+    if length > shape.max_position_embeddings:
+        raise UserError(
+            f"prompts of {task.max_prompt_tokens} tokens and policy.generation.max_new_tokens="
+            f"{max_new_tokens(config, task)} need {length} positions, the model has {shape.max_position_embeddings}; "
+            f"lower max_new_tokens to {shape.max_position_embeddings - task.max_prompt_tokens}"
+        )
+    PromptOrder(len(task.splits().train), config.grpo.seed)
+    plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, max_new_tokens(config, task))
+    prompts = config.grpo.num_prompts_per_step
+    estimated = config.reinforce_ada.sampling.kind == "estimation"
+    plan.check_first_waves(prompts, prompts * plan.group_size if estimated else None)
+    return shape
+
+
+class Trainer:
+    """One run on a started stack."""
+
+    def __init__(self, config: RunConfig, stack: Stack, task: Task, observer: Observer | None = None) -> None:
+        self.config, self.stack, self.task = config, stack, task
+        self.observer = observer or Observer()
+        self.run_dir = RunDir(config.folder)
+        self.control = JobControl(config.folder, config.grpo.max_num_steps)
+        self.order = PromptOrder(len(task.splits().train), config.grpo.seed)
+        self.step = 0
+        self.position = 0
+        self.totals = Totals()
+        self._learner: LearnerGroup | None = None
+        self._evaluated: dict[str, Any] = {}
+        self._saved_at = -1
+
+    @property
+    def learner(self) -> LearnerGroup:
+        """The learner, once `run` has started it."""
+        if self._learner is None:
+            raise InvariantError("the learner has not been started")
+        return self._learner
+
+    def run(self) -> Outcome:
+        """Train to the last step, or until a stop is asked for. Raises UserError, InvariantError, FailedResponsesError."""
+        config = self.config
+        self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
+        (config.folder / "DROP").unlink(missing_ok=True)
+        self.control.heartbeat(0)
+        with self._signals():
+            try:
+                self._start()
+                self.control.status("running", self.step)
+                reason = self._loop()
+                self.control.status("stopped" if reason else "done", self.step)
+            except BaseException:
+                self.control.status("failed", self.step)
+                raise
+            finally:
+                self.run_dir.close()
+        if reason:
+            self.observer.on_message(f"stopped after step {self.step}: {reason}; resume=auto continues")
+            return Outcome(EXIT_STOPPED, self.step, self._evaluated)
+        return Outcome(EXIT_DONE, self.step, self._evaluated)
+
+    def _start(self) -> None:
+        config, task = self.config, self.task
+        shape = check_run(config, task)
+        base = prepare_base(config, task, self.stack, self.observer.on_base)
+        self._learner = self.stack.learner(learner_config(config, shape), base.folder)
+        sampler = config.reinforce_ada.sampler(
+            config.grpo.num_generations_per_prompt,
+            max_new_tokens(config, task),
+            run_seed=config.grpo.seed,
+            features=shape.hidden_size,
+        )
+        generation = config.policy.generation
+        self.stack.call(
+            "open",
+            str(base.folder.resolve()),
+            sampler,
+            generation.temperature,
+            max_new_tokens(config, task),
+            generation.max_num_seqs,
+        )
+        self.stack.call("control", str(config.folder.resolve()))
+        checkpoint = self.run_dir.newest_checkpoint() if config.resume == "auto" else None
+        if checkpoint is not None:
+            self._load(checkpoint)
+            self.observer.on_message(f"resumed from {checkpoint}")
+        self.run_dir.rewind(self.step)
+        if self.step == 0 and config.grpo.val_at_start:
+            self._evaluate()
+
+    def _loop(self) -> str | None:
+        """Steps until the end; the reason of an early stop."""
+        grpo, saving = self.config.grpo, self.config.checkpointing
+        while self.step < grpo.max_num_steps:
+            reason = self.control.stop_reason()
+            if reason is None and not self._train_step():
+                reason = self.control.stop_reason() or "sampling was told to drop its step"
+            if reason is not None:
+                self._save()
+                return reason
+            last = self.step == grpo.max_num_steps
+            if last or (grpo.val_period and self.step % grpo.val_period == 0):
+                self._evaluate()
+            if last or self.step % saving.save_period == 0:
+                self._save()
+        return None
+
+    def _train_step(self) -> bool:
+        """One step; False when it was given up while sampling (nothing has changed then)."""
+        config, step = self.config, self.step + 1
+        times: dict[str, float] = {}
+        prompts, standby = config.grpo.num_prompts_per_step, config.reinforce_ada.refill_prompts
+        indices = self.order.at(self.position, prompts + standby)
+        self.control.heartbeat(self.step)
+        with _timed(times, "sampling"):
+            features = self._features(indices)
+            data: StepData = self.stack.call("sample", step, indices.tolist(), standby, features)
+        if data.stopped:
+            return False
+        with _timed(times, "update"):
+            learned = self._update(data, step)
+        with _timed(times, "refit"):
+            self.stack.call("refit", self.learner.weights())
+        self.step, self.position = step, self.position + data.drawn
+        seconds = sum(times.values())
+        live = int(data.metrics["ada/live_rows"])
+        self.totals.responses += int(data.metrics["ada/samples_drawn"])
+        self.totals.tokens += int(data.metrics["ada/tokens_drawn"])
+        self.totals.rows += len(data.length_R)
+        self.totals.live_rows += live
+        self.totals.seconds += seconds
+        self.control.observe_step(seconds)
+        record = {
+            "step": step,
+            **{f"train/{name}": value for name, value in learned.items()},
+            **data.metrics,
+            "engine_steps": data.engine_steps,
+            **{f"time/{name}": value for name, value in times.items()},
+            "time/step": seconds,
+            **{f"total/{name}": value for name, value in asdict(self.totals).items()},
+        }
+        self.run_dir.log("metrics", record, tensorboard=config.logger.tensorboard)
+        self.control.status("running", step)
+        self.observer.on_step(record)
+        return True
+
+    def _features(self, indices: np.ndarray) -> np.ndarray | None:
+        """Input of the value estimator: the policy's last hidden state at the end of each prompt, [P, hidden]."""
+        if self.config.reinforce_ada.estimator.kind != "value":
+            return None
+        rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]
+        length_R = np.array([len(row) for row in rows], np.int64)
+        tokens_RT = np.full((len(rows), int(length_R.max())), self.task.tokenizer.pad_id, np.int64)
+        for row, tokens in zip(tokens_RT, rows, strict=True):
+            row[: len(tokens)] = tokens
+        return np.asarray(self.learner.features(tokens_RT, length_R), np.float64)
+
+    def _update(self, data: StepData, step: int) -> dict[str, float]:
+        """Optimizer steps on mini-batches of whole prompts in seeded order; rows without a gradient are left out.
+
+        The token-mean's denominator counts the response tokens of all kept rows of the mini-batch (`all_rows`), so
+        leaving rows out does not change the update, or of the rows with a gradient (`live_rows`).
+        """
+        config = self.config
+        real_R = data.weight_R > 0
+        live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R
+        counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
+        tokens_R = data.length_R - data.prompt_length_R
+        size = config.policy.train_global_batch_size or len(real_R)
+        order = _shuffled(data.prompt_R, [config.grpo.seed, step, SHUFFLE_STREAM])
+        collected: list[dict[str, float]] = []
+        for start in range(0, len(order), size):
+            chosen = np.sort(order[start : start + size])
+            trained = chosen[live_R[chosen]]
+            width = int(data.length_R[trained].max(initial=1))
+            batch = TrainBatch(
+                tokens_RT=data.tokens_RT[trained, :width],
+                length_R=data.length_R[trained],
+                prompt_length_R=data.prompt_length_R[trained],
+                advantage_R=data.advantage_R[trained],
+                row_weight_R=data.weight_R[trained],
+                old_logprob_RT=data.old_logprob_RT[trained, :width],
+                denominator=float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1)),
+            )
+            metrics = self.learner.train(batch)
+            if not all(math.isfinite(value) for value in metrics.values()):
+                raise InvariantError(f"step {step}: the update is not finite: {metrics}")
+            collected.append(metrics)
+        means = {name: float(np.mean([metrics[name] for metrics in collected])) for name in collected[0]}
+        return means | {"updates": len(collected), "trained_rows": float(live_R.sum())}
+
+    def _evaluate(self) -> None:
+        settings = self.config.validation
+        count = len(self.task.splits().heldout)
+        indices = None if settings.max_prompts is None else list(range(min(settings.max_prompts, count)))
+        seed = int(np.random.SeedSequence([self.config.grpo.seed, self.step, EVALUATION_STREAM]).generate_state(1)[0])
+        started = time.perf_counter()
+        found: Evaluation = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
+        record = {
+            "step": self.step,
+            "val/accuracy": float(found.reward_PK.mean()),
+            f"val/pass@{settings.responses}": float((found.reward_PK > 0).any(axis=1).mean()),
+            "val/response_length": float(found.length_PK.mean()),
+            "time/evaluation": time.perf_counter() - started,
+            **{f"total/{name}": value for name, value in asdict(self.totals).items()},
+        }
+        self._evaluated = record
+        self.run_dir.log("evaluations", record, tensorboard=self.config.logger.tensorboard)
+        self.observer.on_evaluation(record)
+
+    def _save(self) -> None:
+        if not self.config.checkpointing.enabled or self._saved_at == self.step:
+            return
+        started = time.perf_counter()
+        sampler_state = self.stack.call("sampler_state")
+
+        def fill(folder: Path) -> None:
+            self.learner.save(folder / "learner")
+            eos, pad = self.task.tokenizer.eos_id, self.task.tokenizer.pad_id
+            self.learner.export_hf(folder / "hf", {"eos_token_id": eos, "pad_token_id": pad})
+            self.task.tokenizer.write_hf(folder / "hf")
+            state = {
+                "step": self.step,
+                "position": self.position,
+                "totals": asdict(self.totals),
+                "fingerprint": fingerprint(self.config.model_dump(mode="json")),
+                "sampler": _jsonable(sampler_state),
+                "evaluated": self._evaluated,
+            }
+            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+        folder = self.run_dir.checkpoint_folder(self.step)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            write_folder(folder, fill)
+        except OSError as error:
+            raise InvariantError(f"the checkpoint {folder} could not be written: {error}") from error
+        self._saved_at = self.step
+        for old in self.run_dir.checkpoints()[: -self.config.checkpointing.keep]:
+            _remove(old)
+        self.control.observe_save(time.perf_counter() - started)
+
+    def _load(self, folder: Path) -> None:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if state["fingerprint"] != fingerprint(self.config.model_dump(mode="json")):
+            raise UserError(f"{folder} belongs to another configuration than {self.config.folder / 'config.yaml'}")
+        self.learner.load(folder / "learner")
+        self.stack.call("load_sampler_state", state["sampler"])
+        self.stack.call("refit", self.learner.weights())
+        self.step, self.position = state["step"], state["position"]
+        self.totals = Totals(**state["totals"])
+        self._evaluated = state["evaluated"]
+        self._saved_at = self.step
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM ask for a stop: the step in flight is dropped while it samples, finished when it learns."""
+        previous: dict[int, Any] = {}
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self.control.request(f"signal {signal.Signals(number).name}")
+            (self.config.folder / "DROP").touch()
+
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                previous[number] = signal.signal(number, handle)
+        except ValueError:  # not in the main thread: whoever runs us there handles signals
+            previous = {}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            (self.config.folder / "DROP").unlink(missing_ok=True)
+
+
+def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
+    """Run an embedded training from a checked configuration, with processes of its own."""
+    task = build_task(config.task, Path(config.base.cache_dir))
+    check_run(config, task)
+    RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
+    with Stack(config) as stack:
+        return Trainer(config, stack, task, observer).run()
+
+
+def _shuffled(prompt_R: np.ndarray, seed: list[int]) -> np.ndarray:
+    """Row numbers with the prompts in a seeded order and the rows of a prompt together."""
+    prompts = np.unique(prompt_R)
+    rank = np.empty(int(prompts.max()) + 1, np.int64)
+    rank[np.random.default_rng(seed).permutation(prompts)] = np.arange(len(prompts))
+    return np.argsort(rank[prompt_R], kind="stable")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value
+
+
+def _remove(folder: Path) -> None:
+    """Delete a step folder so that a kill in between leaves no folder that looks complete."""
+    doomed = folder.with_name(f".{folder.name}.old")
+    folder.replace(doomed)
+    shutil.rmtree(doomed)
+
+
+@contextmanager
+def _timed(times: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    times[name] = time.perf_counter() - started

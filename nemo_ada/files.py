@@ -1,0 +1,75 @@
+"""Files that are either old or new, never half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+
+MANIFEST = "manifest.json"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a text file in one step; on a full disk the old one stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Create `folder` with what `fill` writes and a manifest of checksums; it appears complete or not at all."""
+    temporary = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        fill(temporary)
+        sums = {str(path.relative_to(temporary)): _checksum(path) for path in _files(temporary)}
+        (temporary / MANIFEST).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        for path in _files(temporary):
+            _sync(path)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.replace(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise UserError when a folder that `write_folder` made is incomplete or changed."""
+    try:
+        sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not a complete folder ({error})") from None
+    wrong = sorted(name for name in {*sums, *found} if sums.get(name) != found.get(name))
+    if wrong:
+        raise UserError(f"{folder}: {', '.join(wrong)} differ from their checksums (truncated or changed)")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,88 @@
+"""What a run and the batch script that started it tell each other, through files and one variable (operations.md).
+
+    <run_dir>/STOP         written by the batch script: save and end
+    NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
+    <run_dir>/heartbeat    touched by the run at each wave and step, for the watchdog
+    <run_dir>/status.json  {state: running | stopped | done | failed, step, max_steps, pid, time}: what the script acts on
+
+Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_atomically
+
+STOP_FILE = "STOP"
+JOB_END = "NEMO_ADA_JOB_END"
+EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED = 0, 1, 2, 75
+MARGIN_SECONDS = 30.0
+RECENT_STEPS = 20
+
+State = Literal["running", "stopped", "done", "failed"]
+
+
+def job_end() -> float | None:
+    """The end of the allocation, epoch seconds. Raises UserError for a value that is no number."""
+    text = os.environ.get(JOB_END, "")
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{JOB_END}={text!r} must be epoch seconds, e.g. $(( $(date +%s) + 14400 ))") from None
+
+
+class JobControl:
+    """The run's side: heartbeat, status, and whether to stop before the next step."""
+
+    def __init__(self, run_dir: Path, max_steps: int) -> None:
+        self.run_dir, self.max_steps = run_dir, max_steps
+        self._end = job_end()
+        self._steps: list[float] = []
+        self._longest_save = 0.0
+        self._requested: str | None = None
+
+    def request(self, reason: str) -> None:
+        """Ask for a stop from inside the process (a signal)."""
+        self._requested = reason
+
+    def observe_step(self, seconds: float) -> None:
+        """A step took this long."""
+        self._steps = [*self._steps, seconds][-RECENT_STEPS:]
+
+    def observe_save(self, seconds: float) -> None:
+        """A save took this long."""
+        self._longest_save = max(self._longest_save, seconds)
+
+    @property
+    def reserve(self) -> float:
+        """Seconds to keep for one more step and a save: longest recent step + longest save + margin."""
+        return max(self._steps, default=0.0) + self._longest_save + MARGIN_SECONDS
+
+    def stop_reason(self) -> str | None:
+        """Why the run should save and end now, or None."""
+        if self._requested is not None:
+            return self._requested
+        if (self.run_dir / STOP_FILE).exists():
+            return f"the stop file {self.run_dir / STOP_FILE} exists"
+        if self._end is not None and time.time() + self.reserve >= self._end:
+            return f"{self._end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
+        return None
+
+    def heartbeat(self, step: int) -> None:
+        """Say that the run is alive."""
+        steps = sorted(self._steps)
+        median = steps[len(steps) // 2] if steps else None
+        write_atomically(self.run_dir / "heartbeat", json.dumps({"step": step, "median_step_seconds": median}))
+
+    def status(self, state: State, step: int) -> None:
+        """Tell the batch script where the run stands."""
+        content = {"state": state, "step": step, "max_steps": self.max_steps, "pid": os.getpid(), "time": time.time()}
+        write_atomically(self.run_dir / "status.json", json.dumps(content))

@@ -1,0 +1,31 @@
+"""The order of prompts over a run: a function of (seed, position), so a resumed run needs one number."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.errors import UserError
+
+IntArray = NDArray[np.int64]
+
+
+class PromptOrder:
+    """Endless shuffled epochs over `count` prompts; every epoch shows each prompt once."""
+
+    def __init__(self, count: int, seed: int, where: str = "task") -> None:
+        """Raises UserError for an empty data set; `where` names it."""
+        if count < 1:
+            raise UserError(f"{where}: the data set has no prompt to train on; give it at least one")
+        self.count, self.seed = count, seed
+
+    def at(self, position: int, n: int) -> IntArray:
+        """Indices of the n prompts from `position` on, which may span epochs."""
+        wanted = np.arange(position, position + n)
+        epochs, offsets = np.divmod(wanted, self.count)
+        indices = np.empty(n, np.int64)
+        for epoch in np.unique(epochs):
+            order = np.random.default_rng([self.seed, int(epoch)]).permutation(self.count)
+            here = epochs == epoch
+            indices[here] = order[offsets[here]]
+        return indices

