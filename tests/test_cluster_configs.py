@@ -1,0 +1,264 @@
+"""The GPU recipes in configs/: what can be said of them without a GPU.
+
+Without NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) the recipes' own keys are judged; with it the whole resolved
+configuration is, and where NeMo-RL is importable its own loader and classes read them too.
+
+1. A recipe's name says algorithm, model, nodes, GPUs and parallel layout, and they are what it configures.
+2. Its header says nodes, GPUs, basis, step time and whether it was run.
+3. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
+4. It is minimal: no key has the value that it would have anyway.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_ada.config.presets import ada_settings
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+COMMON = CONFIGS / "common"
+RECIPES = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name not in ("common", "cpu"))
+FRAGMENTS = sorted(COMMON.glob("*.yaml"))
+NAME = re.compile(
+    r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
+    r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex)?"
+)
+PRESET = {"ada": "ada_seq_balance", "ada-lean": "ada_seq_lean", "ada-idle": "ada_seq_idle", "ada-est": "ada_est_ema"}
+MODELS = {
+    "qwen2.5-math-1.5b", "qwen2.5-math-7b", "llama-3.2-3b-instruct", "qwen3-4b-instruct-2507", "llama-3.1-8b-instruct",
+    "qwen2.5-32b", "llama-3.3-70b-instruct", "qwen2.5-72b", "qwen3-30b-a3b", "qwen3-235b-a22b",
+}  # fmt: skip
+OWN_KEYS = {"backend", "run_dir", "resume", "reinforce_ada.preset"}
+ROWS_PER_UPDATE = 512  # policy.train_global_batch_size in NeMo-RL's bases, where a recipe does not set it
+UPSTREAM = os.environ.get("NEMO_RL_HOME")
+needs_checkout = pytest.mark.skipif(UPSTREAM is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resolvers() -> None:
+    """The arithmetic that NeMo-RL's files use in interpolations."""
+    for name, rule in {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}.items():
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, rule)
+
+
+def raw(path: Path) -> DictConfig:
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def parents(path: Path) -> list[Path]:
+    """Files named in `defaults`; NeMo-RL's are left out where there is no checkout."""
+    named = OmegaConf.to_container(raw(path), resolve=False).get("defaults", [])
+    found = []
+    for name in [named] if isinstance(named, str) else named:
+        if "${oc.env:NEMO_RL_HOME}" in name:
+            if UPSTREAM is None:
+                continue
+            name = name.replace("${oc.env:NEMO_RL_HOME}", UPSTREAM)
+        found.append((path.parent / name).resolve())
+    return found
+
+
+def own(path: Path) -> DictConfig:
+    config = raw(path)
+    config.pop("defaults", None)
+    return config
+
+
+@cache
+def merged(path: Path) -> DictConfig:
+    return OmegaConf.merge(below(path), own(path))
+
+
+def below(path: Path) -> DictConfig:
+    """What the recipe would be without its own keys."""
+    return OmegaConf.merge(*[merged(parent) for parent in parents(path)], {})
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Dotted key -> value, interpolations resolved where their target is there."""
+    values = {}
+    for key, value in leaves(OmegaConf.to_container(config, resolve=False)):
+        if isinstance(value, str) and "${" in value and UPSTREAM is not None:
+            value = OmegaConf.select(config, key)
+        values[key] = value
+    return values
+
+
+def ids(path: Path) -> str:
+    return path.stem
+
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=ids)
+
+
+def test_all_models_have_the_published_lean_idle_and_fp8_recipes() -> None:
+    have = {(m["model"], m["algo"], m["suffix"]) for m in (NAME.fullmatch(path.stem) for path in RECIPES) if m}
+    for model in MODELS:
+        assert {
+            (model, "ada", None),
+            (model, "ada-lean", None),
+            (model, "ada-idle", None),
+            (model, "ada", "-fp8"),
+        } <= have
+    for model in ("qwen2.5-math-1.5b", "qwen2.5-math-7b"):
+        algorithms = {algo for name, algo, _ in have if name == model}
+        assert algorithms >= {"grpo4", "grpo8", "grpo16", "dapo", "ada-est"}
+        assert (model, "ada", "-hard") in have
+
+
+@every_recipe
+def test_name_follows_the_grammar_and_names_the_run(path: Path) -> None:
+    name = NAME.fullmatch(path.stem)
+    assert name is not None, f"{path.name}: <algo>-<model>-<n>n<g>g-<layout>[-suffix].yaml"
+    assert name["model"] == path.parent.name
+    assert name["model"] in MODELS
+    assert own(path)["run_dir"] == f"runs/{path.stem}"
+
+
+@every_recipe
+def test_header_says_where_on_what_basis_and_how_fast(path: Path) -> None:
+    name = NAME.fullmatch(path.stem)
+    assert name is not None
+    header = " ".join(
+        line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")
+    )
+    nodes, gpus = int(name["nodes"]), int(name["gpus"])
+    assert re.search(rf"\b{nodes} nodes? x {gpus} GPUs\b.*\b{nodes * gpus} GPUs\b", header)
+    assert "Basis: " in header
+    assert re.search(r"Step time: (\d+ s\b.*\(.+\)|no published figure)", header)
+    assert "Not run on this hardware yet." in header
+
+
+@every_recipe
+def test_sampling_section_is_valid_and_the_one_in_the_name(path: Path) -> None:
+    name = NAME.fullmatch(path.stem)
+    assert name is not None
+    config = merged(path)
+    section = OmegaConf.to_container(config.reinforce_ada)
+    assert isinstance(section, dict)
+    assert section["preset"] == PRESET.get(name["algo"], "grpo")
+    group = config.grpo.num_generations_per_prompt
+    ada_settings(section).plan(group, config.policy.generation.max_new_tokens)
+    assert config.backend == "nemo_rl"
+    assert config.grpo.adv_estimator.name == "reinforce_ada"
+    if name["algo"].startswith("grpo"):
+        assert group == int(name["algo"].removeprefix("grpo"))
+    if name["algo"] == "ada-idle":
+        assert config.policy.generation.vllm_cfg.async_engine
+
+
+@every_recipe
+def test_rows_of_a_step_divide_into_updates(path: Path) -> None:
+    config = merged(path)
+    rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    update = OmegaConf.select(config, "policy.train_global_batch_size", default=ROWS_PER_UPDATE)
+    assert rows % update == 0
+    if config.loss_fn.get("force_on_policy_ratio"):
+        assert rows == update, "force_on_policy_ratio means one update per step"
+
+
+@every_recipe
+def test_no_key_has_the_value_it_would_have_anyway(path: Path) -> None:
+    without = resolved(below(path))
+    changed = resolved(merged(path))
+    idle = [
+        key for key, _ in leaves(OmegaConf.to_container(own(path))) if key in without and without[key] == changed[key]
+    ]
+    assert idle == [], f"{path.name} repeats its parents' {idle}"
+
+
+@needs_checkout
+@pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
+def test_every_key_of_a_fragment_changes_some_recipe(path: Path) -> None:
+    keys = {key for key, _ in leaves(OmegaConf.to_container(own(path)))}
+    needed: set[str] = set()
+    for recipe in RECIPES:
+        if path.resolve() not in parents(recipe):
+            continue
+        before: DictConfig = OmegaConf.create({})
+        for parent in parents(recipe):
+            if parent == path.resolve():
+                break
+            before = OmegaConf.merge(before, merged(parent))
+        first, then = resolved(before), resolved(OmegaConf.merge(before, own(path)))
+        needed |= {key for key in keys if key not in first or first[key] != then[key]}
+    assert needed == keys
+
+
+@needs_checkout
+@every_recipe
+def test_name_agrees_with_the_resolved_cluster_and_layout(path: Path) -> None:
+    name = NAME.fullmatch(path.stem)
+    assert name is not None
+    config = merged(path)
+    assert (config.cluster.num_nodes, config.cluster.gpus_per_node) == (int(name["nodes"]), int(name["gpus"]))
+    said = {kind: int(size) for kind, size in re.findall(r"(tp|pp|cp|ep)(\d+)", name["layout"])}
+    learner = config.policy.megatron_cfg
+    keys = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+    sizes = {
+        kind: learner[f"{word}_model_parallel_size" if kind != "cp" else "context_parallel_size"]
+        for kind, word in keys.items()
+    }
+    assert {kind: size for kind, size in sizes.items() if size > 1} == {k: s for k, s in said.items() if s > 1}
+    replicas, rest = divmod(int(name["nodes"]) * int(name["gpus"]), sizes["tp"] * sizes["pp"] * sizes["cp"])
+    assert rest == 0
+    assert config.policy.train_global_batch_size % replicas == 0
+    assert learner.fp8_cfg.enabled == (name["suffix"] == "-fp8")
+    assert learner.enabled
+    assert not config.policy.dtensor_cfg.enabled
+    assert (
+        config.policy.max_total_sequence_length
+        >= config.data.max_input_seq_length + config.policy.generation.max_new_tokens
+    )
+
+
+@needs_checkout
+def test_every_key_is_one_that_nemo_rl_knows() -> None:
+    known: set[str] = set()
+    for upstream in Path(str(UPSTREAM), "examples/configs").rglob("*.yaml"):
+        known |= {key for key, _ in leaves(OmegaConf.to_container(raw(upstream), resolve=False))}
+    # NotRequired fields of its schema (nemo_rl/data, GRPOConfig) that no example sets.
+    known |= {f"data.train.{key}" for key in ("data_path", "input_key", "output_key")}
+    known |= {"grpo.skip_reference_policy_logprobs_calculation"}
+    used = {key for path in [*RECIPES, *FRAGMENTS] for key, _ in leaves(OmegaConf.to_container(own(path)))}
+    assert used - known - OWN_KEYS == set()
+
+
+@pytest.mark.nemo_rl
+@needs_checkout
+@every_recipe
+def test_nemo_rl_itself_loads_it(path: Path) -> None:
+    import typing
+
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]  # pydantic insists below Python 3.12
+    try:
+        grpo = importlib.import_module("nemo_rl.algorithms.grpo")
+    except ImportError as error:
+        pytest.skip(f"NeMo-RL cannot be imported: {error}")
+    loader = importlib.import_module("nemo_rl.utils.config")
+    loader.register_omegaconf_resolvers()
+    config = grpo.MasterConfig(**OmegaConf.to_container(loader.load_config(path), resolve=True))
+    assert config.model_dump()["reinforce_ada"] == OmegaConf.to_container(merged(path).reinforce_ada)
+    assert config.policy["train_global_batch_size"] == merged(path).policy.train_global_batch_size
