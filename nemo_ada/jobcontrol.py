@@ -3,7 +3,7 @@
     <run_dir>/STOP         written by the batch script: save and end
     NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
     <run_dir>/heartbeat    touched by the run at each wave and step, for the watchdog
-    <run_dir>/status.json  {state: running | stopped | done | failed, step, max_steps, pid, time}: what the script acts on
+    <run_dir>/status.json  {state: running | stopped | done | failed, step, max_steps, pid, time}: the script acts on it
 
 Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved.
 """

@@ -36,9 +36,9 @@ def observer(config: RunConfig, console: Console | None = None) -> Iterator[Obse
     out = console or Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
         yield Observer(
-            on_base=lambda step, steps, loss: out.print(f"base {step}/{steps}  loss {loss:.3f}")
-            if step % 100 == 0
-            else None,
+            on_base=lambda step, steps, loss: (
+                out.print(f"base {step}/{steps}  loss {loss:.3f}") if step % 100 == 0 else None
+            ),
             on_message=out.print,
             on_step=lambda record: out.print(step_line(record)),
             on_evaluation=lambda record: out.print(evaluation_line(record)),

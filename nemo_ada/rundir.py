@@ -1,9 +1,9 @@
 """The run directory: what a run leaves, and what a resumed run finds.
 
-    config.yaml        the resolved configuration        environment.json  versions, command, host
-    metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
-    tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
-    status.json, heartbeat, STOP                          see jobcontrol.py
+config.yaml        the resolved configuration        environment.json  versions, command, host
+metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
+tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
+status.json, heartbeat, STOP                          see jobcontrol.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The supervised base model: trained once per setting, cached as a Hugging Face folder, with its pass rates measured."""
+"""The supervised base model: trained once per setting, cached as a Hugging Face folder with its pass rates."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def prepare_base(
     started = time.perf_counter()
     settings = _supervised(learner_config(config, model_shape(config, task)), config)
     learner = stack.learner(settings, None)
-    batches = DemonstrationBatches(
-        task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed
-    )
+    batches = DemonstrationBatches(task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed)
     for step in range(config.base.steps):
         batch = batches.batch(step)
         metrics = learner.supervised(batch.tokens_RT, batch.length_R, batch.prompt_length_R)

@@ -158,7 +158,7 @@ class Rollout:
         def score(position: int, token_ids: list[int], finished: bool) -> tuple[float, str | None] | Future[Any]:
             prompt, text = prompts[position], self._text(token_ids)
             if submit is not None and finished:
-                return submit(prompt, text)  # type: ignore[no-any-return]
+                return submit(prompt, text)
             try:
                 return self._task.score(prompt, text, finished), None
             except ScoringFailedError as failed:

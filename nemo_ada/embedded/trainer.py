@@ -1,7 +1,7 @@
 """The embedded training loop: sample, learn, refit, evaluate, save (algorithm.md; the steps of NeMo-RL's grpo_train).
 
-A step is made of five phases, each timed: sampling (rollout actor), update (learner ranks), refit, evaluation, save. The
-state between steps is (learner, sampler, data position, totals); a checkpoint holds exactly that.
+A step is made of phases, each timed: sampling (rollout actor), update (learner ranks), refit; now and then evaluation
+and save. The state between steps is (learner, sampler, data position, totals); a checkpoint holds exactly that.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Trainer:
         return self._learner
 
     def run(self) -> Outcome:
-        """Train to the last step, or until a stop is asked for. Raises UserError, InvariantError, FailedResponsesError."""
+        """Train to the last step, or until a stop is asked for; raises what the parts raise."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
         (config.folder / "DROP").unlink(missing_ok=True)
@@ -342,8 +342,8 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop: the step in flight is dropped while it samples, finished when it learns."""
-        previous: dict[int, Any] = {}
+        """SIGINT and SIGTERM ask for a stop: a step in flight is dropped while it samples, finished when it learns."""
+        previous: dict[signal.Signals, Any] = {}
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.control.request(f"signal {signal.Signals(number).name}")
