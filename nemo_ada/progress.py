@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.trainer import Observer
+from nemo_ada.observer import Observer
 
 
 def step_line(record: Mapping[str, Any]) -> str:

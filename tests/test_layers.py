@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
 BASE = {"errors", "core"}
-RUN = {"files", "jobcontrol", "rundir", "prompt_order"}
+RUN = {"files", "jobcontrol", "rundir", "prompt_order", "observer"}
 SHARED = BASE | RUN | {"config", "tasks", "verify"}
 EVERYTHING = {"*"}
 
@@ -37,10 +37,11 @@ LAYERS: dict[str, set[str]] = {
     "jobcontrol": BASE | {"files"},
     "rundir": BASE | {"files"},
     "prompt_order": BASE,
+    "observer": BASE,
     "report": BASE | RUN | {"config"},
     "embedded": SHARED,
     "nemo": SHARED,
-    "progress": EVERYTHING,
+    "progress": BASE | RUN | {"config"},
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -33,7 +33,8 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
     try:
-        config = OmegaConf.create(yaml.safe_load(text))
+        content = yaml.safe_load(text)
+        config = OmegaConf.create(content) if isinstance(content, dict) else None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(config, DictConfig):

@@ -12,7 +12,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.files import write_folder
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.observer import Observer
 from nemo_ada.prompt_order import PromptOrder
 from nemo_ada.rundir import RunDir, fingerprint
 from nemo_ada.tasks.protocol import Task
@@ -51,16 +52,6 @@ class Totals:
     rows: int = 0
     live_rows: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Observer:
-    """Who is told about a run's progress; each call gets the record that is also written to the run directory."""
-
-    on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None
-    on_message: Callable[[str], None] = lambda text: None
-    on_step: Callable[[Mapping[str, Any]], None] = lambda record: None
-    on_evaluation: Callable[[Mapping[str, Any]], None] = lambda record: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,17 @@
+"""Who is told about a run while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who is told about a run's progress; each call gets the record that is also written to the run directory."""
+
+    on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None
+    on_message: Callable[[str], None] = lambda text: None
+    on_step: Callable[[Mapping[str, Any]], None] = lambda record: None
+    on_evaluation: Callable[[Mapping[str, Any]], None] = lambda record: None

@@ -1,0 +1,113 @@
+"""What a user can get wrong in a configuration, and what the message says.
+
+1. Unknown keys name the nearest known one, at any depth, also behind unions and presets.
+2. Contradictory settings name the key, what was found and what would work.
+3. Every YAML for the CPU loads; presets are complete; a user's own keys override a preset's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.config.load import backend_of, load_run, load_yaml
+from nemo_ada.config.presets import overlay, presets
+from nemo_ada.errors import UserError
+
+CPU = Path(__file__).resolve().parents[2] / "configs" / "cpu"
+SUDOKU = CPU / "mini_sudoku.yaml"
+
+
+@pytest.mark.parametrize("path", sorted(CPU.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_cpu_recipe_loads(path):
+    overrides = ["+task.name=mini_sudoku"] if path.stem == "base" else []
+    assert load_run(path, overrides).backend == "embedded"
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_every_preset_makes_a_sampler(name):
+    config = load_run(SUDOKU, [f"reinforce_ada.preset={name}"])
+    sampler = config.reinforce_ada.sampler(4, 17, run_seed=0, features=8)
+    assert sampler.plan.group_size == 4
+    assert (sampler.allocation is not None) == (config.reinforce_ada.sampling.kind == "estimation")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("grpo.max_num_stepss=3", "unknown key grpo.max_num_stepss; did you mean max_num_steps?"),
+        ("gpro.seed=1", "unknown key gpro; did you mean grpo?"),
+        ("reinforce_ada.samplin.wave_size=3", "unknown key reinforce_ada.samplin; did you mean sampling?"),
+        ("reinforce_ada.sampling.wave_sizes=3", "reinforce_ada.sampling.wave_sizes; did you mean wave_size?"),
+        ("reinforce_ada.sampling.exit.k_poz=3", "reinforce_ada.sampling.exit.k_poz; did you mean k_pos?"),
+        ("task.sise=300", "unknown key task.sise; did you mean size?"),
+        ("policy.megatron_cfg.tensor_model_parallel=2", "did you mean tensor_model_parallel_size?"),
+        ("reinforce_ada.preset=ada_seq_balanced", "no such preset; did you mean ada_seq_balance?"),
+        ("reinforce_ada.sampling.exit.kind=balance", "no such choice; did you mean balanced?"),
+        ("task.name=sudoku", "task.name=sudoku: no such choice; did you mean mini_sudoku?"),
+        ("grpo.seed=x", "grpo.seed='x': input should be a valid integer"),
+        ("grpo.num_prompts_per_step=-3", "grpo.num_prompts_per_step=-3: input should be greater than 0"),
+        ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise it to at least 40"),
+        ("reinforce_ada.sampling.wave_size=2", "raise wave_size to at least 4"),
+        ("reinforce_ada.sampling.wave_size=64", "lower wave_size to 32 or raise max_responses to 64"),
+        ("reinforce_ada.sampling.max_responses=8", None),
+        (
+            "policy.train_global_batch_size=77",
+            "does not divide num_prompts_per_step * num_generations_per_prompt = 256",
+        ),
+        ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
+        ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
+        ("reinforce_ada={preset: ada_seq_idle, refill_prompts: 4}", "set refill_prompts to 0 or mode to capped"),
+        ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
+        ("a=[1", "override"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_work(override, message):
+    if message is None:
+        load_run(SUDOKU, [override])
+        return
+    with pytest.raises(UserError) as error:
+        load_run(SUDOKU, [override])
+    assert message in str(error.value)
+
+
+def test_issue_order_cannot_have_a_barrier():
+    with pytest.raises(UserError, match="set reinforce_ada.sampling.scheduler=continuous"):
+        load_run(
+            SUDOKU,
+            ["reinforce_ada.sampling.stopping={kind: issue_order}", "reinforce_ada.sampling.scheduler=rounds"],
+        )
+
+
+def test_own_keys_override_a_preset_and_another_kind_replaces_its_whole_section():
+    base = {"sampling": {"kind": "a", "x": 1, "y": 2}, "z": 3}
+    assert overlay(base, {"sampling": {"x": 5}}) == {"sampling": {"kind": "a", "x": 5, "y": 2}, "z": 3}
+    assert overlay(base, {"sampling": {"kind": "b", "w": 1}})["sampling"] == {"kind": "b", "w": 1}
+
+
+def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path):
+    cases = {"list.yaml": "- 1\n", "broken.yaml": "a: [1\n", "binary.yaml": b"\xff\xfe\x00", "empty.yaml": ""}
+    for name, content in cases.items():
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(UserError, match=name):
+            load_yaml(path)
+    with pytest.raises(UserError, match="cannot read the configuration"):
+        load_yaml(tmp_path / "missing.yaml")
+
+
+def test_defaults_merge_in_order_and_a_cycle_is_an_error(tmp_path):
+    (tmp_path / "a.yaml").write_text("x: 1\ny: 1\n")
+    (tmp_path / "b.yaml").write_text("defaults: [a.yaml]\ny: 2\n")
+    assert load_yaml(tmp_path / "b.yaml") == {"x": 1, "y": 2}
+    (tmp_path / "a.yaml").write_text("defaults: b.yaml\n")
+    with pytest.raises(UserError, match="lead back to itself"):
+        load_yaml(tmp_path / "b.yaml")
+
+
+def test_an_unknown_backend_is_refused():
+    config = load_yaml(SUDOKU)
+    config["backend"] = "nemo-rl"
+    with pytest.raises(UserError, match="did you mean nemo_rl"):
+        backend_of(config)

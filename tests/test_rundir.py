@@ -1,0 +1,56 @@
+"""A run directory belongs to one configuration; records of steps that will be made again are dropped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_folder
+from nemo_ada.rundir import RunDir, fingerprint, read_lines
+
+CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.open(CONFIG, resume=False)
+    with pytest.raises(UserError, match=r"grpo.seed: 0 -> 1"):
+        run.check({**CONFIG, "grpo": {"seed": 1, "max_num_steps": 5}}, resume=True)
+    with pytest.raises(UserError, match="set resume=auto"):
+        run.check(CONFIG, resume=False)
+
+
+def test_more_steps_are_the_same_run():
+    longer = {**CONFIG, "grpo": {"seed": 0, "max_num_steps": 50}}
+    assert fingerprint(longer) == fingerprint(CONFIG)
+    assert fingerprint({**CONFIG, "task": {"name": "u"}}) != fingerprint(CONFIG)
+
+
+def test_rewind_drops_later_records_and_a_cut_off_last_line(tmp_path):
+    run = RunDir(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": s}) + "\n" for s in range(1, 6)) + '{"st')
+    run.rewind(3)
+    assert [r["step"] for r in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_the_newest_intact_checkpoint_is_found(tmp_path):
+    run = RunDir(tmp_path)
+    run.checkpoint_folder(2).parent.mkdir(parents=True)
+    for step in (2, 4, 10):
+        write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
+    assert run.newest_checkpoint() == run.checkpoint_folder(10)
+    (run.checkpoint_folder(10) / "state.json").write_text("{ }")
+    assert run.newest_checkpoint() == run.checkpoint_folder(4)
+
+
+def test_events_reach_tensorboard(tmp_path):
+    run = RunDir(tmp_path)
+    run.log("metrics", {"step": 3, "train/loss": 0.5, "note": "text is left out"}, tensorboard=True)
+    run.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(3, 0.5)]
