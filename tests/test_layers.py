@@ -22,7 +22,8 @@ PACKAGE = ROOT / "nemo_ada"
 
 BASE = {"errors", "core"}
 RUN = {"files", "jobcontrol", "rundir", "prompt_order", "observer"}
-SHARED = BASE | RUN | {"config", "tasks", "verify"}
+CONFIG = BASE | {"config", "tasks", "verify"}
+SHARED = RUN | CONFIG
 EVERYTHING = {"*"}
 
 # layer -> the other layers of nemo_ada that it may import
@@ -31,17 +32,17 @@ LAYERS: dict[str, set[str]] = {
     "core": {"errors"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
-    "config": BASE | {"tasks", "verify"},
-    "simulate": BASE | {"config"},
+    "config": CONFIG,
+    "simulate": CONFIG,
     "files": BASE,
     "jobcontrol": BASE | {"files"},
     "rundir": BASE | {"files"},
     "prompt_order": BASE,
     "observer": BASE,
-    "report": BASE | RUN | {"config"},
+    "report": SHARED,
     "embedded": SHARED,
     "nemo": SHARED,
-    "progress": BASE | RUN | {"config"},
+    "progress": SHARED,
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -73,7 +73,7 @@ def test_a_wrong_value_is_named_with_what_would_work(override, message):
 
 
 def test_issue_order_cannot_have_a_barrier():
-    with pytest.raises(UserError, match="set reinforce_ada.sampling.scheduler=continuous"):
+    with pytest.raises(UserError, match=r"set reinforce_ada\.sampling\.scheduler=continuous"):
         load_run(
             SUDOKU,
             ["reinforce_ada.sampling.stopping={kind: issue_order}", "reinforce_ada.sampling.scheduler=rounds"],
