@@ -3,8 +3,8 @@ r"""The default scorer: is this boxed answer equal to the reference, by math-ver
 Runs only in the verifier's worker processes. Two habits of the library are turned off there:
 
 * its deadlines by SIGALRM (`parsing_timeout`, `timeout_seconds`): they work in the main thread only, cannot interrupt
-  a computation inside C code (a power of big integers), and their expiry reads as "not equal". The pool's deadline
-  kills the process instead.
+  a C function that does not look for signals, and their expiry reads as "not equal". The pool's deadline kills the
+  process instead.
 * its `except Exception` around comparisons, which would turn "out of memory" into "not equal". The name is rebound
   in its modules to all direct subclasses of Exception but MemoryError, so that only that one passes through.
 """

@@ -28,7 +28,8 @@ def start(memory_bytes: int) -> None:
     """Set a new worker's limits.
 
     SIGTERM gets its default action back: pebble's handler for it is Python code, which does not run while the
-    interpreter is inside a long C computation, and pebble would wait seconds for it with the pool's lock held.
+    interpreter is inside a C function that does not look for signals, and pebble would wait 3 s for it with the pool's
+    lock held, in which no other worker gets an answer.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import time
 
@@ -20,6 +21,8 @@ def misbehave(answer: str, reference: str) -> float:
         case ["spin"]:
             while True:
                 pass
+        case ["deaf"]:  # minutes in a C function that never looks for signals
+            hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 2**31 - 1)
         case ["score", value]:
             return float(value)
         case ["raise"]:

@@ -71,6 +71,13 @@ def test_one_bad_answer_gets_its_cause_and_the_others_their_labels(
     assert verifier.verify_many(pairs) == expected
 
 
+def test_killing_code_that_is_deaf_to_signals_takes_no_time_from_the_others(verifier: MathVerifier) -> None:
+    assert verifier.submit(*box("fine")).result(60) == RIGHT, "the workers have started"
+    begin = time.monotonic()
+    assert verifier.verify_many([box("deaf")] * 4 + [box("fine")]) == [Verdict(None, TIMEOUT)] * 4 + [RIGHT]
+    assert time.monotonic() - begin < 2 * 1.0 + 2.5, "two deadlines one after the other, and two replacements"
+
+
 def test_crashes_in_a_row_hurt_nobody_else(verifier: MathVerifier) -> None:
     pairs = [box("segfault") if i % 3 == 0 else box("fine") for i in range(30)]
     verdicts = verifier.verify_many(pairs)
