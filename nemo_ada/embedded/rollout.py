@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.metrics import named
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.rows import StepRows
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.schedulers import run_sampling
 from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
@@ -36,7 +38,7 @@ class StepData:
     """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
 
     weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. drawn: prompts that were used, which
-    is how far the data moves on. stopped: the step was given up; its rows must not be trained on.
+    is how far the data moves on.
     """
 
     tokens_RT: IntArray
@@ -49,7 +51,6 @@ class StepData:
     drawn: int
     metrics: dict[str, float]
     engine_steps: int
-    stopped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +114,28 @@ class Rollout:
 
     def sample(
         self, step: int, indices: Sequence[int], standby: int, features_PF: NDArray[np.float64] | None = None
-    ) -> StepData:
-        """Draw responses for the training prompts at `indices` (the last `standby` in reserve) and build the rows."""
+    ) -> StepData | None:
+        """Draw responses for the training prompts at `indices` (the last `standby` in reserve) and build the rows.
+
+        None when the run's DROP file ended it: then the step has left no trace in the sampler.
+        """
         engine, sampler = self._live_engine(), self._live_sampler()
         prompts = [self._task.splits().train[i] for i in indices]
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
         began = engine.steps
         watch = _Watch(self._control_dir)
+        learned = sampler.latency.state_dict()
         try:
             session = sampler.begin(
                 step, [prompt.prompt_id for prompt in prompts], standby=standby, features_PF=features_PF
             )
             result = run_sampling(session, source, on_event=watch)
+            if watch.fired:
+                sampler.latency.load_state_dict(learned)
+                return None
             rows = sampler.finish(result)
-            return self._data(rows, source, tokens_P, result, engine.steps - began, watch.fired)
+            return self._data(rows, source, tokens_P, result, engine.steps - began)
         finally:
             source.close()
 
@@ -176,7 +184,7 @@ class Rollout:
         )
 
     def _data(
-        self, rows: Any, source: EngineSource, tokens_P: list[list[int]], result: Any, steps: int, stopped: bool
+        self, rows: StepRows, source: EngineSource, tokens_P: list[list[int]], result: SamplingResult, steps: int
     ) -> StepData:
         payloads = [source.payload(row) if row >= 0 else None for row in rows.row_R.tolist()]
         prompt_lengths = [len(tokens_P[p]) for p in rows.prompt_R.tolist()]
@@ -202,7 +210,6 @@ class Rollout:
             drawn=int(result.drawn_P.sum()),
             metrics=metrics,
             engine_steps=steps,
-            stopped=stopped,
         )
 
     def _live_engine(self) -> Engine:

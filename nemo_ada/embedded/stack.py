@@ -17,7 +17,7 @@ from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.embedded.rollout import Rollout
 from nemo_ada.embedded.settings import LearnerConfig
 from nemo_ada.embedded.shape import ModelShape
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)
@@ -117,6 +117,10 @@ class Stack:
             self._learner.restart(config, weights)
         return self._learner
 
+    def fetch(self, reference: Any) -> Any:
+        """What a reference to Ray's object store (the learner's weights) stands for."""
+        return ray.get(reference, timeout=CALL_SECONDS)
+
     def call(self, method: str, *args: Any, timeout: float = CALL_SECONDS) -> Any:
         """Run a method of the rollout and wait for it. Raises InvariantError when the actor died or is late."""
         pending = getattr(self._rollout, method).remote(*args)
@@ -125,6 +129,8 @@ class Stack:
         except ray.exceptions.GetTimeoutError:
             raise InvariantError(f"the rollout did not answer `{method}` within {timeout:g} s") from None
         except ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
+            if isinstance(error.cause, (UserError, FailedResponsesError, InvariantError)):
+                raise error.cause from None
+            raise InvariantError(f"the rollout failed in `{method}`: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
             raise InvariantError(f"the rollout died during `{method}`: {str(error).splitlines()[0]}") from None

@@ -39,6 +39,7 @@ from nemo_ada.tasks.registry import build_task
 
 log = logging.getLogger(__name__)
 
+ENGINE_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32, CPU attention
 SHUFFLE_STREAM = 7  # of the order of prompts within an update
 EVALUATION_STREAM = 11
 
@@ -78,6 +79,11 @@ def check_run(config: RunConfig, task: Task) -> ModelShape:
                 f"{task.tokenizer.vocab_size}"
             )
     learner_config(config, shape)
+    if shape.head_dim not in ENGINE_HEAD_DIMS:
+        raise UserError(
+            f"policy.model: attention heads of {shape.head_dim} do not work with vLLM on a CPU; choose hidden_size and "
+            f"num_attention_heads for heads of one of {', '.join(map(str, ENGINE_HEAD_DIMS))}"
+        )
     length = task.max_prompt_tokens + max_new_tokens(config, task)
     if length > shape.max_position_embeddings:
         raise UserError(
@@ -193,8 +199,8 @@ class Trainer:
         self.control.heartbeat(self.step)
         with _timed(times, "sampling"):
             features = self._features(indices)
-            data: StepData = self.stack.call("sample", step, indices.tolist(), standby, features)
-        if data.stopped:
+            data: StepData | None = self.stack.call("sample", step, indices.tolist(), standby, features)
+        if data is None:
             return False
         with _timed(times, "update"):
             learned = self._update(data, step)
