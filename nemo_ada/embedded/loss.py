@@ -1,0 +1,130 @@
+"""The clipped policy-gradient loss on per-token log-probabilities, and those from vocabulary-parallel logits.
+
+B rows of a micro-batch, T tokens, V the vocabulary's share of this rank. Everything returned is a sum over tokens, so
+that micro-batches and data-parallel ranks add up to the whole batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entropy")
+
+
+class _VocabParallel(torch.autograd.Function):
+    """log p(target) and the entropy of softmax(logits), with the vocabulary cut over the ranks of `group`."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
+        size = 1 if group is None else group.size()
+        peak = logits.amax(-1)
+        if size > 1:
+            dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
+        shifted = logits - peak.unsqueeze(-1)
+        weight = shifted.exp()
+        local = target - (0 if group is None else group.rank()) * logits.shape[-1]
+        here = (local >= 0) & (local < logits.shape[-1])
+        local = torch.where(here, local, 0).unsqueeze(-1)
+        picked = shifted.gather(-1, local).squeeze(-1) * here
+        sums = torch.stack([weight.sum(-1), picked, (weight * shifted).sum(-1)])
+        if size > 1:
+            dist.all_reduce(sums, group=group)
+        log_total = sums[0].log()
+        entropy = log_total - sums[2] / sums[0]
+        log_p = shifted - log_total.unsqueeze(-1)
+        ctx.save_for_backward(log_p, entropy, local, here)
+        ctx.set_materialize_grads(False)
+        return sums[1] - log_total, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        log_p, entropy, local, here = ctx.saved_tensors
+        grad_logprob, grad_entropy = grads
+        p = log_p.exp()
+        grad = torch.zeros_like(p)
+        if grad_logprob is not None:
+            grad = grad - p * grad_logprob.unsqueeze(-1)
+            grad.scatter_add_(-1, local, (grad_logprob * here).unsqueeze(-1))
+        if grad_entropy is not None:
+            grad = grad - p * (log_p + entropy.unsqueeze(-1)) * grad_entropy.unsqueeze(-1)
+        return grad, None, None
+
+
+def logprob_and_entropy(
+    logits_BTV: torch.Tensor, target_BT: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of `target_BT` and entropy in nats, both [B, T] and differentiable in the logits.
+
+    `group` is the tensor-parallel group whose rank i holds the i-th equal share of the vocabulary; None: all of it is
+    here.
+    """
+    return _VocabParallel.apply(logits_BTV, target_BT, group)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """PPO's clipped surrogate with an asymmetric interval, an optional dual clip and an optional entropy bonus.
+
+    Per response token, with ratio = pi / pi_old and A its row's advantage: the objective is
+    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A), and for A < 0 not below `dual_clip` A (arXiv 1912.09729,
+    equation 5); spec: [0.2, 0.28], no KL term. The loss is minus its sum, weighted by row, over `denominator`, minus
+    `entropy_coefficient` times the sum of entropies of the rows that count (weight not 0) over `denominator`.
+    """
+
+    clip_min: float = 0.2
+    clip_max: float = 0.28
+    dual_clip: float | None = None
+    entropy_coefficient: float = 0.0
+
+    def __call__(
+        self,
+        logprob_BT: torch.Tensor,
+        entropy_BT: torch.Tensor,
+        old_logprob_BT: torch.Tensor,
+        advantage_B: torch.Tensor,
+        row_weight_B: torch.Tensor,
+        mask_BT: torch.Tensor,
+        denominator: float,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The differentiable loss, and sums over the tokens that count for each name in `METRICS`.
+
+        `mask_BT` is true on response tokens. clip_fraction counts the tokens whose gradient a clip removed; approx_kl
+        sums ratio - 1 - log ratio, whose mean estimates KL(old || new) and is never negative.
+        """
+        live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
+        advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
+        log_ratio = torch.where(live, logprob_BT - old_logprob_BT, 0)
+        ratio = log_ratio.exp()
+        low, high = 1 - self.clip_min, 1 + self.clip_max
+        objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+        clipped = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
+        if self.dual_clip is not None:
+            objective = torch.where(advantage < 0, torch.maximum(objective, self.dual_clip * advantage), objective)
+            clipped = clipped | ((advantage < 0) & (ratio > self.dual_clip))
+        loss = -(torch.where(live, objective, 0) * row_weight_B.unsqueeze(-1)).sum() / denominator
+        entropy = torch.where(live, entropy_BT if self.entropy_coefficient else entropy_BT.detach(), 0).sum()
+        if self.entropy_coefficient:
+            loss = loss - self.entropy_coefficient * entropy / denominator
+        with torch.no_grad():
+            sums = {
+                "tokens": live.sum().float(),
+                "loss": loss.detach(),
+                "clip_fraction": (clipped & live).sum().float(),
+                "mean_ratio": torch.where(live, ratio, 0).sum(),
+                "approx_kl": torch.where(live, ratio - 1 - log_ratio, 0).sum(),
+                "entropy": entropy.detach(),
+            }
+        return loss, sums
+
+
+def supervised_loss(
+    logprob_BT: torch.Tensor, entropy_BT: torch.Tensor, mask_BT: torch.Tensor, denominator: float
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Negative log-likelihood of the response tokens over `denominator`, and the sums that go with it."""
+    loss = -torch.where(mask_BT, logprob_BT, 0).sum() / denominator
+    entropy = torch.where(mask_BT, entropy_BT.detach(), 0).sum()
+    return loss, {"tokens": mask_BT.sum().float(), "loss": loss.detach(), "entropy": entropy}

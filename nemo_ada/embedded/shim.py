@@ -1,0 +1,80 @@
+"""Megatron-core 0.16 on a machine without a GPU.
+
+Megatron-core names the cuda device in its source: `torch.zeros(..., device="cuda")`, `torch.cuda.current_device()`,
+a check that `Tensor.type()` is "torch.cuda.FloatTensor". This module gives Megatron's own modules another `torch`: a
+copy of the module's name space in which those few names mean the CPU. The real `torch` is left as it is, so nothing
+else in the process sees the difference.
+
+Nothing happens on import. `install()` is called once inside a learner process, after Megatron has been imported;
+`cuda_tensor_methods()` covers the two tensor methods that Megatron calls, for as long as its block runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn")
+_CPU = torch.device("cpu")
+
+
+class _Overlay(ModuleType):
+    """A module's name space with some names replaced; lazy attributes still come from the original."""
+
+    def __init__(self, original: ModuleType, replaced: dict[str, Any]) -> None:
+        super().__init__(original.__name__)
+        self.__dict__.update({**vars(original), **replaced})
+        self.__dict__["_original"] = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_original"], name)
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _CPU
+        return factory(*args, **kwargs)
+
+    return make
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Stands for the calls that only make sense with a GPU: synchronise, seed its generator, free its cache."""
+
+
+def install() -> int:
+    """Give every Megatron module that is loaded the CPU's `torch`; returns how many were changed (0 when repeated)."""
+    cuda: dict[str, Any] = dict.fromkeys(("synchronize", "empty_cache", "manual_seed", "set_device"), _nothing)
+    cuda["current_device"] = lambda: _CPU
+    cpu_torch = _Overlay(
+        torch, {"cuda": _Overlay(torch.cuda, cuda)} | {f: _on_cpu(getattr(torch, f)) for f in _FACTORIES}
+    )
+    changed = 0
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "megatron" and module.__dict__.get("torch") is torch:
+            module.__dict__["torch"] = cpu_torch
+            changed += 1
+    return changed
+
+
+@contextmanager
+def cuda_tensor_methods() -> Iterator[None]:
+    """Inside the block `Tensor.cuda()` is the tensor itself and `Tensor.type()` carries the name Megatron looks for."""
+    real_type, real_cuda = torch.Tensor.type, torch.Tensor.cuda
+
+    def named(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = real_type(self, *args, **kwargs)
+        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+
+    torch.Tensor.type = named
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self
+    try:
+        yield
+    finally:
+        torch.Tensor.type, torch.Tensor.cuda = real_type, real_cuda
