@@ -37,21 +37,20 @@ class Granter:
         if len(waiting) == 0:
             return waiting, waiting
         first = (state.issued_P[waiting] == 0) & (waiting < state.n_starting)
-        forced, others = waiting[first], waiting[~first]
         each = self.tokens_each()
-        if len(forced):
-            total = int(state.want_P[forced].sum())
-            self._ledger.reserve(total, total * each, forced=True)
-        if len(others):
-            others = self._in_time(others, now, began)
-        if len(others):
-            others, sizes = self._affordable(others, each, bool(len(forced)))
-            return np.concatenate([forced, others]), np.concatenate([state.want_P[forced], sizes])
-        return forced, state.want_P[forced]
+        if not first.any():
+            return self._affordable(self._in_time(waiting, now, began), each, busy=False)
+        forced = waiting[first]
+        total = int(state.want_P[forced].sum())
+        self._ledger.reserve(total, total * each, forced=True)
+        others, sizes = self._affordable(self._in_time(waiting[~first], now, began), each, busy=True)
+        return np.concatenate([forced, others]), np.concatenate([state.want_P[forced], sizes])
 
     def _in_time(self, waiting: IntArray, now: float, began: float) -> IntArray:
         """Leave out waves that the latency model expects to end too late; redraws for a first wave always pass."""
         state, plan, latency = self._state, self._state.plan, self._latency
+        if len(waiting) == 0 or not (plan.idle or plan.caps.max_seconds is not None):
+            return waiting
         first = (state.wave_P[waiting] == 0) & (waiting < state.n_starting)
         if plan.window is not None:
             first[:] = False
@@ -82,6 +81,8 @@ class Granter:
     def _affordable(self, waiting: IntArray, each: int, busy: bool) -> tuple[IntArray, IntArray]:
         state, ledger = self._state, self._ledger
         sizes = state.want_P[waiting]
+        if len(waiting) == 0:
+            return waiting, sizes
         total = int(sizes.sum())
         if ledger.refusal(total, total * each) is None:
             ledger.reserve(total, total * each)

@@ -158,7 +158,8 @@ def idle_label_bias(session: SamplingSession) -> float:
 
     An extra wave issued at time t is kept when all its responses end within T - t, T the end of the phase. The first
     waves are never cut, so they show how label and duration go together: with labels centred within their prompt, the
-    mean label of first-wave responses no longer than T - t estimates the bias of a wave issued at t. 0 without waves.
+    mean label of first-wave responses no longer than T - t estimates the bias of a wave issued at t. Extra waves go to
+    prompts with one-sided pass rates, whose labels vary less, so this errs on the large side. 0 without waves.
     """
     table, n = session.state.table, session.state.table.n
     first = np.flatnonzero((table.wave[:n] == 0) & table.accepted[:n])

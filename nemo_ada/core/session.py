@@ -20,12 +20,13 @@ from nemo_ada.core.ledger import Ledger
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.result import SamplingResult, collect
 from nemo_ada.core.source import Outcomes, Requests
-from nemo_ada.core.state import StepState
+from nemo_ada.core.state import StepState, distinct
 from nemo_ada.core.stopping import judge_prefixes, judge_waves
 from nemo_ada.core.table import DONE, DROPPED, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 
 FEWEST_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
@@ -71,6 +72,7 @@ class SamplingSession:
         self.load = 0.0  # integral of responses in flight over time
         self.began = self.now = 0.0
         self._granter = Granter(self.state, self.ledger, self.latency, run_seed, step)
+        self._seed_PI = np.zeros((len(uid_P), 0), np.int64)
         self._names_P = names_P
         self._failed_rows: list[int] = []
         self._begun = self._stopped = False
@@ -107,25 +109,34 @@ class SamplingSession:
         if len(rows) == 0:
             return
         known = rows.min() >= 0 and rows.max() < table.n and (table.state[rows] == IN_FLIGHT).all()
-        if not known or len(set(rows.tolist())) < len(rows):
+        if not known or (len(rows) > 1 and len(set(rows.tolist())) < len(rows)):
             raise InvariantError(f"outcomes for responses that are not in flight: rows {rows[:8].tolist()}")
-        failed = self._failed(outcomes)
-        positive = (outcomes.reward_N > self.plan.positive_threshold) & ~failed
-        table.state[rows] = np.where(failed, FAILED, DONE)
-        table.reward[rows] = np.where(failed, 0.0, outcomes.reward_N)
         self._end(rows, outcomes.tokens_N, now)
         prompts = table.prompt[rows]
-        np.add.at(state.seen_pos_P, prompts, positive)
-        np.add.at(state.seen_neg_P, prompts, ~positive & ~failed)
-        np.add.at(state.failed_P, prompts, failed)
-        touched = np.unique(prompts)
+        finite = np.isfinite(outcomes.reward_N)
+        any_failed = bool(outcomes.failures) or not finite.all()
+        labelled, reward_N = rows, outcomes.reward_N
+        if any_failed:
+            failed = self._failed(outcomes, ~finite)
+            table.state[rows[failed]] = FAILED
+            np.add.at(state.failed_P, prompts[failed], 1)
+            labelled, reward_N = rows[~failed], reward_N[~failed]
+        table.state[labelled] = DONE
+        table.reward[labelled] = reward_N
+        positive = reward_N > self.plan.positive_threshold
+        of_label = table.prompt[labelled]
+        np.add.at(state.seen_pos_P, of_label[positive], 1)
+        np.add.at(state.seen_neg_P, of_label[~positive], 1)
+        touched = distinct(prompts)
         if self.plan.window is None:
-            table.accepted[rows] = ~failed
-            judge_waves(state, touched[state.in_flight_P[touched] == 0])
+            table.accepted[labelled] = True
+            drained = touched[state.in_flight_P[touched] == 0]
+            if len(drained):
+                judge_waves(state, drained)
         else:
             judge_prefixes(state, touched)
         self._end_idle_phase()
-        if failed.any():
+        if any_failed:
             self._check_failures(max(table.n, self.first_total))
 
     @property
@@ -165,25 +176,33 @@ class SamplingSession:
     def _issue(self, prompts: IntArray, sizes: IntArray, now: float) -> Requests:
         state, table = self.state, self.state.table
         prompt_N = np.repeat(prompts, sizes)
-        offset_N = np.arange(len(prompt_N)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        index_N = state.issued_P[prompt_N] + offset_N
+        start = np.cumsum(sizes) - sizes
+        index_N = np.arange(len(prompt_N)) + np.repeat(state.issued_P[prompts] - start, sizes)
         wave_N = state.wave_P[prompt_N]
         row_N = table.append(prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load)
-        same = prompt_N[1:] == prompt_N[:-1]
-        table.next_row[row_N[:-1][same]] = row_N[1:][same]
-        first_N = row_N[offset_N == 0]
+        if len(row_N) > len(prompts):
+            same = prompt_N[1:] == prompt_N[:-1]
+            table.next_row[row_N[:-1][same]] = row_N[1:][same]
+        first, last = row_N[start], row_N[start + sizes - 1]
         previous = state.tail_P[prompts]
-        table.next_row[previous[previous >= 0]] = first_N[previous >= 0]
+        table.next_row[previous[previous >= 0]] = first[previous >= 0]
         fresh = state.head_P[prompts] < 0
-        state.head_P[prompts[fresh]] = first_N[fresh]
-        state.tail_P[prompts] = first_N + sizes - 1
+        state.head_P[prompts[fresh]] = first[fresh]
+        state.tail_P[prompts] = last
         state.issued_P[prompts] += sizes
         state.in_flight_P[prompts] += sizes
         state.want_P[prompts] -= sizes
         state.in_flight += len(row_N)
         self.peak = max(self.peak, state.in_flight)
-        seed_N = seeds.response_seed(self.run_seed, self.step, state.uid_P[prompt_N], index_N)
-        return Requests(row_N, prompt_N, index_N, wave_N, seed_N)
+        return Requests(row_N, prompt_N, index_N, wave_N, self._seeds(prompt_N, index_N))
+
+    def _seeds(self, prompt_N: IntArray, index_N: IntArray) -> IntArray:
+        """Seeds of responses, from a table that is hashed in blocks: most issues are of one or two responses."""
+        columns = self._seed_PI.shape[1]
+        if index_N.max() >= columns:
+            block_1I = np.arange(2 * int(index_N.max()) + 2)[None, :]
+            self._seed_PI = seeds.response_seed(self.run_seed, self.step, self.state.uid_P[:, None], block_1I)
+        return self._seed_PI[prompt_N, index_N]
 
     def _end(self, rows: IntArray, tokens_N: IntArray, now: float) -> None:
         """Responses leave the engine: settle their budget, note their time."""
@@ -203,13 +222,13 @@ class SamplingSession:
         self.load += self.state.in_flight * (now - self.now)
         self.now = now
 
-    def _failed(self, outcomes: Outcomes) -> np.ndarray:
-        failed = ~np.isfinite(outcomes.reward_N)
+    def _failed(self, outcomes: Outcomes, failed: BoolArray) -> BoolArray:
+        """Which outcomes have no label: `failed` by their reward, or named by the source; counted by cause."""
         for i in np.flatnonzero(failed).tolist():
             if int(outcomes.row_N[i]) not in outcomes.failures:
                 self.failures["reward_not_finite"] += 1
         if outcomes.failures:
-            failed |= np.isin(outcomes.row_N, np.fromiter(outcomes.failures, np.int64, len(outcomes.failures)))
+            failed = failed | np.isin(outcomes.row_N, np.fromiter(outcomes.failures, np.int64, len(outcomes.failures)))
             self.failures.update(outcomes.failures.values())
         self._failed_rows.extend(outcomes.row_N[failed].tolist())
         return failed

@@ -22,6 +22,14 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
+def distinct(value_N: IntArray) -> IntArray:
+    """Sorted values without repeats; np.unique takes several times as long on the few values of an event."""
+    if len(value_N) < 2:
+        return value_N
+    value_N = np.sort(value_N)
+    return value_N[np.concatenate(([True], value_N[1:] != value_N[:-1]))]
+
+
 class StepState:
     """Columns of the prompts of one step, and the few transitions that more than one part of the session makes."""
 

@@ -57,6 +57,8 @@ def judge_prefixes(state: StepState, touched: IntArray) -> None:
         rows = state.head_P[moving]
         settled = table.state[rows] != IN_FLIGHT
         moving, rows = moving[settled], rows[settled]
+        if len(moving) == 0:
+            break
         labelled = table.state[rows] == DONE
         correct = labelled & (table.reward[rows] > plan.positive_threshold)
         table.accepted[rows] = labelled
@@ -86,9 +88,9 @@ def refill_windows(state: StepState, prompts: IntArray) -> None:
         rate = (pos + a) / (pos + neg + a + b)
         short_pos, short_neg = plan.exit.shortfall(pos, neg)
         needed = np.maximum(short_pos / rate, short_neg / (1.0 - rate))
-        window = np.clip(np.ceil(needed).astype(np.int64), window, plan.max_window)
+        window = np.minimum(np.maximum(np.ceil(needed).astype(np.int64), window), plan.max_window)
     room = state.cap_P[prompts] - (state.issued_P[prompts] - state.failed_P[prompts])
-    want = np.clip(window - state.in_flight_P[prompts], 0, np.maximum(room, 0))
+    want = np.maximum(np.minimum(window - state.in_flight_P[prompts], room), 0)
     want[decided | state.cut_P[prompts] | ~state.may_redraw(prompts)] = 0
     state.want_P[prompts] = want
     state.finish(prompts[(want == 0) & (state.in_flight_P[prompts] == 0)])

@@ -52,7 +52,9 @@ class SessionMachine(RuleBasedStateMachine):
         latency = LatencyModel()
         latency.observe(np.arange(1, 20), np.array([10]), np.array([12.0]), np.array([4.0]))
         rates = ([0.0, 0.4, 0.9, 1.0, 0.2] * 2)[: prompts + standby]
-        self.source = ScriptedSource(Script.random(seed, rates, failed=0.15, longest=LONGEST), np.random.default_rng(seed))
+        self.source = ScriptedSource(
+            Script.random(seed, rates, failed=0.15, longest=LONGEST), np.random.default_rng(seed)
+        )
         self.session = SamplingSession(
             plan, np.arange(prompts + standby), run_seed=seed, step=0, latency=latency, standby=standby
         )
