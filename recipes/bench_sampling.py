@@ -1,0 +1,253 @@
+"""The sampling phase by scheduler and stopping rule: the CPU vLLM engine and the discrete-event model side by side.
+
+    python recipes/bench_sampling.py [--prompts 64] [--seeds 3] [--model-seeds 20] [--out runs/bench_sampling]
+
+Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
+interleaved, seed by seed, and each policy is compared with the barrier (or, for idle mode, with GRPO n = 4) of the same
+seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine steps
+are what carries over, wall time is reported beside what the latency model predicts for these engine steps.
+
+Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
+same labels; pass-rate bias = unbiased estimate (haldane) minus the true pass rate; 95 % intervals over prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.core.exits import BalancedExit, FixedExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.pass_rate import haldane
+from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.report.curves import markdown_table
+
+LENGTHS = LengthModel(median=12.0, sigma=0.9, wrong_factor=1.3, max_new_tokens=240)  # about 0.1 % reach the limit
+PROMPT_TOKENS = 4
+WARM_STEPS = 2  # steps that teach idle mode's latency model before the measured one
+
+_balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens)
+POLICIES: dict[str, SamplingPlan] = {
+    "barrier waves of 8": replace(_balanced, scheduler="rounds"),
+    "continuous waves of 8": _balanced,
+    "issue order, window 4": replace(_balanced, window=4),
+    "issue order, window 8": replace(_balanced, window=8),
+    "issue order, window 16": replace(_balanced, window=16),
+    "issue order, shortfall 2-16": replace(_balanced, window=2, max_window=16),
+    "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
+    "idle, waves of 4": SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, idle=True),
+}
+BASELINE = {name: "GRPO n=4" if name.startswith(("idle", "GRPO")) else "barrier waves of 8" for name in POLICIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One sampling phase: what it took and what it kept."""
+
+    steps: int
+    decoded: int
+    kept: int
+    wall: float
+    predicted: float
+    zero_signal: float
+    length_bias: np.ndarray
+    rate_bias: np.ndarray
+    idle_label_bias: float
+
+
+class ReplaySource:
+    """The vLLM engine with labels and lengths from a workload: what is drawn is real, what it is worth is given."""
+
+    def __init__(self, engine: Any, workload: Workload) -> None:
+        from nemo_ada.embedded.engine import Sampling
+        from nemo_ada.embedded.engine_source import EngineSource
+
+        prompts = [[2 + p % 50] * PROMPT_TOKENS for p in range(len(workload.pass_rate_P))]
+        self._workload = workload
+        self._labels: dict[int, float] = {}
+        self._inner = EngineSource(
+            engine, prompts, lambda *_: (0.0, None), Sampling(LENGTHS.max_new_tokens), lengths=self._length
+        )
+        self.clock = self._inner.clock
+
+    def _length(self, prompt: int, index: int) -> int:
+        return int(self._workload.draw(np.array([prompt]), np.array([index]))[1][0])
+
+    def submit(self, requests: Requests) -> None:
+        rewards, _ = self._workload.draw(requests.prompt_N, requests.index_N)
+        self._labels.update(zip(requests.row_N.tolist(), rewards.tolist(), strict=True))
+        self._inner.submit(requests)
+
+    def poll(self) -> Outcomes:
+        found = self._inner.poll()
+        return replace(found, reward_N=np.array([self._labels[row] for row in found.row_N.tolist()]))
+
+    def abort(self, row_N: np.ndarray) -> np.ndarray:
+        return self._inner.abort(row_N)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyModel, counters: Any) -> Phase:
+    """Run one sampling phase; `counters` has the engine's steps and decoded tokens."""
+    steps, decoded = _counts(counters)
+    began = time.perf_counter()
+    session = SamplingSession(
+        plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency
+    )
+    pace_before = latency.seconds_per_token(len(workload.pass_rate_P) * 4.0)
+    result = run_sampling(session, source)
+    wall = time.perf_counter() - began
+    after_steps, after_decoded = _counts(counters)
+    mean_load = session.load / max(session.now - session.began, 1e-9)
+    pace = latency.seconds_per_token(mean_load) or pace_before
+    return Phase(
+        steps=after_steps - steps,
+        decoded=after_decoded - decoded,
+        kept=int(result.tokens_N.sum()),
+        wall=wall,
+        predicted=pace * (after_steps - steps),
+        zero_signal=result.stats["zero_signal_groups"],
+        length_bias=_length_bias(result, workload),
+        rate_bias=_rate_bias(plan, result, workload),
+        idle_label_bias=result.stats.get("idle_label_bias", 0.0),
+    )
+
+
+def _counts(counters: Any) -> tuple[int, int]:
+    """(engine steps, tokens decoded) so far, of the model or of the engine."""
+    return counters.steps, counters.decoded if isinstance(counters, DiscreteEventSource) else counters.decoded_tokens
+
+
+_MEAN_LENGTH = [
+    float(LENGTHS.tokens(np.full(400_000, label), np.random.default_rng(0).standard_normal(400_000)).mean())
+    for label in (False, True)
+]
+
+
+def _length_bias(result: SamplingResult, workload: Workload) -> np.ndarray:
+    expected_N = np.where(result.positive_N, _MEAN_LENGTH[1], _MEAN_LENGTH[0])
+    prompts = len(workload.pass_rate_P)
+    size_P = np.maximum(np.bincount(result.prompt_N, minlength=prompts), 1)
+    return np.bincount(result.prompt_N, result.tokens_N - expected_N, prompts) / size_P
+
+
+def _rate_bias(plan: SamplingPlan, result: SamplingResult, workload: Workload) -> np.ndarray:
+    rule = StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses)
+    if plan.idle:  # the phase's end cuts prompts at a time, not at a count: the first wave is the unbiased part
+        return result.first_pos_P / np.maximum(result.first_size_P, 1) - workload.pass_rate_P
+    return haldane(result.pos_P, result.size_P, rule).rate_P - workload.pass_rate_P
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean and 95 % interval."""
+    return f"{values.mean():+.3f} ±{1.96 * values.std(ddof=1) / np.sqrt(len(values)):.3f}"
+
+
+def ratio(ours: Sequence[float], base: Sequence[float]) -> str:
+    """Mean ratio over seeds, with the smallest and the largest."""
+    values = np.array(ours) / np.array(base)
+    return f"{values.mean():.2f} ({values.min():.2f}-{values.max():.2f})"
+
+
+def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
+    """Markdown: one row per policy, ratios against its baseline of the same seed."""
+    rows = []
+    for name, mine in phases.items():
+        base = phases[BASELINE[name]]
+        row = {
+            "policy": name,
+            "against": BASELINE[name],
+            "engine steps": ratio([p.steps for p in mine], [p.steps for p in base]),
+            "tokens decoded": ratio([p.decoded for p in mine], [p.decoded for p in base]),
+            "tokens kept": ratio([p.kept for p in mine], [p.kept for p in base]),
+            "zero-signal groups": f"{np.mean([p.zero_signal for p in mine]):.2f}",
+            "length bias": interval(np.concatenate([p.length_bias for p in mine])),
+            "pass-rate bias": interval(np.concatenate([p.rate_bias for p in mine])),
+        }
+        if wall:
+            row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
+            row["predicted / measured wall"] = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:
+    """All policies in the discrete-event model."""
+    phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
+    for seed in range(seeds):
+        rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
+        for name, plan in POLICIES.items():
+            latency = LatencyModel()
+            for step in range(WARM_STEPS + 1):
+                workload = Workload(rates, LENGTHS, seed=seed, step=step)
+                source = DiscreteEventSource(workload.draw)
+                last = phase(plan, workload, source, latency, source)
+            phases[name].append(last)
+    return phases
+
+
+def run_engine(prompts: int, seeds: int) -> dict[str, list[Phase]]:
+    """All policies on vLLM, interleaved seed by seed."""
+    from safetensors.torch import save_file
+
+    from nemo_ada.embedded.convert import random_weights
+    from nemo_ada.embedded.engine import Engine, EngineConfig
+    from nemo_ada.embedded.shape import ModelShape
+
+    shape = ModelShape(max_position_embeddings=256)
+    phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(shape.hf_config()))
+        save_file(random_weights(shape, 0), Path(folder) / "model.safetensors", {"format": "pt"})
+        engine = Engine(EngineConfig(Path(folder), max_model_len=256, max_num_seqs=1024))
+        latencies = {name: LatencyModel() for name in POLICIES}
+        for seed in range(seeds):
+            rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
+            for name, plan in POLICIES.items():
+                for step in range(WARM_STEPS + 1 if seed == 0 else 1):
+                    workload = Workload(rates, LENGTHS, seed=seed, step=step)
+                    source = ReplaySource(engine, workload)
+                    last = phase(plan, workload, source, latencies[name], engine)
+                    source.close()
+                phases[name].append(last)
+                print(f"seed {seed}: {name}: {last.steps} steps, {last.wall:.2f} s", flush=True)
+        engine.close()
+    return phases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--model-seeds", type=int, default=20)
+    parser.add_argument("--no-engine", action="store_true", help="the discrete-event model alone")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench_sampling"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    model = run_model(arguments.prompts, arguments.model_seeds)
+    text = f"## Discrete-event model, {arguments.model_seeds} seeds\n\n{table(model, wall=False)}\n"
+    if not arguments.no_engine:
+        engine = run_engine(arguments.prompts, arguments.seeds)
+        text += f"\n## vLLM on a CPU, {arguments.seeds} seeds\n\n{table(engine, wall=True)}\n"
+    (arguments.out / "bench_sampling.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Presets against GRPO n = 4 on every axis of cost, over seeds, with paired intervals.
+
+    python recipes/compare_presets.py --setting plentiful|repeated [--seeds 5] [--out runs/presets]
+
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. Each method trains with
+its learning rate from recipes/tune_lr.py. A killed comparison goes on where it was when started again with the same
+--out. Writes presets.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from compare_cpu import ROOT
+
+from nemo_ada.config.load import load_run
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.errors import UserError
+from nemo_ada.report.curves import Run, comparison_rows, markdown_table
+from nemo_ada.report.paired import ALL_AXES, against
+from nemo_ada.rundir import read_lines
+from nemo_ada.tasks.registry import build_task
+
+BASELINE = "grpo n=4"
+N8 = "grpo.num_generations_per_prompt=8"
+METHODS = {
+    BASELINE: ["reinforce_ada.preset=grpo"],
+    "grpo n=8": ["reinforce_ada.preset=grpo", N8],
+    "grpo n=4, refill": ["reinforce_ada.preset=grpo", "reinforce_ada.refill_prompts=32"],
+    "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
+    "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
+    "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
+    "ada_seq_idle": ["reinforce_ada.preset=ada_seq_idle"],
+    "ada_seq_log": ["reinforce_ada.preset=ada_seq_log"],
+    "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
+    "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
+}
+SETTINGS = {
+    "plentiful": ["grpo.num_prompts_per_step=32", "grpo.max_num_steps=80", "grpo.val_period=10"],
+    "repeated": [
+        "task.train_prompts=32",
+        "grpo.num_prompts_per_step=16",
+        "grpo.max_num_steps=200",
+        "grpo.val_period=25",
+    ],
+}
+LEARNING_RATE = 2e-4
+
+
+def finished(config: RunConfig) -> bool:
+    """Whether a run directory holds all its steps and evaluations."""
+    evaluations = read_lines(config.folder / "evaluations.jsonl")
+    return bool(evaluations) and evaluations[-1]["step"] == config.grpo.max_num_steps
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", choices=sorted(SETTINGS), default="plentiful")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
+    parser.add_argument("overrides", nargs="*", help="key=value for every run")
+    arguments = parser.parse_args()
+    out = arguments.out / arguments.setting
+    configs = {
+        (name, seed): load_run(
+            ROOT / "configs" / "cpu" / "mini_sudoku.yaml",
+            [
+                *METHODS[name],
+                *SETTINGS[arguments.setting],
+                f"policy.megatron_cfg.optimizer.lr={LEARNING_RATE}",
+                f"grpo.seed={seed}",
+                "checkpointing.enabled=false",
+                f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",
+                *arguments.overrides,
+            ],
+        )
+        for seed in range(arguments.seeds)
+        for name in arguments.methods
+    }
+    first = next(iter(configs.values()))
+    task = build_task(first.task, Path(first.base.cache_dir))
+    for config in configs.values():
+        check_run(config, task)
+    with Stack(first) as stack:
+        for (name, seed), config in configs.items():
+            if finished(config):
+                continue
+            resumed = config.model_copy(update={"resume": "auto"})
+            outcome = Trainer(resumed, stack, task).run()
+            accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
+            print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
+    runs = {
+        name: [Run.read(configs[name, seed].folder, name) for seed in range(arguments.seeds)]
+        for name in arguments.methods
+    }
+    rows = [
+        {"method": name, **{axis.removeprefix("total/"): str(differences[axis]) for axis in ALL_AXES}}
+        for name, differences in against(runs, BASELINE).items()
+    ]
+    text = (
+        f"# {arguments.setting}: area under held-out accuracy against {BASELINE}, {arguments.seeds} seeds, paired, "
+        f"95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
+        f"{markdown_table([row for mine in zip(*runs.values(), strict=True) for row in comparison_rows(mine)])}\n"
+    )
+    (out / "presets.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
