@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# One task per node, inside the container where there is one: sees the shared directory, starts Ray, and on the first
+# node runs the driver. Called by lib.sh through srun; arguments are the run's overrides.
+#
+# Files in ATTEMPT_DIR:  canary (before us)   ray-address, refused, driver.exit, ended (from the first node)
+#                        dump, end (from the batch script)   stacks-NODE.txt (answer to dump)
+set -euo pipefail
+
+me=${SLURMD_NODENAME:?node.sh is started by srun}
+read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
+head=${nodes[0]}
+dir=${ATTEMPT_DIR:?set by lib.sh}
+children=()
+
+say() { echo "[$(date '+%F %T') $me] $*"; }
+dry() { [[ ${DRY_RUN:-0} == 1 ]]; }
+nap() { sleep "$1" & wait $! || true; }
+put() { echo "$2" >"$dir/$1.tmp.$me" && mv "$dir/$1.tmp.$me" "$dir/$1"; }
+
+refuse() {  # a cause that another attempt would meet again
+  say "error: $*" >&2
+  put refused "$me: $*" 2>/dev/null || true
+  exit 1
+}
+
+ours() {  # ids of Ray's and the driver's processes, also those that left our process tree: they carry the mark
+  grep -lzxF "$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
+}
+
+end_ours() {
+  local pid round
+  for pid in "${children[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+  for round in $(seq 10); do
+    if [[ -z $(ours) ]]; then return; fi
+    if ((round == 5)); then for pid in $(ours); do kill -TERM "$pid" 2>/dev/null || true; done; fi
+    sleep 1
+  done
+  for pid in $(ours); do kill -KILL "$pid" 2>/dev/null || true; done
+}
+
+dump_stacks() {
+  local pid parts dumps=()
+  parts=$(mktemp -d)
+  for pid in $(ours); do
+    {
+      echo "## $pid $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+      timeout 20 py-spy dump --pid "$pid"
+    } >"$parts/$pid" 2>&1 &
+    dumps+=($!)
+  done
+  wait "${dumps[@]}" || true
+  {
+    echo "# $me, $(date '+%F %T')"
+    command -v py-spy >/dev/null || echo "# py-spy is not in the PATH of this node: command lines only"
+    cat "$parts"/* 2>/dev/null || true
+  } >"$dir/stacks.$me"
+  mv "$dir/stacks.$me" "$dir/stacks-$me.txt"
+  rm -rf "$parts"
+}
+
+attend() {  # attend PID: until it ends (its exit code), or the batch script wants the end (143)
+  local dumped=0
+  while kill -0 "$1" 2>/dev/null; do
+    if [[ -e $dir/dump && $dumped == 0 ]]; then dumped=1; dump_stacks; fi
+    if [[ -e $dir/end ]]; then say "asked to end"; return 143; fi
+    if [[ $me != "$head" && -e $dir/ended ]]; then return 0; fi
+    nap 1
+  done
+  wait "$1"
+}
+
+check_shared() {
+  local waited=0
+  until [[ -r $dir/canary ]]; do
+    if ((waited >= SHARED_SECONDS)); then
+      refuse "node $me does not see $dir: RUN_ROOT must be on a file system that all nodes share (and mount in MOUNTS)"
+    fi
+    nap 1
+    waited=$((waited + 1))
+  done
+}
+
+address() {  # this node's address as other nodes reach it
+  local found
+  found=$(getent ahostsv4 "$me" | awk '$1 !~ /^127\./ { print $1; exit }' || true)
+  echo "${found:-$(hostname -I | awk '{ print $1 }')}"
+}
+
+free_port() {  # the first free one of the ten from $1 on
+  local port
+  for port in $(seq "$1" "$(($1 + 9))"); do
+    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then echo "$port"; return; fi
+  done
+  return 1
+}
+
+resources() { printf '{"worker_units": %d, "slurm_managed_ray_cluster": 1, "topo_rank": %d, "slurm_node:%s": 1}' "${GPUS_PER_NODE:-8}" "$1" "$me"; }
+
+start_ray() {
+  local rank=1 name port where waited=0
+  for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
+  local common=(--block --disable-usage-stats "--resources=$(resources "$rank")" --min-worker-port=10002 --max-worker-port=11000)
+  if dry; then
+    if [[ $me == "$head" ]]; then printf '+'; printf ' %q' ray start --head "--port=$RAY_PORT" "${common[@]}"; echo
+    else printf '+'; printf ' %q' ray start "--address=<$head>:$RAY_PORT" "${common[@]}"; echo; fi
+    return
+  fi
+  command -v ray >/dev/null || refuse "there is no ray command on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  if [[ $me == "$head" ]]; then
+    port=$(free_port "$RAY_PORT") || refuse "ports $RAY_PORT to $((RAY_PORT + 9)) are all taken on $me: set RAY_PORT"
+    where=$(address):$port
+    env "$mark" ray start --head "--node-ip-address=${where%:*}" "--port=$port" --include-dashboard=false \
+      "--temp-dir=/tmp/ray-$NEMO_ADA_JOB_ID" "${common[@]}" &
+    children+=($!)
+    put ray-address "$where"
+  else
+    until [[ -r $dir/ray-address ]]; do
+      if ((waited >= RAY_SECONDS)) || [[ -e $dir/end ]]; then say "error: the Ray head on $head gave no address within $RAY_SECONDS s" >&2; exit 1; fi
+      nap 1
+      waited=$((waited + 1))
+    done
+    where=$(cat "$dir/ray-address")
+    until (exec 3<>"/dev/tcp/${where%:*}/${where#*:}") 2>/dev/null; do
+      if ((waited >= RAY_SECONDS)) || [[ -e $dir/end ]]; then say "error: $me cannot reach the Ray head at $where within $RAY_SECONDS s" >&2; exit 1; fi
+      nap 1
+      waited=$((waited + 1))
+    done
+    env "$mark" ray start "--address=$where" "${common[@]}" &
+    children+=($!)
+  fi
+  export RAY_ADDRESS=$where
+  RAY_PID=${children[-1]}
+}
+
+drive() {  # the first node: all nodes in Ray, then the driver
+  local code=0 words
+  read -ra words <<<"$LAUNCH"
+  words+=("$CONFIG" "run_dir=$RUN_DIR" resume=auto "$@")
+  if ((RAY_START)); then
+    local wait_for=("$PYTHON" "$NEMO_ADA_HOME/slurm/wait_for_nodes.py" "$RAY_SECONDS" "${nodes[@]}")
+    if dry; then printf '+'; printf ' %q' "${wait_for[@]}"; echo
+    else "${wait_for[@]}" || { say "error: Ray is not complete, see above" >&2; return 1; }; fi
+  fi
+  if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; return; fi
+  command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  say "driver: ${words[*]}"
+  env "$mark" "${words[@]}" &
+  children+=($!)
+  attend "${children[-1]}" || code=$?
+  say "driver ended with exit code $code"
+  if [[ ! -e $dir/end ]]; then put driver.exit "$code"; fi
+}
+
+leave() {
+  trap - EXIT
+  if [[ $me == "$head" ]]; then : >"$dir/ended"; fi
+  end_ours
+  rm -rf "/tmp/ray-$NEMO_ADA_JOB_ID"
+}
+
+if ! dry; then
+  export NEMO_ADA_JOB_ID=$SLURM_JOB_ID
+  unset "${!SLURM_@}"  # what runs below is no part of SLURM: libraries that look for it must not find it
+  mark=NEMO_ADA_TASK=$NEMO_ADA_JOB_ID@$me
+  trap leave EXIT
+  trap 'exit 143' TERM INT
+  check_shared
+fi
+if [[ -n $NODE_SETUP ]]; then
+  if dry; then echo "+ source $NODE_SETUP"; else
+    # shellcheck source=/dev/null
+    source "$NODE_SETUP"
+  fi
+fi
+cd "$NEMO_ADA_HOME"
+if ((RAY_START)); then start_ray; fi
+if [[ $me == "$head" ]]; then
+  drive "$@"
+elif ! dry; then
+  attend "$RAY_PID" || { nap 10; [[ -e $dir/ended || -e $dir/end ]] || { say "error: Ray ended on $me while the run went on" >&2; exit 1; }; }
+fi

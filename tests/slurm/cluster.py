@@ -1,0 +1,198 @@
+"""A private SLURM cluster on this machine: own munged, slurmctld and one slurmd per emulated node, in one folder.
+
+Nothing outside the folder is touched, and everything that was started is ended by its process id.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
+READY_SECONDS = 30.0
+GPUS = 8
+
+
+def search_path() -> str:
+    """PATH with the folders of daemons, which users often lack."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def why_not() -> str | None:
+    """The reason why no cluster can be started here."""
+    missing = [name for name in BINARIES if shutil.which(name, path=search_path()) is None]
+    if missing:
+        return f"SLURM is not installed (slurm-wlm, munge): no {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "slurmd and munged of this set-up run as root"
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """A running cluster; `env` is what commands need to find it."""
+
+    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+        self.folder, self.nodes = folder, list(nodes)
+        self.env = {"PATH": search_path(), "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)}
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        (self.folder / "munge").mkdir(mode=0o700, parents=True)
+        for name in ("state", *(f"spool-{node}" for node in self.nodes)):
+            (self.folder / name).mkdir()
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        (self.folder / "slurm.conf").write_text(self._conf(), encoding="utf-8")
+        for number in range(GPUS):  # files in place of devices: the scripts' --gpus-per-node=8 is granted
+            (self.folder / f"gpu{number}").touch()
+        gres = f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n"
+        (self.folder / "gres.conf").write_text(gres, encoding="utf-8")
+        munge = self.folder / "munge"
+        self._spawn(
+            "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}/socket",
+            f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
+        )  # fmt: skip
+        self._until(lambda: (munge / "socket").exists(), "munged's socket")
+        self._spawn("slurmctld", "-D")
+        for node in self.nodes:
+            self._spawn("slurmd", "-D", "-N", node)
+        self._until(
+            lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", str(len(self.nodes))], "idle nodes"
+        )
+
+    def _conf(self) -> str:
+        host = socket.gethostname().split(".")[0]
+        control = free_port()
+        lines = [
+            "ClusterName=test", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmctldPort={control}",
+            f"SlurmUser={getpass.getuser()}", f"SlurmdUser={getpass.getuser()}",
+            # cred_expire is also how long a requeued job waits before it may start again (default 120 s)
+            "AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge/socket,cred_expire=5",
+            "CredType=cred/munge", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
+            "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "GresTypes=gpu", "ReturnToService=2",
+            "JobRequeue=1", "KillWait=5", "SchedulerType=sched/backfill", "AccountingStorageType=accounting_storage/none",
+            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0", "InactiveLimit=0", "MessageTimeout=20",
+            f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
+            f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
+            f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
+        ]  # fmt: skip
+        for node in self.nodes:
+            lines.append(
+                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs={os.cpu_count()} Gres=gpu:{GPUS}"
+            )
+        lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP")
+        return "\n".join(lines) + "\n"
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        binary = shutil.which(name, path=search_path())
+        log = (self.folder / f"{name}-{len(self._daemons)}.out").open("wb")
+        self._daemons.append(
+            subprocess.Popen([str(binary), *arguments], env=self.env, stdout=log, stderr=subprocess.STDOUT)
+        )
+        log.close()
+
+    def _until(self, ready, what: str) -> None:  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if ready():
+                    return
+            except subprocess.CalledProcessError:
+                pass  # the controller is not up yet
+            time.sleep(0.2)
+        logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
+        raise TimeoutError(f"no {what} within {READY_SECONDS:.0f} s:\n{logs}")
+
+    def run(self, *command: str, **variables: str) -> str:
+        """Output of a SLURM command."""
+        done = subprocess.run(
+            command, env={**self.env, **variables}, capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return done.stdout
+
+    def submit(self, script: Path, *arguments: str, cwd: Path, options: Sequence[str] = (), **variables: str) -> int:
+        """sbatch; returns the job's id."""
+        output = self.run("sbatch", f"--chdir={cwd}", *options, str(script), *arguments, **variables)
+        return int(re.findall(r"\d+", output)[-1])
+
+    def state(self, job: int) -> str:
+        """RUNNING, PENDING, COMPLETED, FAILED, ... (jobs are remembered for five minutes after their end)."""
+        found = re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", str(job)))
+        return found[1] if found else "UNKNOWN"
+
+    def jobs(self) -> list[int]:
+        """Ids of all jobs that are waiting or running."""
+        return [int(line) for line in self.run("squeue", "-h", "-o", "%i").split()]
+
+    def wait(self, job: int, *states: str, seconds: float) -> str:
+        """The state, when it is one of `states`; TimeoutError after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            state = self.state(job)
+            if state in states:
+                return state
+            time.sleep(0.3)
+        raise TimeoutError(f"job {job} is {state} after {seconds:.0f} s and not {' or '.join(states)}")
+
+    def processes(self) -> list[int]:
+        """Processes of jobs: they carry this cluster's SLURM_CONF or a run's mark, and are no daemon of ours."""
+        marks = (f"SLURM_CONF={self.folder}/".encode(), f"HOME={self.folder}\0".encode())
+        own = {daemon.pid for daemon in self._daemons} | {os.getpid()}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) in own:
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state != "Z" and any(mark in environment for mark in marks):
+                found.append(int(entry.name))
+        return found
+
+    def stop(self) -> None:
+        for job in self.jobs() if self._daemons[1:] else []:
+            self.run("scancel", str(job))
+        deadline = time.monotonic() + 15
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        for process in self.processes():
+            os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def cluster(folder: Path, nodes: Sequence[str] = ("n1",)) -> Iterator[Cluster]:
+    """A cluster for the duration of the block."""
+    running = Cluster(folder, nodes)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()

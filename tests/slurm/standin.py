@@ -1,0 +1,60 @@
+"""A driver that trains nothing: it keeps the run-side contract (nemo_ada/jobcontrol.py) and fails as it is told.
+
+standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [hang_at=STEP]
+A fault happens once per file `faults` entry unless `always=1`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from nemo_ada.files import write_atomically
+from nemo_ada.jobcontrol import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobControl
+
+
+def main(arguments: list[str]) -> int:
+    options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    folder, steps = Path(options["run_dir"]), int(options.get("steps", "5"))
+    seconds = float(options.get("step_seconds", "0.5"))
+    control = JobControl(folder, steps)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    saved = folder / "saved.json"
+    step = json.loads(saved.read_text())["step"] if saved.exists() else 0
+    (folder / "job_end").write_text(os.environ.get("NEMO_ADA_JOB_END", ""))
+    control.status("running", step)
+    while step < steps:
+        control.heartbeat(step)
+        if control.stop_reason() is not None:
+            write_atomically(saved, json.dumps({"step": step}))
+            control.status("stopped", step)
+            return EXIT_STOPPED
+        fault = next((kind for kind in ("fail", "kill", "hang") if options.get(f"{kind}_at") == str(step)), None)
+        first = not (folder / "fault").exists()
+        if fault is not None and (first or options.get("always")):
+            (folder / "fault").touch()
+            if fault == "fail":
+                control.status("failed", step)
+                return EXIT_FAILED
+            if fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        time.sleep(seconds)
+        step += 1
+        control.observe_step(seconds)
+        with (folder / "steps.txt").open("a") as log:
+            log.write(f"{step}\n")
+        if "save_each" in options:
+            write_atomically(saved, json.dumps({"step": step}))
+        control.status("running", step)
+    write_atomically(saved, json.dumps({"step": step}))
+    control.status("done", step)
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

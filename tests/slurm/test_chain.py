@@ -1,0 +1,208 @@
+"""slurm/train_7b_ada.sh on a real SLURM, with a stand-in for the driver that keeps the run's side of the contract.
+
+1. USR1 before the limit: the run saves, the job is requeued, resumes where it was and ends `done`; no step is lost.
+2. A failed run is not repeated, a killed one is; two attempts without a new step end the chain.
+3. A stall is noticed, stacks are written, the job is requeued.
+4. scancel leaves no process.
+5. Ray spans two nodes; a node that does not come is named.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+SCRIPT = ROOT / "slurm" / "train_7b_ada.sh"
+
+pytestmark = pytest.mark.slurm
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A submitted chain of jobs."""
+
+    cluster: Cluster
+    folder: Path
+    job: int
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
+    def log(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("slurm-*.log")))
+
+    def steps(self) -> list[int]:
+        path = self.run_dir / "steps.txt"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def attempts(self) -> int:
+        return len((self.run_dir / "attempts.tsv").read_text().splitlines())
+
+    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} s; the log says:\n{self.log()}"
+            time.sleep(0.2)
+
+    def ends(self, *states: str, seconds: float = 60.0) -> None:
+        try:
+            self.cluster.wait(self.job, *states, seconds=seconds)
+        except TimeoutError as error:
+            pytest.fail(f"{error}\n{self.log()}")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., Run]:
+    """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value")."""
+
+    def submit(
+        cluster: Cluster, *arguments: str, options: tuple[str, ...] = (), driver: str = "standin.py", **settings: str
+    ) -> Run:
+        setup = tmp_path / "setup.sh"
+        setup.write_text(
+            f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}\n{settings.pop('extra', '')}\n"
+        )
+        values = {
+            "CONTAINER": "",
+            "RUN_ROOT": str(tmp_path),
+            "RUN_DIR": str(tmp_path / "run"),
+            "NODE_SETUP": str(setup),
+            "NEMO_RL_HOME": str(tmp_path),
+            "LAUNCH": f"{sys.executable} {HERE / driver}",
+            "PYTHON": sys.executable,
+            "RAY_START": "0",
+            "POLL_SECONDS": "1",
+            "END_SECONDS": "15",
+            **settings,
+        }
+        site = tmp_path / "site.env"
+        site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
+        job = cluster.submit(
+            SCRIPT, *arguments, cwd=tmp_path, options=options, NEMO_ADA_SITE=str(site), NEMO_ADA_HOME=str(ROOT)
+        )
+        return Run(cluster, tmp_path, job)
+
+    return submit
+
+
+def test_usr1_saves_requeues_resumes_and_ends_done(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=12")
+    run.until(lambda: len(run.steps()) >= 2)
+    one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
+    run.ends("COMPLETED")
+    assert run.steps() == list(range(1, 13)), "each step once, in order"
+    assert run.attempts() == 2
+    assert "requeueing job" in run.log()
+    assert "ended: done, step 12 of 12" in run.log()
+
+
+def test_slurm_itself_sends_the_signal_and_the_run_knows_the_job_end(
+    one_node: Cluster, start: Callable[..., Run]
+) -> None:
+    submitted = time.time()
+    run = start(one_node, "steps=400", "step_seconds=0.2", options=("--time=1", "--signal=B:USR1@50"), REQUEUE="none")
+    run.ends("COMPLETED", seconds=70)
+    assert "USR1: the job's end is near" in run.log()
+    assert "ended: stopped" in run.log()
+    end = float((run.run_dir / "job_end").read_text())
+    assert 55 < end - submitted < 75
+    assert 0 < len(run.steps()) < 400
+
+
+def test_a_failed_run_is_not_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "fail_at=2", "step_seconds=0.1")
+    run.ends("FAILED")
+    assert run.attempts() == 1
+    assert "not continuing" in run.log()
+
+
+def test_two_attempts_without_a_new_step_end_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "kill_at=2", "always=1", "save_each=1", "step_seconds=0.1")
+    run.ends("FAILED", seconds=90)
+    assert run.attempts() == 3, "the first reached step 2, the next two nothing new"
+    assert "the last two attempts made no new step beyond 2" in run.log()
+
+
+def test_a_killed_driver_resumes_from_its_last_save(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "kill_at=3", "save_each=1", "step_seconds=0.1")
+    run.ends("COMPLETED")
+    assert run.steps() == [1, 2, 3, 4, 5]
+    assert "attempt 1 ended: interrupted" in run.log()
+
+
+def test_a_stall_is_noticed_dumped_and_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "hang_at=2", "save_each=1", "step_seconds=0.1", STALL_SECONDS="4")
+    run.ends("COMPLETED", seconds=90)
+    assert "watchdog: no heartbeat for" in run.log()
+    stacks = (run.run_dir / "attempts" / f"{run.job}-0" / "stacks-n1.txt").read_text()
+    assert "standin.py" in stacks
+    assert run.steps() == [1, 2, 3, 4, 5]
+
+
+def test_a_follow_up_job_where_users_may_not_requeue(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=8", "step_seconds=0.3", REQUEUE="resubmit")
+    run.until(lambda: len(run.steps()) >= 2)
+    one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
+    run.ends("COMPLETED")
+    run.until(lambda: "ended: done" in run.log(), seconds=40)
+    assert run.steps() == list(range(1, 9))
+    jobs = {line.split("\t")[1] for line in (run.run_dir / "attempts.tsv").read_text().splitlines()}
+    assert jobs == {str(run.job), str(run.job + 1)}
+
+
+def test_a_stop_file_of_the_user_ends_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=100", "step_seconds=0.2")
+    run.until(lambda: len(run.steps()) >= 2)
+    (run.run_dir / "STOP").write_text("enough\n")
+    run.ends("COMPLETED")
+    assert run.attempts() == 1
+    assert "a stop file that was not ours" in run.log()
+
+
+def test_scancel_leaves_no_process(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=1000", "step_seconds=0.2")
+    run.until(lambda: len(run.steps()) >= 2)
+    assert one_node.processes(), "the search for processes finds them while the job runs"
+    one_node.run("scancel", str(run.job))
+    run.ends("CANCELLED")
+    run.until(lambda: not one_node.processes(), seconds=20)
+
+
+def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> None:
+    pytest.importorskip("ray")
+    run = start(two_nodes, driver="ray_count.py", options=("--nodes=2",), RAY_START="1", RAY_SECONDS="90")
+    run.ends("COMPLETED", seconds=120)
+    assert (run.run_dir / "nodes.txt").read_text().split() == ["n1", "n2"]
+    run.until(lambda: not two_nodes.processes(), seconds=20)
+
+
+def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "ray").write_text("#!/bin/sh\nexec sleep 600\n")
+    (late / "ray").chmod(0o755)
+    absent = f"if [[ $me == n2 ]]; then export PATH={late}:$PATH; fi"
+    run = start(
+        two_nodes,
+        driver="ray_count.py",
+        options=("--nodes=2",),
+        RAY_START="1",
+        RAY_SECONDS="20",
+        REQUEUE="none",
+        extra=absent,
+    )
+    run.until(lambda: "ended: interrupted" in run.log(), seconds=120)
+    head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
+    assert re.search(r"Ray runs on 1 of 2 nodes; missing: n2\.", head)
+    run.until(lambda: not two_nodes.processes(), seconds=20)
