@@ -124,7 +124,8 @@ class LengthModel:
     def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
         """Lengths of responses from their labels and standard normal numbers."""
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
-        return np.clip(np.rint(scale_N * np.exp(self.sigma * normal_N)), 1, self.max_new_tokens).astype(np.int64)
+        tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
+        return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ def distinct(value_N: IntArray) -> IntArray:
     if len(value_N) < 2:
         return value_N
     value_N = np.sort(value_N)
-    return value_N[np.concatenate(([True], value_N[1:] != value_N[:-1]))]
+    first: BoolArray = np.concatenate(([True], value_N[1:] != value_N[:-1]))
+    return np.asarray(value_N[first], np.int64)
 
 
 class StepState:

@@ -160,7 +160,7 @@ def test_greedy_policy_serves_first_who_is_most_likely_to_finish():
 
 
 def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
-    """Lengths are 10 tokens of a second each for a wave of 4: waves start at 0, 10, 20; the one at 30 would end at 40."""
+    """A wave takes 10 tokens of one second each: waves start at 0, 10 and 20; the one at 30 would end at 40."""
     latency = LatencyModel()
     latency.observe(np.full(50, 10), np.full(50, 10), np.full(50, 10.0), np.full(50, 4.0))
     plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, LONGEST, caps=Caps(max_seconds=39.0))

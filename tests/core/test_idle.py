@@ -148,5 +148,5 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
     truth, error = total[0] / total[1] - total[2] / total[3], jackknife.std() * np.sqrt(len(sums))
     print(f"truth {truth:+.4f} +- {error:.4f}, reported {np.mean(reported):+.4f}")
     assert sign * truth > 3 * error  # there is a bias to be reported
-    # extra waves go to prompts with one-sided pass rates, so the estimate errs on the large side, never on the small one
+    # extra waves go to prompts with one-sided pass rates, so the estimate errs on the large side
     assert abs(truth) - 3 * error < sign * np.mean(reported) < 3 * abs(truth) + 3 * error

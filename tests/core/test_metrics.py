@@ -1,0 +1,122 @@
+"""The step's metrics against a recount from the source's own log and the raw pools, in plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core import metrics
+from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.ledger import Caps
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.core.source import Outcomes
+from nemo_ada.errors import InvariantError
+from tests.core.scripted import Script, collect, met, pools
+
+RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
+
+
+@given(
+    RATES,
+    st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 3)]),
+    st.sampled_from([None, 2]),
+    st.one_of(st.none(), st.integers(0, 30)),
+    st.integers(0, 2),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=100, deadline=None)
+def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
+    group = 4
+    first = 3 if window is None else window
+    caps = Caps() if spare is None else Caps(max_samples=len(rates) * first + spare)
+    plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, caps=caps, max_failed_share=1.0)
+    script = Script.random(seed, [*rates, *[0.3] * standby], failed=0.1)
+    result, source = collect(plan, script, order=seed, standby=standby)
+    stats = result.stats
+
+    all_pools = pools(result)
+    labels = [[reward > 0.7 for _, reward, _ in pool] for pool in all_pools]
+    drawn = sorted({prompt for prompt, _ in source.issued.values()})
+    drawn = [p for p in drawn if p < len(rates) or labels[p]]
+    waves = dict.fromkeys(drawn, 0)
+    for _, requests in source.submitted:
+        for prompt, wave in zip(requests.prompt_N.tolist(), requests.wave_N.tolist(), strict=True):
+            if prompt in waves:
+                waves[prompt] = max(waves[prompt], wave + 1)
+
+    kept_rows = [response for pool in all_pools for response in pool]
+    resolved = [p for p in drawn if met(rule, sum(labels[p]), len(labels[p]) - sum(labels[p]))]
+    lost = [p for p in drawn if p not in resolved]
+    k_pos, k_neg = rule.k_pos, getattr(rule, "k_neg", 0)
+    failed = [row for row in source.finished if script.label(*source.issued[row]) is None]
+    sizes = [len(labels[p]) for p in drawn]
+    one_sided = [p for p in drawn if len(set(labels[p])) < 2]
+    if_grpo = [p for p in drawn if len(set(labels[p][:group])) < 2]
+    filled = [p for p in drawn if labels[p]]
+    expected = {
+        "samples_drawn": len(source.issued),
+        "samples_in_pools": len(kept_rows),
+        "samples_failed": len(failed),
+        "samples_dropped": len(source.issued) - len(kept_rows) - len(failed),
+        "tokens_drawn": source.tokens,
+        "tokens_in_pools": sum(tokens for _, _, tokens in kept_rows),
+        "waves_mean": np.mean(list(waves.values())),
+        "waves_max": max(waves.values()),
+        "prompts_drawn": len(drawn),
+        "prompts_resolved": len(resolved),
+        "prompts_unresolved": len(lost),
+        "missing_positive": sum(sum(labels[p]) < k_pos for p in lost),
+        "missing_negative": sum(len(labels[p]) - sum(labels[p]) < k_neg for p in lost),
+        "prompts_cut": sum(bool(result.cut_P[p]) for p in lost),
+        "zero_signal_groups": len(one_sided) / len(drawn),
+        "zero_signal_groups_if_grpo": len(if_grpo) / len(drawn),
+        "pool_size_mean": np.mean(sizes),
+        "pool_size_p95": np.percentile(sizes, 95),
+        "pool_size_max": max(sizes),
+        "pass_rate": np.mean([np.mean(labels[p]) for p in filled]) if filled else 0.0,
+        "pool_reward": np.mean([np.mean([r for _, r, _ in all_pools[p]]) for p in filled]) if filled else 0.0,
+        "response_length_pools": np.mean([tokens for _, _, tokens in kept_rows]) if kept_rows else 0.0,
+        "groups_refilled": len([p for p in drawn if p >= len(rates)]),
+        "sampling_seconds": source.now,
+    }
+    for name, value in expected.items():
+        assert stats[name] == pytest.approx(value), name
+    if window is None and spare is None:
+        done = [p for p in drawn if met(rule, sum(labels[p][:3]), len(labels[p][:3]) - sum(labels[p][:3]))]
+        given_up = [p for p in drawn if len(labels[p]) < 3]
+        assert len(done) - len(given_up) <= stats["resolved_in_first_wave"] <= len(done)
+    assert (spare is None) == ("budget_used_samples" not in stats)
+    assert result.resolved_P.nonzero()[0].tolist() == resolved
+    assert 0.0 <= stats["engine_utilisation"] <= 1.0
+    metrics.named(stats)  # each one is in the table
+
+
+def test_engine_utilisation_is_mean_over_peak():
+    session = SamplingSession(SamplingPlan(FixedExit(2), (2,), 2, 2, 40), np.arange(1), run_seed=0, step=0)
+    session.next_requests(10.0)
+    for row, now in ((0, 11.0), (1, 14.0)):  # two responses for 1 s, one for 3 s: mean 5/4 of peak 2
+        session.record(Outcomes(np.array([row]), np.ones(1), np.ones(1, np.int64)), now)
+    assert session.result().stats["engine_utilisation"] == pytest.approx(5 / 8)
+
+
+def test_names_get_the_prefix():
+    assert metrics.named({"pass_rate": 1}) == {"ada/pass_rate": 1.0}
+
+
+def test_a_metric_outside_the_table_cannot_be_emitted():
+    with pytest.raises(InvariantError, match="made_up"):
+        metrics.named({"pass_rate": 0.5, "made_up": 1.0})
+
+
+def test_every_metric_of_the_specification_is_in_the_table():
+    """algorithm.md section 7, in its own words where they are names."""
+    for name in (
+        "samples_drawn tokens_drawn waves_max waves_mean prompts_resolved prompts_unresolved missing_positive "
+        "missing_negative resolved_in_first_wave zero_signal_groups zero_signal_groups_if_grpo pool_size_mean "
+        "pool_size_p95 pool_size_max pass_rate batch_reward weight_mean weight_max budget_used_samples "
+        "budget_used_tokens budget_used_seconds budget_bound sampling_seconds engine_utilisation seconds_overshoot"
+    ).split():
+        assert name in metrics.TABLE
