@@ -86,8 +86,10 @@ def weights(run_dir, step):
     return load_file(folder / "learner" / "model.safetensors")
 
 
-def test_stopping_and_resuming_changes_nothing(make, stack, task):
-    whole, parts = make("whole"), make("parts")
+@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_ema", "ada_est_value"])
+def test_stopping_and_resuming_changes_nothing(make, stack, task, preset):
+    chosen = f"reinforce_ada.preset={preset}"
+    whole, parts = make(f"whole-{preset}", chosen), make(f"parts-{preset}", chosen)
     assert Trainer(whole, stack, task).run().exit_code == EXIT_DONE
 
     def stop_after_three(record):
@@ -108,6 +110,23 @@ def test_stopping_and_resuming_changes_nothing(make, stack, task):
     assert untimed(parts.folder / "evaluations.jsonl") == untimed(whole.folder / "evaluations.jsonl")
     first, second = weights(whole.folder, 4), weights(parts.folder, 4)
     assert all((first[name] == second[name]).all() for name in first)
+    assert saved_sampler(whole)["estimator"] == saved_sampler(parts)["estimator"]
+
+
+def saved_sampler(config, step=4):
+    state = json.loads((config.folder / "checkpoints" / f"step_{step:06d}" / "state.json").read_text())
+    return state["sampler"]
+
+
+def test_a_resumed_run_knows_what_its_sampler_had_learned(make, stack, task):
+    config = make("idle-state", "reinforce_ada.preset=ada_seq_idle", "grpo.max_num_steps=3")
+    Trainer(config, stack, task).run()
+    saved = saved_sampler(config, 3)
+    assert saved["latency"]["lengths"]
+    resumed = Trainer(config.model_copy(update={"resume": "auto"}), stack, task)
+    resumed.run()
+    restored = stack.call("sampler_state")
+    assert restored["latency"] == saved["latency"]
 
 
 def test_a_step_dropped_while_it_samples_is_made_again(make, stack, task):
