@@ -1,4 +1,5 @@
-"""Advantages of a step's training rows (algorithm.md section 4). N pool responses, P prompts, R training rows.
+"""Advantages of a step's training rows (algorithm.md section 4). N pool responses, P prompts, R training rows,
+S = 2 P sides (the incorrect and the correct responses of each prompt).
 
 What a group of rows does to the policy. Labels decide when a pool ends and, with chance, which rows are kept; so given
 the labels, a kept correct row is a fresh draw from the correct responses, E[grad log pi | correct] = grad p / p, and an

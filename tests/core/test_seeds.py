@@ -26,7 +26,8 @@ def test_responses_of_one_prompt_never_share_a_seed_and_seeds_fit_31_bits() -> N
     uid_N, index_N = np.repeat(np.arange(2000) - 1000, 128), np.tile(np.arange(128), 2000)
     seeds = response_seed(3, 17, uid_N, index_N)
     assert seeds.dtype == np.int64
-    assert seeds.min() >= 0 and seeds.max() < 2**31
+    assert seeds.min() >= 0
+    assert seeds.max() < 2**31
     assert all(len(np.unique(group)) == 128 for group in seeds.reshape(2000, 128))
 
 

@@ -52,7 +52,8 @@ def test_an_empty_pool_is_an_error_for_one_and_a_filler_for_a_step() -> None:
         select_rows(np.zeros(0, bool), 4, np.random.default_rng(0))
     empty = np.zeros(0, np.int64)
     nothing = select_step(empty, empty, empty.astype(bool), np.arange(2), 3, run_seed=0, step=0)
-    assert nothing.row_PR.tolist() == [[-1] * 3] * 2 and not nothing.weight_PR.any()
+    assert nothing.row_PR.tolist() == [[-1] * 3] * 2
+    assert not nothing.weight_PR.any()
     one = np.array([1])
     some = select_step(one, one * 0, one > 0, np.arange(2), 3, run_seed=0, step=0)
     assert some.row_PR.tolist() == [[-1] * 3, [0] * 3]
@@ -113,7 +114,8 @@ def test_steps_and_runs_select_differently() -> None:
         select_step(prompt_N, index_N, labels, np.arange(50), 4, run_seed=run, step=step).row_PR
         for run, step in ((0, 0), (0, 1), (1, 0))
     )
-    assert (first != second).any() and (first != third).any()
+    assert (first != second).any()
+    assert (first != third).any()
 
 
 def test_a_step_of_4096_prompts_with_128_responses_is_selected_within_the_session_budget() -> None:
