@@ -107,7 +107,7 @@ def collect(session: SamplingSession) -> SamplingResult:
         "tokens_overshoot": session.ledger.tokens_overshoot,
         "seconds_overshoot": max(0.0, duration - caps.max_seconds) if caps.max_seconds is not None else 0.0,
         "sampling_seconds": duration,
-        "engine_utilisation": session.load / (session.peak * duration) if duration > 0 else 0.0,
+        "engine_utilisation": session.load / (session.peak * duration) if session.peak and duration > 0 else 0.0,
     }
     if caps.max_samples is not None:
         stats["budget_used_samples"] = session.ledger.samples / caps.max_samples
