@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from nemo_ada.cli_simulate import simulate
 from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
@@ -47,6 +48,9 @@ def train(config: ConfigPath, overrides: Overrides = None) -> None:
     with observer(checked) as watching:
         outcome = run(checked, watching)
     raise typer.Exit(outcome.exit_code)
+
+
+app.command(name="simulate")(simulate)
 
 
 def guarded(command: Callable[[], object]) -> int:

@@ -43,6 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "embedded": SHARED,
     "nemo": SHARED,
     "progress": SHARED,
+    "cli_simulate": SHARED | {"simulate"},
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -1,0 +1,145 @@
+"""`nemo-ada simulate`: choose exit, wave and cap before spending a GPU hour.
+
+With `--pass-rate` the exact cost of one prompt; otherwise a Monte-Carlo of whole steps over a distribution of pass
+rates, for all presets side by side or for the rule given by --exit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from nemo_ada import simulate as simulation
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
+from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core import exact, seeds
+from nemo_ada.core.allocation import allocate
+from nemo_ada.core.des import LengthModel
+from nemo_ada.core.ledger import Caps
+from nemo_ada.core.paths import StopRule
+from nemo_ada.errors import UserError
+
+TABLE_WIDTH = 160  # where the output is no terminal
+
+
+def simulate(
+    pass_rate: Annotated[float | None, typer.Option(help="exact cost of one prompt with this pass rate")] = None,
+    exit_kind: Annotated[str | None, typer.Option("--exit", help="positive, balanced or fixed")] = None,
+    k_pos: Annotated[int | None, typer.Option(help="correct responses wanted")] = None,
+    k_neg: Annotated[int | None, typer.Option(help="incorrect responses wanted")] = None,
+    wave: Annotated[str, typer.Option(help="wave size, or a plan such as 8,4,4")] = "8",
+    cap: Annotated[int, typer.Option(help="N_max, responses per prompt")] = 32,
+    group: Annotated[int, typer.Option(help="n, rows kept per prompt")] = 4,
+    window: Annotated[int | None, typer.Option(help="issue_order stopping with this window")] = None,
+    preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all)")] = None,
+    beta: Annotated[str, typer.Option(help="pass rates from Beta(a,b)")] = "0.6,1.5",
+    pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
+    prompts: Annotated[int, typer.Option(help="prompts per step")] = 64,
+    median_tokens: Annotated[float, typer.Option(help="median response length")] = 20.0,
+    sigma: Annotated[float, typer.Option(help="spread of log lengths (0.9: heavy tail)")] = 0.9,
+    wrong_factor: Annotated[float, typer.Option(help="wrong responses are this much longer")] = 1.3,
+    max_new_tokens: Annotated[int, typer.Option(help="longest response")] = 400,
+    max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="budget: tokens per step")] = None,
+    slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
+    seed_count: Annotated[int, typer.Option("--seeds", help="simulated trainings")] = 10,
+    plot: Annotated[Path | None, typer.Option(help="write a figure here")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Expected responses, tokens, engine steps and zero-signal share of sampling settings."""
+    own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window)
+    if pass_rate is not None:
+        _print_exact(own or ada_settings({"preset": "ada_seq_balance"}), group, pass_rate, as_json)
+        return
+    caps = Caps(max_samples, max_tokens)
+    names = preset or list(presets())
+    chosen = {"--exit": own} if own is not None else {name: ada_settings({"preset": name}) for name in names}
+    rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
+    setting = simulation.Setting(
+        rates=rates,
+        prompts=prompts,
+        lengths=LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens),
+        seeds=seed_count,
+        slots=slots,
+    )
+    variants = [_variant(name, settings, group, max_new_tokens, caps) for name, settings in chosen.items()]
+    rows = simulation.simulate(variants, setting)
+    if plot is not None:
+        simulation.plot(rows, plot)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows]))
+    else:
+        console = Console()
+        wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+        wide.print(simulation.render_table(rows))
+
+
+def _own_settings(
+    kind: str, k_pos: int | None, k_neg: int | None, wave: str, cap: int, window: int | None
+) -> AdaSettings:
+    rule: dict[str, Any] = {"kind": kind}
+    if kind in ("positive", "balanced") and k_pos is not None:
+        rule["k_pos"] = k_pos
+    if kind == "balanced" and k_neg is not None:
+        rule["k_neg"] = k_neg
+    try:
+        sizes = [int(size) for size in wave.split(",")]
+    except ValueError:
+        raise UserError(f"--wave={wave}: give a size, or sizes separated by commas such as 8,4,4") from None
+    sampling: dict[str, Any] = {"kind": "sequential", "exit": rule, "wave_size": sizes, "max_responses": cap}
+    if window is not None:
+        sampling["stopping"] = {"kind": "issue_order", "window": window}
+    return ada_settings({"sampling": sampling})
+
+
+def _print_exact(settings: AdaSettings, group: int, pass_rate: float, as_json: bool) -> None:
+    if not 0.0 <= pass_rate <= 1.0:
+        raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
+    plan = settings.plan(group, 1)
+    waves = plan.wave_sizes if plan.window is None else (1,)
+    found = exact.summary(StopRule(plan.exit, waves, plan.max_responses), pass_rate)
+    grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
+    values = asdict(found) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    for name, value in values.items():
+        if name != "size_distribution":
+            typer.echo(f"{name:20} {value:.4f}")
+
+
+def _variant(name: str, settings: AdaSettings, group: int, max_new_tokens: int, caps: Caps) -> simulation.Variant:
+    sampling = settings.sampling
+    size = max(group, 2 * sampling.min_responses) if isinstance(sampling, EstimationSampling) else group
+    plan = replace(settings.plan(size, max_new_tokens), caps=caps, expected_tokens=1)
+    return simulation.Variant(f"{name} (n={size})", plan, _allocation(sampling, size))
+
+
+def _allocation(sampling: Any, size: int) -> Callable[[np.ndarray], np.ndarray] | None:
+    if not isinstance(sampling, EstimationSampling):
+        return None
+    share = sampling.allocation.share()
+
+    def shared(rate_P: np.ndarray) -> np.ndarray:
+        tie_P = seeds.uniform(0, 0, np.arange(len(rate_P)), 0, stream=seeds.Stream.ALLOCATION)
+        weight_P = share.weight(np.minimum(rate_P + sampling.epsilon, 1.0))
+        return allocate(weight_P, size * len(rate_P), sampling.min_responses, sampling.max_responses, tie_P)
+
+    return shared
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        a, b = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--beta={text}: give two numbers separated by a comma, such as 0.6,1.5") from None
+    if not (a > 0 and b > 0):
+        raise UserError(f"--beta={text}: both numbers must be positive")
+    return a, b
