@@ -1,9 +1,9 @@
 """The discrete-event engine, and what the issue promises of the session on it.
 
-1. One token per running request and step, FIFO queue, honest counts. 2. Responses do not depend on who draws them when.
-3. Continuous waves give the barrier's pools in fewer steps. 4. issue_order: at least 2.0x fewer engine steps than barrier
-waves with at most 1.25x the tokens, no length bias. 5. idle: at most 1.05x GRPO's engine steps, at least 30 % fewer
-groups without signal. Workload of 3 to 5: 64 prompts, pass rates Beta(0.6, 1.5), log-normal lengths (sigma 0.9, wrong
+1. One token per running request and step, FIFO queue, honest counts. 2. Responses do not depend on who draws them.
+3. Continuous waves give the barrier's pools in fewer steps. 4. issue_order: at least 2.0x fewer engine steps than
+barrier waves with at most 1.25x the tokens, no length bias. 5. idle: at most 1.05x GRPO's engine steps, at least 30 %
+fewer groups without signal. Workload of 3 to 5: 64 prompts, pass rates Beta(0.6, 1.5), log-normal lengths (sigma 0.9, wrong
 answers 1.3x longer), balanced(2,2), at most 32 responses, ten seeds.
 """
 
@@ -155,7 +155,9 @@ def test_continuous_waves_collect_the_barriers_pools_in_fewer_steps(slots):
     for seed in SEEDS:
         found = []
         for plan in (BARRIER, CONTINUOUS):
-            source = DiscreteEventSource(Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw, slots=slots)
+            source = DiscreteEventSource(
+                Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw, slots=slots
+            )
             session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=0)
             found.append((run_sampling(session, source), source))
         (barrier, slow), (continuous, fast) = found
@@ -190,7 +192,7 @@ def test_issue_order_has_no_length_bias():
     kept: dict[str, list[np.ndarray]] = {"barrier": [], "ours": [], "first to finish": []}
     for seed in SEEDS:
         for name, one in (("barrier", BARRIER), ("ours", plan)):
-            result, source = one_step(one, seed)
+            result, _ = one_step(one, seed)
             kept[name].append(np.stack([result.tokens_N, result.positive_N]))
         kept["first to finish"].append(_first_to_finish(seed))
     for label in (0, 1):

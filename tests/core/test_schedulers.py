@@ -19,7 +19,9 @@ def parts(plan: SamplingPlan, script: Script) -> tuple[SamplingSession, Scripted
 
 
 def test_a_barrier_submits_only_to_an_empty_engine():
-    session, source = parts(SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40, scheduler="rounds"), Script.random(0, [0.1] * 6))
+    session, source = parts(
+        SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40, scheduler="rounds"), Script.random(0, [0.1] * 6)
+    )
     before = []
     source.watch = lambda: before.append(len(source.running) - len(source.submitted[-1][1]))
     run_sampling(session, source)
