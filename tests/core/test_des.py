@@ -3,8 +3,8 @@
 1. One token per running request and step, FIFO queue, honest counts. 2. Responses do not depend on who draws them.
 3. Continuous waves give the barrier's pools in fewer steps. 4. issue_order: at least 2.0x fewer engine steps than
 barrier waves with at most 1.25x the tokens, no length bias. 5. idle: at most 1.05x GRPO's engine steps, at least 30 %
-fewer groups without signal. Workload of 3 to 5: 64 prompts, pass rates Beta(0.6, 1.5), log-normal lengths (sigma 0.9, wrong
-answers 1.3x longer), balanced(2,2), at most 32 responses, ten seeds.
+fewer groups without signal. Workload of 3 to 5: 64 prompts, pass rates Beta(0.6, 1.5), log-normal lengths (sigma 0.9,
+wrong answers 1.3x longer), balanced(2,2), at most 32 responses, ten seeds.
 """
 
 from __future__ import annotations
