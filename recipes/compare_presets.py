@@ -31,6 +31,12 @@ METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
     "grpo n=4, refill": ["reinforce_ada.preset=grpo", "reinforce_ada.refill_prompts=32"],
+    "grpo n=4, shrunk baseline": [
+        "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: ema, adaptive_prior: true}}"
+    ],
+    "grpo n=4, value baseline": [
+        "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: value, strength: 4}}"
+    ],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],

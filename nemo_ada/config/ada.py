@@ -120,6 +120,8 @@ class EmaEstimator(Section):
     """a of the Beta prior, in responses."""
     prior_negative: PositiveFloat = 1.0
     """b of the Beta prior, in responses."""
+    adaptive_prior: bool = False
+    """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
 
 
 class ValueEstimator(Section):
@@ -218,8 +220,10 @@ class AdvantageSettings(Section):
     """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
     normalize: Literal["none", "std"] = "none"
     """Division by the pool's standard deviation."""
+    baseline: Literal["pool", "shrunk"] = "pool"
+    """`pool`: the pool's mean; `shrunk`: the posterior mean from the other responses and the estimator's prior."""
     leave_one_out: bool = False
-    """Baseline without the row's own reward."""
+    """Baseline without the row's own reward (`shrunk` always is)."""
     pass_rate: PassRateKind = "pool"
     """Estimate of p behind the weight."""
     min_pass_rate: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
@@ -284,9 +288,9 @@ class AdaSettings(Section):
                     "set reinforce_ada.estimator.kind=ema"
                 )
             estimator = ValueRegressor(features, self.estimator.learning_rate, strength=self.estimator.strength)
-        elif estimated or advantage.pass_rate == "shrunk" or self.budget.policy == "greedy":
+        elif estimated or "shrunk" in (advantage.pass_rate, advantage.baseline) or self.budget.policy == "greedy":
             own = self.estimator
-            estimator = EmaBeta(own.decay, own.prior_positive, own.prior_negative)
+            estimator = EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
         share = sampling.allocation.share() if isinstance(sampling, EstimationSampling) else None
         rows = RowSettings(
             group=group,
@@ -297,6 +301,7 @@ class AdaSettings(Section):
             share=share if advantage.weighting == "reference" else None,
             normalize=advantage.normalize,
             leave_one_out=advantage.leave_one_out,
+            shrunk_baseline=advantage.baseline == "shrunk",
             pass_rate=advantage.pass_rate,
             min_pass_rate=advantage.min_pass_rate,
             max_weight=advantage.max_weight,
@@ -397,6 +402,11 @@ class AdaSettings(Section):
                     f"{here}.pass_rate=haldane corrects for pools that stop by their labels; the estimation variant's "
                     "do not: use pool or shrunk"
                 )
+        if advantage.baseline == "shrunk" and (advantage.weighting == "objective" or advantage.normalize != "none"):
+            raise UserError(
+                f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none; objective "
+                "weighting has its own baseline"
+            )
         if advantage.weighting == "objective":
             if advantage.normalize != "none":
                 raise UserError(

@@ -13,6 +13,11 @@ and n-h incorrect rows has c+ = h (1-b) w, c- = (n-h) b w; with h = n/2 and b = 
 [(1-p)^2 + p^2] / (2 p (1-p)), the weight of section 4 that nobody declared. On all rows of a pool of fixed size N
 (GRPO, Est), (*) is (N-1) grad p w: the row's own reward in b costs one response; `leave_one_out` gives N grad p w.
 
+`baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b), the posterior mean of p from
+the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i, so on all rows of a pool of fixed size
+(*) is N grad p w, exactly, and its error is the posterior variance, below the p (1-p) / (N-1) of the others' mean. A
+group with equal labels keeps a gradient: its labels against the prior.
+
 `weighting: objective`: rows carry the inverse of the design. With q an estimate of p and v one of p (1-p), correct rows
 share the mass n' q and incorrect rows n' (1-q), n' = R/P rows per prompt. With the baseline b = q (0/1 rewards) both
 sides have c = n' q (1-q) w; with `leave_one_out` c = n' v w. (*) is n' grad p w E[v] / (p (1-p)):
@@ -64,18 +69,24 @@ def advantages(
     weighting: Weighting = "reference",
     normalize: Normalize = "none",
     leave_one_out: bool = False,
+    prior_P: tuple[FloatArray, FloatArray] | None = None,
 ) -> FloatArray:
     """Advantage of every training row, in the shape of `row`.
 
     reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
     `selection.select_step` or [R] (Est: all of them); row_weight: 0.0 marks a filler, which gets advantage 0.
-    weight_P: w_grad of each prompt (`objectives.gradient_weight`). rates: needed for objective weighting.
+    weight_P: w_grad of each prompt (`objectives.gradient_weight`). rates: needed for objective weighting. prior_P:
+    (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
     """
     active_R = (row_weight > 0.0).ravel()
     row_R = np.where(active_R, row.ravel(), 0)
     if not active_R.any():
         return np.zeros(row.shape)
-    if weighting == "reference":
+    if prior_P is not None:
+        if weighting != "reference" or normalize != "none":
+            raise InvariantError("a shrunk baseline goes with reference weighting and without std normalisation")
+        advantage_R = _against_posterior(reward_N, prompt_N, row_R, prior_P)
+    elif weighting == "reference":
         advantage_R = _reference(reward_N, prompt_N, row_R, len(weight_P), normalize, leave_one_out)
     elif rates is None or normalize != "none":
         raise InvariantError("objective weighting needs pass rates and goes without std normalisation")
@@ -97,6 +108,18 @@ def _reference(
         variance_P = np.bincount(prompt_N, (reward_N - mean_P[prompt_N]) ** 2, prompts) / total_P
         advantage_R = advantage_R / (np.sqrt(variance_P)[prompt_R] + STD_EPSILON)
     return np.asarray(advantage_R)
+
+
+def _against_posterior(
+    reward_N: FloatArray, prompt_N: IntArray, row_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
+) -> FloatArray:
+    a_P, b_P = prior_P
+    prompt_R, reward_R = prompt_N[row_R], reward_N[row_R]
+    sum_P = np.bincount(prompt_N, reward_N, len(a_P))
+    total_P = np.bincount(prompt_N, minlength=len(a_P))
+    others_R = sum_P[prompt_R] - reward_R
+    mass_R = total_P[prompt_R] - 1 + a_P[prompt_R] + b_P[prompt_R]
+    return np.asarray(reward_R - (others_R + a_P[prompt_R]) / mass_R)
 
 
 def _objective(

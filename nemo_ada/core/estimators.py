@@ -47,14 +47,19 @@ class EmaBeta:
     """N_tot <- decay N_tot + n, N_pos <- decay N_pos + k, prediction (N_pos + a) / (N_tot + a + b): never 0 or 1.
 
     decay in (0, 1) forgets what an older policy did. A prompt that occurs twice in one step decays once.
+    adaptive_prior: (a, b) keep their sum, and their ratio follows the pass rate of all prompts of recent steps (decayed
+    counts), which is what is known of a prompt that was never drawn.
     """
 
     decay: float = 0.9
     a: float = 1.0
     b: float = 1.0
+    adaptive_prior: bool = False
     _slot: dict[str, int] = field(default_factory=dict)
     _pos: FloatArray = field(default_factory=lambda: np.zeros(0))
     _total: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _all_pos: float = 0.0
+    _all_total: float = 0.0
 
     def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
         a_P, b_P = self.beta(prompt_ids)
@@ -66,7 +71,15 @@ class EmaBeta:
         known_P = slot_P >= 0
         pos_P[known_P] = self._pos[slot_P[known_P]]
         total_P[known_P] = self._total[slot_P[known_P]]
-        return pos_P + self.a, total_P - pos_P + self.b
+        prior_pos, prior_neg = self._prior()
+        return pos_P + prior_pos, total_P - pos_P + prior_neg
+
+    def _prior(self) -> tuple[float, float]:
+        if not self.adaptive_prior:
+            return self.a, self.b
+        mass = self.a + self.b
+        mean = (self._all_pos + self.a) / (self._all_total + mass)
+        return mass * mean, mass * (1.0 - mean)
 
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
@@ -77,18 +90,22 @@ class EmaBeta:
         new = len(self._slot) - len(self._pos)
         self._pos = np.concatenate([self._pos, np.zeros(new)])
         self._total = np.concatenate([self._total, np.zeros(new)])
+        self._all_pos = self.decay * self._all_pos + float(np.sum(pos_P))
+        self._all_total = self.decay * self._all_total + float(np.sum(total_P))
         touched = np.unique(slot_P)
         for kept, drawn_counts_P in ((self._pos, pos_P), (self._total, total_P)):
             kept[touched] *= self.decay
             np.add.at(kept, slot_P, np.asarray(drawn_counts_P)[drawn_P].astype(np.float64))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ids": list(self._slot), "pos": self._pos.copy(), "total": self._total.copy()}
+        everywhere = {"all_pos": self._all_pos, "all_total": self._all_total}
+        return {"ids": list(self._slot), "pos": self._pos.copy(), "total": self._total.copy()} | everywhere
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._slot = {prompt_id: slot for slot, prompt_id in enumerate(state["ids"])}
         self._pos = np.array(state["pos"], np.float64)
         self._total = np.array(state["total"], np.float64)
+        self._all_pos, self._all_total = float(state["all_pos"]), float(state["all_total"])
 
 
 @dataclass(slots=True)

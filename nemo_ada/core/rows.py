@@ -36,6 +36,7 @@ class RowSettings:
     share: SamplingShare | None = None
     normalize: Normalize = "none"
     leave_one_out: bool = False
+    shrunk_baseline: bool = False
     pass_rate: PassRateKind = "pool"
     min_pass_rate: float = 0.01
     max_weight: float = 100.0
@@ -109,6 +110,7 @@ def build_rows(
         weighting=settings.weighting,
         normalize=settings.normalize,
         leave_one_out=settings.leave_one_out,
+        prior_P=prior_P if settings.shrunk_baseline else None,
     )
     real = row_weight_R > 0
     kept = pool_R[real]
