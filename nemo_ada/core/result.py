@@ -57,7 +57,7 @@ def collect(session: SamplingSession) -> SamplingResult:
     rows = np.flatnonzero(table.accepted[: table.n])
     rows = rows[np.lexsort((table.index[rows], table.prompt[rows]))]
     prompt_N = table.prompt[rows]
-    positive_N = table.reward[rows] > plan.positive_threshold
+    positive_N = table.positive[rows]
     size_P = state.pos_P + state.neg_P
     starting_P = np.arange(len(size_P)) < state.n_starting
     drawn_P = (state.issued_P > 0) & (starting_P | (size_P > 0))  # a standby group of which nothing was kept is none
@@ -167,7 +167,7 @@ def idle_label_bias(session: SamplingSession) -> float:
     if len(first) == 0 or len(extra) == 0:
         return 0.0
     prompt = table.prompt[first]
-    label = (table.reward[first] > session.plan.positive_threshold).astype(np.float64)
+    label = table.positive[first].astype(np.float64)
     count_P = np.bincount(prompt)
     mean_P = np.bincount(prompt, weights=label) / np.maximum(count_P, 1)
     centred = label - mean_P[prompt]

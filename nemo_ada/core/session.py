@@ -123,7 +123,7 @@ class SamplingSession:
             labelled, reward_N = rows[~failed], reward_N[~failed]
         table.state[labelled] = DONE
         table.reward[labelled] = reward_N
-        positive = reward_N > self.plan.positive_threshold
+        table.positive[labelled] = positive = reward_N > self.plan.positive_threshold
         of_label = table.prompt[labelled]
         np.add.at(state.seen_pos_P, of_label[positive], 1)
         np.add.at(state.seen_neg_P, of_label[~positive], 1)
@@ -175,20 +175,24 @@ class SamplingSession:
 
     def _issue(self, prompts: IntArray, sizes: IntArray, now: float) -> Requests:
         state, table = self.state, self.state.table
-        prompt_N = np.repeat(prompts, sizes)
         start = np.cumsum(sizes) - sizes
-        index_N = np.arange(len(prompt_N)) + np.repeat(state.issued_P[prompts] - start, sizes)
+        total = int(start[-1] + sizes[-1])
+        each = total == len(prompts)  # one response each, as windows are mostly refilled
+        prompt_N = prompts if each else np.repeat(prompts, sizes)
+        issued = state.issued_P[prompts]
+        index_N = issued if each else np.arange(total) + np.repeat(issued - start, sizes)
         wave_N = state.wave_P[prompt_N]
         row_N = table.append(prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load)
-        if len(row_N) > len(prompts):
+        if not each:
             same = prompt_N[1:] == prompt_N[:-1]
             table.next_row[row_N[:-1][same]] = row_N[1:][same]
-        first, last = row_N[start], row_N[start + sizes - 1]
+        first = row_N[start]
         previous = state.tail_P[prompts]
-        table.next_row[previous[previous >= 0]] = first[previous >= 0]
+        follows = previous >= 0
+        table.next_row[previous[follows]] = first[follows]
         fresh = state.head_P[prompts] < 0
         state.head_P[prompts[fresh]] = first[fresh]
-        state.tail_P[prompts] = last
+        state.tail_P[prompts] = row_N[start + sizes - 1]
         state.issued_P[prompts] += sizes
         state.in_flight_P[prompts] += sizes
         state.want_P[prompts] -= sizes
@@ -212,8 +216,7 @@ class SamplingSession:
         state.in_flight -= len(rows)
         table.tokens[rows] = tokens_N
         table.ended_at[rows] = now
-        seconds = now - table.issued_at[rows]
-        table.load[rows] = (self.load - table.load[rows]) / np.where(seconds > 0, seconds, 1.0)
+        table.load[rows] = self.load - table.load[rows]
 
     def _advance(self, now: float) -> None:
         if not self._begun:
@@ -260,4 +263,5 @@ class SamplingSession:
         else:
             whole = ended
         seconds = table.ended_at[ended] - table.issued_at[ended]
-        self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, table.load[ended])
+        in_flight = table.load[ended] / np.where(seconds > 0, seconds, 1.0)
+        self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, in_flight)

@@ -52,23 +52,23 @@ def judge_prefixes(state: StepState, touched: IntArray) -> None:
     table, plan = state.table, state.plan
     open_P = touched[state.active_P[touched]]
     moving = open_P
-    while len(moving):
-        moving = moving[state.head_P[moving] >= 0]
+    while True:
         rows = state.head_P[moving]
         settled = table.state[rows] != IN_FLIGHT
         moving, rows = moving[settled], rows[settled]
         if len(moving) == 0:
             break
         labelled = table.state[rows] == DONE
-        correct = labelled & (table.reward[rows] > plan.positive_threshold)
+        correct = table.positive[rows]
         table.accepted[rows] = labelled
         state.pos_P[moving] += correct
-        state.neg_P[moving] += labelled & ~correct
+        state.neg_P[moving] += labelled ^ correct
         state.head_P[moving] = table.next_row[rows]
         pos, neg = state.pos_P[moving], state.neg_P[moving]
         over = plan.exit.met(pos, neg) | (pos + neg >= state.cap_P[moving])
-        state.finish(moving[over])
-        moving = moving[~over]
+        if over.any():
+            state.finish(moving[over])
+            moving = moving[~over]
     left = open_P[state.active_P[open_P]]
     refill_windows(state, left)
 
@@ -82,7 +82,7 @@ def refill_windows(state: StepState, prompts: IntArray) -> None:
     plan = state.plan
     pos, neg = state.seen_pos_P[prompts], state.seen_neg_P[prompts]
     decided = plan.exit.met(pos, neg)
-    window = np.full(len(prompts), plan.window or 0, np.int64)
+    window: IntArray | int = plan.window or 0
     if plan.max_window is not None:
         a, b = state.prior_pos_P[prompts], state.prior_neg_P[prompts]
         rate = (pos + a) / (pos + neg + a + b)

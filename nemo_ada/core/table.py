@@ -15,18 +15,20 @@ class ResponseTable:
     """One row per issued response, in the order of issue; the row number is the response's identity.
 
     prompt, index (issue order within the prompt), wave, state, accepted (belongs to the pool), reward, tokens,
-    reserved (tokens), issued_at and ended_at (clock), load (integral of responses in flight at issue, then the mean
-    number in flight during the response), next_row (the prompt's next response, -1 = none yet).
+    positive (correct), reserved (tokens), issued_at and ended_at (clock), load (integral over time of the responses in
+    flight: until issue, then during the response), next_row (the prompt's next response, -1 = none yet). The last slot
+    is never filled, so row -1 reads as a response in flight.
     """
 
     def __init__(self, capacity: int) -> None:
-        size = max(capacity, 16)
+        size = max(capacity, 16) + 1
         self.n = 0
         self.prompt = np.zeros(size, np.int64)
         self.index = np.zeros(size, np.int64)
         self.wave = np.zeros(size, np.int64)
         self.state = np.zeros(size, np.int8)
         self.accepted = np.zeros(size, np.bool_)
+        self.positive = np.zeros(size, np.bool_)
         self.reward = np.zeros(size, np.float64)
         self.tokens = np.zeros(size, np.int64)
         self.reserved = np.zeros(size, np.int64)
@@ -40,8 +42,8 @@ class ResponseTable:
     ) -> IntArray:
         """Add responses in flight; returns their rows."""
         start, stop = self.n, self.n + len(prompt_N)
-        if stop > len(self.prompt):
-            self._grow(stop)
+        if stop >= len(self.prompt):
+            self._grow(stop + 1)
         self.n = stop
         self.prompt[start:stop] = prompt_N
         self.index[start:stop] = index_N
