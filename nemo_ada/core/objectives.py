@@ -83,10 +83,10 @@ class PowerShare:
 
 @dataclass(frozen=True, slots=True)
 class VarianceShare:
-    """N_x ∝ sqrt((1-p)/p): least variance under the log objective with a baseline."""
+    """N_x ∝ sqrt((1-p)/p): least variance under the log objective with a baseline. 0 from p = 1 on (p_hat + eps)."""
 
     def weight(self, p_P: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt((1.0 - p_P) / p_P))
+        return np.asarray(np.sqrt(np.maximum(1.0 - p_P, 0.0) / p_P))
 
 
 def gradient_weight(

@@ -103,11 +103,11 @@ def test_objective_weighting_with_the_unbiased_rate_is_the_linear_objective(p: f
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.8])
 def test_reference_groups_carry_the_weight_of_section_4(p: float) -> None:
     """A large pool that always mixes, kept half and half: [(1-p)^2 + p^2] / (2 p (1-p)), with 1/p counted twice."""
-    rule = StopRule(FixedExit(400), (400,), 400)
+    rule = StopRule(FixedExit(160), (160,), 160)
     closed = ((1 - p) ** 2 + p**2) / (2 * p * (1 - p))
-    assert gradient_factor(rule, p, n=4, weighting="reference") == pytest.approx(closed, rel=0.01)
+    assert gradient_factor(rule, p, n=4, weighting="reference") == pytest.approx(closed, rel=0.015)
     weighted = gradient_factor(rule, p, n=4, weighting="reference", objective=Log())
-    assert weighted == pytest.approx(closed / p, rel=0.05)
+    assert weighted == pytest.approx(closed / p, rel=0.08)
 
 
 def test_grpo_loses_one_response_to_its_own_baseline() -> None:
