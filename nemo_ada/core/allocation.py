@@ -29,9 +29,10 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
     prompts = len(weight_P)
     if low > high or not low * prompts <= total <= high * prompts:
         raise UserError(
-            f"reinforce_ada.sampling: {total} responses cannot be split over {prompts} prompts with min_responses={low} "
-            f"and max_responses={high}; a total from {low * prompts} to {high * prompts} would work, or min_responses at "
-            f"most {total // max(prompts, 1)} and max_responses at least {-(-total // max(prompts, 1))}"
+            f"reinforce_ada.sampling: {total} responses cannot be split over {prompts} prompts with "
+            f"min_responses={low} and max_responses={high}; a total from {low * prompts} to {high * prompts} would "
+            f"work, or min_responses at most {total // max(prompts, 1)} and max_responses at least "
+            f"{-(-total // max(prompts, 1))}"
         )
     real_P = _water_fill(np.maximum(weight_P, _SMALLEST_WEIGHT), total, low, high)
     whole_P = np.floor(real_P + _ROUNDING).astype(np.int64)

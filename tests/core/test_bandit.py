@@ -5,7 +5,7 @@ labels), stopped by loops written here; the code under test selects rows, estima
 update is sum_r A_r grad log pi(arm_r) / rows. The claim comes from `claimed`, a walk over (n_pos, n_neg) in plain
 Python dictionaries with section 4's formulas, and for `objective` weighting with an unbiased rate and leave-one-out
 also from the objective itself: exactly grad p. Each of the six components must lie within 4.5 standard errors of its
-claim (a false alarm once in some 10^5 components); the mutations at the end show that a dropped weight lies far outside.
+claim (a false alarm once in some 10^5 components); the mutations at the end show that a dropped weight lies far out.
 """
 
 from __future__ import annotations
