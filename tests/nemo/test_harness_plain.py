@@ -2,7 +2,7 @@
 
 1. A run trains, validates and saves, and the engine's log-probabilities are the policy's.
 2. It is reproducible bit for bit, and a killed and resumed run is the uninterrupted one.
-3. The async engine path draws the same responses.
+3. The async engine path draws the same responses, and an engine that is not colocated trains the same.
 4. NeMo-RL by itself refuses the name of our estimator, so a run without our hooks cannot pass for one with them.
 """
 
@@ -101,6 +101,15 @@ def test_async_engine_draws_the_same_responses(harness: ModuleType, plain: Any, 
 
     assert drawn(record, 1) == drawn(plain, 1)
     assert record.losses[0] == pytest.approx(plain.losses[0], abs=1e-6)
+
+
+def test_engine_on_its_own_device_trains_the_same(harness: ModuleType, plain: Any, tmp_path: Path) -> None:
+    apart = {
+        "policy.generation.colocated.enabled": False,
+        "policy.generation.colocated.resources.gpus_per_node": 1,
+        "cluster.gpus_per_node": 2,
+    }
+    assert harness.run_grpo(tmp_path, steps=2, config_overrides=apart).losses == plain.losses[:2]
 
 
 def test_without_hooks_our_estimator_is_refused(harness: ModuleType, tmp_path: Path) -> None:

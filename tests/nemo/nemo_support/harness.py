@@ -269,21 +269,25 @@ def _save_state(loaded: dict[str, Any] | None) -> Any:
 
 def train(parts: GrpoParts, hooks: Hooks = no_hooks) -> RunRecord:
     """Run ``grpo_train`` inside ``hooks(parts)`` until its last step, and say what happened."""
-    with hooks(parts):
-        grpo.grpo_train(
-            parts.policy,
-            parts.generation,
-            parts.dataloader,
-            parts.val_dataloader,
-            parts.tokenizer,
-            parts.loss_fn,
-            parts.task_to_env,
-            parts.val_task_to_env,
-            parts.logger,
-            parts.checkpointer,
-            parts.save_state,
-            parts.master_config,
-        )
+    try:
+        with hooks(parts):
+            grpo.grpo_train(
+                parts.policy,
+                parts.generation,
+                parts.dataloader,
+                parts.val_dataloader,
+                parts.tokenizer,
+                parts.loss_fn,
+                parts.task_to_env,
+                parts.val_task_to_env,
+                parts.logger,
+                parts.checkpointer,
+                parts.save_state,
+                parts.master_config,
+            )
+    finally:
+        if hasattr(parts.checkpointer, "shutdown"):  # after v0.7: checkpoints are renamed in the background
+            parts.checkpointer.shutdown()
     steps = parts.recorder.metrics
     return RunRecord(
         losses=[float(steps[step]["train/loss"]) for step in sorted(steps) if "train/loss" in steps[step]],

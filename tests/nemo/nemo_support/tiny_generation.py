@@ -8,7 +8,8 @@ What makes its responses usable as evidence:
    get the same sixteen.
 2. Whether draw k of a prompt is right is chosen by the test (``labels``): the first character is forced to be RIGHT or
    WRONG, with the log-probability that the model gives it, and the environment looks at that character only.
-3. Generating outside ``prepare_for_generation`` .. ``finish_generation`` is an error, as on an engine that sleeps.
+3. Where training and generation share the device (``colocated``), generating outside ``prepare_for_generation`` ..
+   ``finish_generation`` is an error, as on an engine that sleeps.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class TinyGeneration(GenerationInterface):
         self._engines = engines
         self._seconds_per_token = seconds_per_token
         self._fails = fails
-        self._awake = False
+        self._sleeps = bool(cfg["colocated"]["enabled"])
+        self._awake = not self._sleeps
         self._weights_digest = 0
         self._drawn: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -124,7 +126,7 @@ class TinyGeneration(GenerationInterface):
         return True
 
     def finish_generation(self, *args: Any, **kwargs: Any) -> bool:
-        self._awake = False
+        self._awake = not self._sleeps
         self.log.sleeps += 1
         return True
 
@@ -181,6 +183,7 @@ class TinyGeneration(GenerationInterface):
         with self._lock:
             self.log.calls.append([[text]])
         output = self._complete(data["input_ids"][0], data["input_lengths"][0], text, draw, greedy)
+        output["gen_leader_worker_idx"] = [draw % self._engines]
         await asyncio.sleep(self._seconds_per_token * int(output["generation_lengths"][0]))
         yield 0, output
 

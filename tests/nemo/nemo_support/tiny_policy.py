@@ -161,6 +161,9 @@ class TinyPolicy(ColocatablePolicyInterface):
         if tokenizer_path is not None:
             self._tokenizer.save_pretrained(tokenizer_path)
 
+    def finalize_async_save(self) -> None:
+        """Versions after v0.7 ask for it before they rename a checkpoint; nothing here is written in the background."""
+
     def shutdown(self) -> bool:
         return True
 
