@@ -49,7 +49,7 @@ LAYERS: dict[str, set[str]] = {
 # library -> the layers that may import it
 HOME: dict[str, set[str]] = {
     "nemo_rl": {"nemo"},
-    "ray": {"embedded"},
+    "ray": {"embedded", "nemo"},  # NeMo-RL's environments and workers are its actors
     "vllm": {"embedded"},
     "megatron": {"embedded"},
     "torch": {"embedded", "nemo"},  # NeMo-RL hands tensors to its hooks

@@ -1,0 +1,62 @@
+"""The advantage estimator that grpo_train calls: hands out what the sampler computed, after checking whose it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nemo_ada.errors import InvariantError
+from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.step import COLUMNS
+
+
+class AdaAdvantageEstimator:
+    """NeMo-RL's estimator interface over the columns of `step.build_batch`."""
+
+    def __init__(self, settings: NemoSettings) -> None:
+        self._settings = settings
+        self.last_metrics: dict[str, float] = {}
+
+    def compute_advantage(
+        self,
+        *,
+        rewards: torch.Tensor,
+        mask: torch.Tensor,
+        repeated_batch: Any,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Advantages [R, T] for `mask` [R, T] (tokens in the loss). Raises InvariantError for rows that do not match.
+
+        The value is constant over a row's tokens. Rows without advantage may have left the loss (settings.fillers);
+        with `denominator: all_rows` the others are scaled by what remains of each optimizer step's denominator, so the
+        update is the one that would have counted them. (The clipped loss is positively homogeneous in the advantage.)
+        """
+        missing = [name for name in COLUMNS if name not in repeated_batch]
+        if missing:
+            raise InvariantError(f"the batch reached the advantages without {', '.join(missing)}: not Reinforce-Ada's")
+        advantage_R = repeated_batch["ada_advantage"]
+        if not len(advantage_R) == len(rewards) == len(mask):
+            raise InvariantError(f"{len(rewards)} rewards, {len(mask)} rows, {len(advantage_R)} advantages")
+        if not torch.equal(rewards.detach().cpu().float(), repeated_batch["ada_reward"]):
+            raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
+        if self._settings.fillers and self._settings.keep_denominator:
+            advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
+        return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
+
+    def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
+        """[R]: the loss's denominator without the rows that left it, over the one with them, per optimizer step."""
+        saved_R = batch["ada_saved"].to(torch.float64)
+        counted_R = (mask[:, 1:] != 0).sum(dim=1).cpu().to(torch.float64)
+        if not self._settings.token_loss:
+            saved_R, counted_R = (saved_R > 0).to(torch.float64), (counted_R > 0).to(torch.float64)
+        kept_stump_R = (saved_R > 0) & (counted_R > 0)  # the one row that NeMo-RL's metrics need
+        saved_R = torch.where(kept_stump_R, saved_R - counted_R, saved_R)
+        share_R = torch.ones(len(saved_R), dtype=torch.float64)
+        size = self._settings.global_batch
+        for start in range(0, len(saved_R), size):
+            part = slice(start, start + size)
+            remaining = counted_R[part].sum()
+            if remaining > 0:
+                share_R[part] = remaining / (remaining + saved_R[part].sum())
+        return share_R.to(torch.float32)

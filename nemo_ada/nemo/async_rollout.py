@@ -1,0 +1,186 @@
+"""The source for NeMo-RL's asynchronous engine: one task per response in one event loop, and no barrier anywhere.
+
+Each task is NeMo-RL's own `run_sample_multi_turn_rollout`, with generation, environment and turns. Its engine offers no
+seed per request, so a response is reproducible only as far as the engine is.
+
+Aborting. A dropped response's task is cancelled, so nothing waits for it, and a vLLM engine is asked to stop the
+request (engine_abort.py). The asynchronous engine hands over a response only when it is complete; how many tokens
+a dropped one had is therefore not known but estimated, as its time in the engine times the tokens per second that
+finished responses of the same step had, at most the longest response. Those that had finished unnoticed count
+exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.errors import InvariantError
+from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.engine_abort import EngineAbort
+from nemo_ada.nemo.response import Response, read
+from nemo_ada.nemo.rollout import outcomes
+
+log = logging.getLogger(__name__)
+
+IntArray = NDArray[np.int64]
+SampleRollout = Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]
+STALL_SECONDS = 3600.0  # NeMo-RL's own limit for one response is 900 s
+
+
+class AsyncSource:
+    """A ResponseSource over NeMo-RL's per-sample rollout. Use it in a `with` block: it owns a thread."""
+
+    def __init__(self, call: RolloutCall, prompts: Prompts, rollout: SampleRollout, longest: int) -> None:
+        """rollout: `run_sample_multi_turn_rollout`; longest: tokens of a response at most."""
+        self._call, self._prompts, self._rollout, self._longest = call, prompts, rollout, longest
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._places: dict[int, int] = {}
+        self._issued_at: dict[int, float] = {}
+        self._dropped: set[int] = set()
+        self._done: dict[int, Response] = {}
+        self._finished: queue.SimpleQueue[tuple[int, Response | BaseException]] = queue.SimpleQueue()
+        self._tokens = self._seconds = 0.0
+        self.tokens_estimated = 0
+        self._engine = EngineAbort(call.policy_generation)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-ada-rollouts", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Requests) -> None:
+        """Start a task per response, in issue order."""
+        now = time.monotonic()
+        pairs = list(zip(requests.row_N.tolist(), requests.prompt_N.tolist(), strict=True))
+        for row, prompt in pairs:
+            self._places[row] = prompt
+            self._issued_at[row] = now
+        self._loop.call_soon_threadsafe(self._start, pairs)
+
+    def _start(self, pairs: list[tuple[int, int]]) -> None:
+        for row, prompt in pairs:
+            self._tasks[row] = self._loop.create_task(self._draw(row, prompt))
+
+    async def _draw(self, row: int, prompt: int) -> None:
+        try:
+            state, metrics = await self._rollout(
+                sample_idx=row, initial_sample_state=self._prompts.state(prompt), **self._call.arguments()
+            )
+            response = read(
+                self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
+            )
+            ended = metrics["terminated"] or metrics["truncated"] or metrics["max_turns_reached"]
+            if not ended:  # NeMo-RL prints the engine's error and returns what it has
+                response = replace(response, complete=False)
+            self._finished.put((row, response))
+        except Exception as error:  # noqa: BLE001 - handed to poll, which raises it in the thread that waits
+            self._finished.put((row, error))
+
+    def poll(self) -> Outcomes:
+        """Wait for one response; report all that have finished."""
+        rows: list[int] = []
+        responses: list[Response] = []
+        while not rows or not self._finished.empty():
+            try:
+                row, response = self._finished.get(timeout=STALL_SECONDS)
+            except queue.Empty:
+                raise InvariantError(
+                    f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running"
+                ) from None
+            if row in self._dropped:
+                continue
+            if isinstance(response, BaseException):
+                raise response
+            self._seconds += time.monotonic() - self._issued_at.pop(row)
+            self._tokens += response.tokens
+            rows.append(row)
+            responses.append(response)
+        self._done.update(zip(rows, responses, strict=True))
+        return outcomes(rows, responses)
+
+    def abort(self, row_N: IntArray) -> IntArray:
+        """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""
+        rows = row_N.tolist()
+        self._dropped.update(rows)
+        self._in_loop(self._cancel(rows))
+        known = self._known_tokens(set(rows))
+        now, pace = time.monotonic(), self._tokens / self._seconds if self._seconds > 0 else 0.0
+        tokens = []
+        running: set[int] = set()
+        for row in rows:
+            elapsed = now - self._issued_at.pop(row)
+            if row in known:
+                tokens.append(known[row])
+            else:
+                running.add(self._places[row])
+                tokens.append(min(int(elapsed * pace), self._longest))
+                self.tokens_estimated += tokens[-1]
+        still = {self._places[row] for row in self._issued_at}
+        self._engine.stop([self._prompt_tokens(p) for p in running if not self._shared(p, still)])
+        return np.array(tokens, np.int64)
+
+    async def _cancel(self, rows: list[int]) -> None:
+        tasks = [self._tasks[row] for row in rows if row in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _known_tokens(self, rows: set[int]) -> dict[int, int]:
+        """Tokens of dropped responses that had finished; everybody else's outcome stays in the queue."""
+        known: dict[int, int] = {}
+        waiting = []
+        while not self._finished.empty():
+            row, response = self._finished.get()
+            if row not in rows:
+                waiting.append((row, response))
+            elif isinstance(response, Response):
+                known[row] = response.tokens
+        for item in waiting:
+            self._finished.put(item)
+        return known
+
+    def _prompt_tokens(self, prompt: int) -> list[int]:
+        return [token for message in self._prompts.logs[prompt] for token in message["token_ids"].tolist()]
+
+    def _shared(self, prompt: int, still: set[int]) -> bool:
+        """Whether a running prompt has the same text: the engine could not tell their requests apart."""
+        return any(self._prompts.ids[other] == self._prompts.ids[prompt] for other in still)
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def response(self, row: int) -> Response:
+        """The response behind a row that was reported."""
+        return self._done[row]
+
+    def close(self) -> None:
+        """End every task and the thread; the engine is left without running requests."""
+        if not self._thread.is_alive():
+            return
+        left = list(self._issued_at)
+        self._in_loop(self._cancel(left))
+        if left or self._dropped:
+            self._engine.stop_all()
+        self._in_loop(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def _in_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What this source knows beside the session."""
+        return {"tokens_dropped_estimated": float(self.tokens_estimated)}

@@ -1,0 +1,98 @@
+"""What grpo_train hands to a rollout function, kept together, and the prompts of one such call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.nemo.response import Message
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCall:
+    """Arguments of NeMo-RL's rollout functions (v0.6 to main); rest: what newer versions pass beside them."""
+
+    original: Callable[..., tuple[Any, dict[str, Any]]]
+    policy_generation: Any
+    tokenizer: Any
+    task_to_env: dict[str, Any]
+    max_seq_len: int
+    max_rollout_turns: int = 999999
+    greedy: bool = False
+    rest: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """NeMo-RL's own rollout of a batch."""
+        return self.original(input_batch=batch, **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments that are the same for every batch and every sample."""
+        return {
+            "policy_generation": self.policy_generation,
+            "tokenizer": self.tokenizer,
+            "task_to_env": self.task_to_env,
+            "max_seq_len": self.max_seq_len,
+            "max_rollout_turns": self.max_rollout_turns,
+            "greedy": self.greedy,
+            **self.rest,
+        }
+
+
+class Prompts:
+    """The P prompts of a call, kept as they were: rollouts append to the message logs that they are given."""
+
+    def __init__(self, repeated_batch: Any, group: int) -> None:
+        """repeated_batch: n contiguous rows per prompt. Raises UserError for columns that cannot be repeated."""
+        if repeated_batch.size % group:
+            raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
+        _refuse_packed(repeated_batch)
+        self.count = repeated_batch.size // group
+        self._pristine = self._copied(repeated_batch, list(range(0, repeated_batch.size, group)))
+        self.ids = [_prompt_id(log, name) for log, name in zip(self.logs, self._column("task_name"), strict=True)]
+
+    @property
+    def logs(self) -> list[list[Message]]:
+        """Message logs of the prompts; not to be changed."""
+        return list(self._pristine["message_log"])
+
+    def _column(self, name: str) -> list[Any]:
+        return list(self._pristine[name]) if name in self._pristine else [None] * self.count
+
+    def rows(self, positions: list[int]) -> Any:
+        """A fresh batch with one row per position, which a rollout may change."""
+        return self._copied(self._pristine, positions)
+
+    def state(self, position: int) -> dict[str, Any]:
+        """One prompt as the asynchronous rollout takes it (it copies what it changes)."""
+        state = {name: column[position] for name, column in self._pristine.items()}
+        state.setdefault("stop_strings", None)
+        return state
+
+    @staticmethod
+    def _copied(batch: Any, positions: list[int]) -> Any:
+        """select_indices alone shares list items between rows; repeat_interleave copies them."""
+        return batch.select_indices(positions).repeat_interleave(1)
+
+
+def _prompt_id(log: list[Message], task_name: Any) -> str:
+    """A stable id: equal for equal prompts of a task, across epochs, data sets and restarts."""
+    digest = hashlib.sha256()
+    for message in log:
+        digest.update(message["token_ids"].to(torch.int64).cpu().numpy().tobytes())
+    return f"{task_name}:{digest.hexdigest()[:16]}"
+
+
+def _refuse_packed(batch: Any) -> None:
+    columns = dict(batch.items())
+    log = columns["message_log"][0] if len(columns.get("message_log", ())) else []
+    for name, value in [*columns.items(), *((key, v) for message in log for key, v in message.items())]:
+        if type(value).__name__ == "PackedTensor":
+            raise UserError(
+                f"data: column {name} holds packed images or audio, which NeMo-RL cannot repeat per response; train on "
+                "text data, or set grpo.adv_estimator.name=grpo"
+            )

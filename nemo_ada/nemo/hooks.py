@@ -1,0 +1,206 @@
+"""The functions that stand in for NeMo-RL's while a run lasts. One `Hooks` object per run.
+
+A step's life: grpo_train wakes the engine -> `rollout` draws waves until the sampler has enough and returns n rows per
+prompt -> the engine sleeps -> scale_rewards and apply_reward_shaping, which did their work inside `rollout`, return
+the batch as it is -> `baseline_and_std` gives the pools' moments to the log -> the estimator hands out advantages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from nemo_ada.core.metrics import named
+from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.errors import InvariantError
+from nemo_ada.nemo import metrics as own_metrics
+from nemo_ada.nemo.access import get
+from nemo_ada.nemo.advantage import AdaAdvantageEstimator
+from nemo_ada.nemo.async_rollout import AsyncSource
+from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollout import BatchSource
+from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.step import build_batch, pool_moments
+
+log = logging.getLogger(__name__)
+
+Rollout = Callable[..., tuple[Any, dict[str, Any]]]
+
+
+class StepDroppedError(Exception):
+    """The end of the job came while responses were drawn: this step was given up before it changed anything."""
+
+
+class Watch(Protocol):
+    """Who is asked before each decision of the sampler whether to go on."""
+
+    def __call__(self) -> Literal["drain", "drop"] | None: ...
+
+
+class Hooks:
+    """Reinforce-Ada's side of one run of grpo_train."""
+
+    def __init__(
+        self,
+        master_config: Any,
+        settings: NemoSettings,
+        originals: Mapping[str, Callable[..., Any]],
+        watch: Watch | None = None,
+    ) -> None:
+        """originals: NeMo-RL's functions by name (targets.py), SAMPLE_ROLLOUT's among them."""
+        self._config, self.settings, self._originals, self._watch = master_config, settings, originals, watch
+        self.sampler: AdaSampler = settings.sampler()
+        self.draws = 0  # rollout calls so far: the step number of every seed
+        self._validating = False
+        self._current: Any = None  # the batch that the last rollout returned
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold."""
+        return {"draws": self.draws, "sampler": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint, before the first step."""
+        self.draws = int(state["draws"])
+        if state["sampler"] is not None:
+            self.sampler.load_state_dict(state["sampler"])
+
+    # -- replacements ------------------------------------------------------------------------------------------------
+
+    def replacements(self) -> dict[str, Callable[..., Any]]:
+        """Name in the loop's module -> what stands in for it."""
+        return {
+            "run_multi_turn_rollout": self._rollout_hook("run_multi_turn_rollout"),
+            "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
+            "validate": self._validate,
+            "_create_advantage_estimator": lambda master_config: AdaAdvantageEstimator(self.settings),
+            "calculate_baseline_and_std_per_prompt": self._baseline_and_std,
+            "scale_rewards": lambda repeated_batch, reward_scaling_cfg: repeated_batch,
+            "apply_reward_shaping": lambda batch, cfg: batch,
+        }
+
+    def _validate(self, *args: Any, **kwargs: Any) -> Any:
+        """NeMo-RL's validation, which draws with the same two rollout functions and must get NeMo-RL's own."""
+        self._validating = True
+        try:
+            return self._originals["validate"](*args, **kwargs)
+        finally:
+            self._validating = False
+
+    def _rollout_hook(self, name: str) -> Rollout:
+        original = self._originals[name]
+        one_by_one = name == "run_async_multi_turn_rollout"
+        signature = inspect.signature(original)
+
+        def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            if self._validating:
+                final, numbers = original(*args, **kwargs)
+                return _without_nan(final), numbers
+            given = dict(signature.bind(*args, **kwargs).arguments)
+            batch = given.pop("input_batch")
+            call = RolloutCall(
+                original,
+                **{
+                    field.name: given.pop(field.name)
+                    for field in dataclasses.fields(RolloutCall)
+                    if field.name in given
+                },
+                rest=given,
+            )
+            return self.step(batch, call, one_by_one=one_by_one)
+
+        return rollout
+
+    def _baseline_and_std(
+        self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and standard deviation of the pools (not of the kept rows), by our own groups."""
+        batch = self._current
+        if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
+            raise InvariantError("baselines were asked for other rows than the rollout returned")
+        return batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def step(self, repeated_batch: Any, call: RolloutCall, *, one_by_one: bool) -> tuple[Any, dict[str, float]]:
+        """Draw, select and weigh; the batch of rows and the metrics of NeMo-RL's rollout result."""
+        prompts = Prompts(repeated_batch, self.settings.group)
+        draw = self.draws + 1
+        learned = self.sampler.latency.state_dict()
+        source = self._source(call, prompts, one_by_one)
+        fired: list[str] = []
+        try:
+            session = self.sampler.begin(draw, prompts.ids)
+            result = run_sampling(session, source, on_event=lambda: self._look(fired))
+        finally:
+            source.close()
+        if "drop" in fired:
+            self.sampler.latency.load_state_dict(learned)
+            raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
+        raw_reward_N = result.reward_N
+        result = dataclasses.replace(result, reward_N=self._rewards(result, source))
+        rows = self.sampler.finish(result)
+        moments = pool_moments(result, raw_reward_N)
+        batch, spared = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
+        self.draws, self._current = draw, batch
+        responses = [source.response(row) for row in result.row_N.tolist()]
+        tokens_N = np.array([response.tokens for response in responses] or [0])
+        metrics: dict[str, float] = {
+            "mean_gen_tokens_per_sample": float(tokens_N.mean()),
+            "max_gen_tokens_per_sample": float(tokens_N.max()),
+            "truncation_rate": float(np.mean([response.truncated for response in responses] or [0.0])),
+            "mean_prompt_length": float(repeated_batch["length"].float().mean()),  # stumps would lower NeMo-RL's own
+        }
+        metrics |= named(result.stats | rows.metrics)
+        metrics |= own_metrics.named(spared | source.metrics)
+        metrics |= {f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()}
+        return batch, metrics
+
+    def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> BatchSource | AsyncSource:
+        if not one_by_one:
+            return BatchSource(call, prompts)
+        return AsyncSource(call, prompts, self._originals["run_sample_multi_turn_rollout"], self.settings.longest)
+
+    def _look(self, fired: list[str]) -> Literal["drain", "drop"] | None:
+        order = self._watch() if self._watch is not None else None
+        if order is not None:
+            fired.append(order)
+        return order
+
+    def _rewards(self, result: SamplingResult, source: BatchSource | AsyncSource) -> np.ndarray:
+        """Rewards of the pools after NeMo-RL's own scaling and shaping, so that a pool's mean is on their scale.
+
+        `positive_threshold` and the exit rules look at the environment's raw reward, as it was before.
+        """
+        scaling, shaping = get(self._config, "grpo.reward_scaling"), get(self._config, "grpo.reward_shaping")
+        if not (get(scaling, "enabled", False) or get(shaping, "enabled", False)) or len(result.row_N) == 0:
+            return result.reward_N
+        responses = [source.response(row) for row in result.row_N.tolist()]
+        pool: dict[str, Any] = {
+            "message_log": [response.message_log for response in responses],
+            "total_reward": torch.tensor(result.reward_N, dtype=torch.float32),
+            "truncated": torch.tensor([response.truncated for response in responses]),
+        }
+        if get(scaling, "enabled", False):
+            pool = self._originals["scale_rewards"](pool, scaling)
+        if get(shaping, "enabled", False):
+            pool = self._originals["apply_reward_shaping"](pool, shaping)
+        return pool["total_reward"].numpy().astype(np.float64)
+
+
+def _without_nan(final: Any) -> Any:
+    """Validation averages rewards: an answer without a verdict counts as wrong there, and is said so."""
+    failed = ~torch.isfinite(final["total_reward"])
+    if failed.any():
+        log.warning("%d of %d validation answers have no verdict and count as wrong", int(failed.sum()), len(failed))
+        final["total_reward"] = torch.where(failed, torch.zeros_like(final["total_reward"]), final["total_reward"])
+    return final

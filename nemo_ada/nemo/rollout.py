@@ -1,0 +1,84 @@
+"""The source for engines that take whole batches: everything that was submitted becomes one rollout call.
+
+The rows of a call are interleaved by prompt before NeMo-RL deals them to its engines in contiguous shares: response 0
+of every prompt, then response 1, and so on. In prompt order, all late responses of a hard prompt would land on one
+engine. Calls of any size are safe on vLLM, whose wrapper allows uneven and empty shares.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.response import Response, read
+
+IntArray = NDArray[np.int64]
+
+
+class BatchSource:
+    """A ResponseSource over NeMo-RL's `run_multi_turn_rollout`. Nothing runs between two polls."""
+
+    def __init__(self, call: RolloutCall, prompts: Prompts) -> None:
+        self._call, self._prompts = call, prompts
+        self._waiting: dict[int, tuple[int, int]] = {}  # row -> (index, prompt)
+        self._done: dict[int, Response] = {}
+        self.calls = 0
+
+    def submit(self, requests: Requests) -> None:
+        """Put responses into the next call."""
+        columns = (requests.row_N, requests.index_N, requests.prompt_N)
+        for row, index, prompt in zip(*(column.tolist() for column in columns), strict=True):
+            self._waiting[row] = (index, prompt)
+
+    def poll(self) -> Outcomes:
+        """Run one rollout call for all that waits and report it."""
+        rows = sorted(self._waiting, key=lambda row: self._waiting[row])
+        places = [self._waiting.pop(row)[1] for row in rows]
+        final, _ = self._call.run(self._prompts.rows(places))
+        self.calls += 1
+        rewards = final["total_reward"].tolist()
+        truncated = list(final["truncated"]) if "truncated" in final else [False] * len(rows)
+        logs = self._prompts.logs
+        finished = [
+            read(logs[place], log, reward, cut)
+            for place, log, reward, cut in zip(places, final["message_log"], rewards, truncated, strict=True)
+        ]
+        self._done.update(zip(rows, finished, strict=True))
+        return outcomes(rows, finished)
+
+    def abort(self, row_N: IntArray) -> IntArray:
+        """Take responses out of the next call; nothing was generated for them."""
+        for row in row_N.tolist():
+            del self._waiting[row]
+        return np.zeros(len(row_N), np.int64)
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def response(self, row: int) -> Response:
+        """The response behind a row that was reported."""
+        return self._done[row]
+
+    def close(self) -> None:
+        """Nothing runs between calls."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What this source knows beside the session."""
+        return {"rollout_calls": float(self.calls)}
+
+
+def outcomes(rows: list[int], responses: list[Response]) -> Outcomes:
+    """The session's view of finished responses."""
+    causes = {row: response.cause for row, response in zip(rows, responses, strict=True)}
+    return Outcomes(
+        np.array(rows, np.int64),
+        np.array([response.reward for response in responses], np.float64),
+        np.array([response.tokens for response in responses], np.int64),
+        {row: cause for row, cause in causes.items() if cause is not None},
+    )

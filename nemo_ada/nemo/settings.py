@@ -1,0 +1,209 @@
+"""What the hooks need to know of NeMo-RL's configuration, and the combinations that they refuse.
+
+Every refusal names the key and what would work instead. Nothing here imports nemo_rl.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
+from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.errors import UserError
+from nemo_ada.nemo.access import get, plain
+
+log = logging.getLogger(__name__)
+
+NAME = "reinforce_ada"
+
+
+@dataclass(frozen=True, slots=True)
+class NemoSettings:
+    """Values out of NeMo-RL's sections, and ours.
+
+    group: n rows per prompt. prompts: prompts per rollout call. global_batch: rows per optimizer step. longest:
+    generated tokens of a response at most, over all of its turns. async_engine: responses are issued one by one.
+    token_loss: the loss is a mean over tokens (else over rows). fillers: rows with zero advantage may leave the loss.
+    keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
+    """
+
+    ada: AdaSettings
+    group: int
+    prompts: int
+    global_batch: int
+    seed: int
+    longest: int
+    async_engine: bool
+    backend: str
+    token_loss: bool
+    fillers: bool
+    keep_denominator: bool
+    overlong: bool
+
+    @property
+    def estimated(self) -> bool:
+        """True for the estimation variant, whose groups differ in size."""
+        return isinstance(self.ada.sampling, EstimationSampling)
+
+    def sampler(self) -> AdaSampler:
+        """The run's sampler."""
+        return self.ada.sampler(self.group, self.longest, run_seed=self.seed)
+
+
+def chosen(master_config: Any) -> bool:
+    """Whether the configuration asks for Reinforce-Ada: grpo.adv_estimator.name is ours."""
+    return bool(get(master_config, "grpo.adv_estimator.name") == NAME)
+
+
+def uses_async_engine(master_config: Any) -> bool:
+    """Whether NeMo-RL runs its asynchronous rollouts: the same three settings that it looks at itself."""
+    generation = get(master_config, "policy.generation")
+    backend = get(generation, "backend", "")
+    switch = {
+        "vllm": "vllm_cfg.async_engine",
+        "sglang": "use_async_rollouts",
+        "megatron": "mcore_generation_config.async_engine",
+    }.get(backend)
+    return switch is not None and bool(get(generation, switch, False))
+
+
+def read(master_config: Any) -> NemoSettings:
+    """Check the configuration and take out what the hooks need. Raises UserError."""
+    section = get(master_config, SECTION)
+    if section is None:
+        raise UserError(
+            f"grpo.adv_estimator.name={NAME} needs the top-level section {SECTION}:; add for instance "
+            f"`{SECTION}: {{preset: ada_seq_balance}}`, or set grpo.adv_estimator.name=grpo"
+        )
+    ada = ada_settings(plain(section))
+    _refuse_other_paths(master_config)
+    async_engine = uses_async_engine(master_config)
+    backend = str(get(master_config, "policy.generation.backend", ""))
+    _check_engine(ada, async_engine, backend)
+    fillers = _fillers_allowed(master_config, ada)
+    multiplier = float(get(master_config, "grpo.batch_multiplier", 1) or 1)
+    dynamic = bool(get(master_config, "grpo.use_dynamic_sampling", False))
+    if dynamic and isinstance(ada.sampling, EstimationSampling):
+        raise UserError(
+            f"grpo.use_dynamic_sampling=true filters groups of equal size, and {SECTION}.sampling.kind=estimation "
+            "makes groups of different sizes; set grpo.use_dynamic_sampling=false or sampling.kind=sequential"
+        )
+    group = int(get(master_config, "grpo.num_generations_per_prompt"))
+    prompts = int(int(get(master_config, "grpo.num_prompts_per_step")) * (multiplier if dynamic else 1))
+    turns = int(get(master_config, "grpo.max_rollout_turns", 1) or 1)
+    room = int(get(master_config, "policy.max_total_sequence_length"))
+    longest = min(int(get(master_config, "policy.generation.max_new_tokens", room)) * turns, room)
+    settings = NemoSettings(
+        ada=ada,
+        group=group,
+        prompts=prompts,
+        global_batch=int(get(master_config, "policy.train_global_batch_size", prompts * group)),
+        seed=int(get(master_config, "grpo.seed", 0)),
+        longest=longest,
+        async_engine=async_engine,
+        backend=backend,
+        token_loss=bool(get(master_config, "loss_fn.token_level_loss", True)),
+        fillers=fillers,
+        keep_denominator=ada.advantage.denominator == "all_rows",
+        overlong=bool(get(master_config, "grpo.overlong_filtering", False)),
+    )
+    ada.plan(group, longest).check_first_waves(prompts, prompts * group if settings.estimated else None)
+    if get(master_config, "checkpointing.metric_name") == "train:reward":
+        log.warning(
+            "checkpointing.metric_name=train:reward ranks checkpoints by the mean reward of the kept rows, which "
+            "Reinforce-Ada balances towards 0.5; use train:ada/pass_rate, or a val: metric"
+        )
+    return settings
+
+
+def _refuse_other_paths(master_config: Any) -> None:
+    """Trainers and rollouts that do not run through the functions that the hooks replace."""
+    if get(master_config, "data_plane.enabled", False):
+        raise UserError(
+            "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
+            "not arrive; set data_plane.enabled=false (grpo_train)"
+        )
+    if "single_controller" in type(master_config).__module__:
+        raise UserError(
+            "examples/run_grpo_single_controller.py draws a fixed number of responses per prompt in a RolloutManager "
+            "of its own; train with the trainer of examples/run_grpo.py (nemo-ada train) instead"
+        )
+    if get(master_config, "env.should_use_nemo_gym", False):
+        raise UserError(
+            "env.should_use_nemo_gym=true takes rollouts from NeMo-Gym's own collection, one batch at a time; set it "
+            "to false and use an environment of NeMo-RL, such as nemo_ada.nemo.environment.AdaMathEnvironment"
+        )
+    if get(master_config, "grpo.async_grpo.enabled", False):
+        raise UserError(
+            "grpo.async_grpo.enabled=true collects groups ahead of the step in Ray actors, each with its own copy of "
+            "the rollout code: a batch's budget, the pass-rate estimates and the numbering of draws that makes a "
+            "resumed run identical would have no owner; set it to false and "
+            "policy.generation.vllm_cfg.async_engine=true, which frees prompts from each other within the step"
+        )
+    if get(master_config, "loss_fn.use_kl_in_reward", False):
+        raise UserError(
+            "loss_fn.use_kl_in_reward=true is a part of NeMo-RL's own reinforce_plus_plus estimator; set it to false "
+            "(loss_fn.reference_policy_kl_penalty adds the penalty to the loss)"
+        )
+
+
+def _check_engine(ada: AdaSettings, async_engine: bool, backend: str) -> None:
+    """What the engine must be able to do for these settings."""
+    switch = "policy.generation.vllm_cfg.async_engine=true"
+    if ada.refill_prompts:
+        raise UserError(
+            f"{SECTION}.refill_prompts={ada.refill_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
+            "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier"
+        )
+    prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
+    for needed, key in (
+        (ada.budget.mode == "idle", "budget.mode=idle"),
+        (prefix, "sampling.stopping.kind=issue_order"),
+    ):
+        if needed and not (async_engine and backend == "vllm"):
+            raise UserError(
+                f"{SECTION}.{key} stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
+                f"policy.generation.backend=vllm and {switch}, or choose "
+                f"{SECTION}.{'budget.mode=capped' if 'idle' in key else 'sampling.stopping.kind=wave'}"
+            )
+    if not async_engine and isinstance(ada.sampling, SequentialSampling) and ada.sampling.scheduler == "continuous":
+        log.info(
+            "%s.sampling.scheduler=continuous runs as rounds: this engine takes whole batches (%s lifts that). "
+            "The pools are the same.",
+            SECTION,
+            switch,
+        )
+
+
+def _fillers_allowed(master_config: Any, ada: AdaSettings) -> bool:
+    """Whether a row with zero advantage has no gradient, so that it may leave the loss."""
+    reasons = []
+    if float(get(master_config, "loss_fn.reference_policy_kl_penalty", 0.0)) != 0.0:
+        reasons.append("loss_fn.reference_policy_kl_penalty")
+    if float(get(master_config, "loss_fn.positive_example_nll_weight", 0.0)) != 0.0:
+        reasons.append("loss_fn.positive_example_nll_weight")
+    for key in ("invalid_tool_call_advantage", "malformed_thinking_advantage"):
+        if get(master_config, f"grpo.{key}") is not None:
+            reasons.append(f"grpo.{key}")
+    if get(master_config, "policy.draft.enabled", False):
+        reasons.append("policy.draft.enabled")
+    if get(master_config, "policy.megatron_cfg.enabled", False) and get(
+        master_config, "policy.megatron_cfg.mtp_num_layers"
+    ):
+        reasons.append("policy.megatron_cfg.mtp_num_layers")
+    if ada.advantage.denominator == "live_rows" and reasons:
+        raise UserError(
+            f"{SECTION}.advantage.denominator=live_rows leaves rows without advantage out of the loss, which "
+            f"{', '.join(reasons)} give a gradient; set denominator: all_rows"
+        )
+    clipped = [
+        f"grpo.{key}" for key in ("advantage_clip_low", "advantage_clip_high") if get(master_config, f"grpo.{key}")
+    ]
+    if clipped and ada.advantage.denominator == "all_rows":
+        reasons.extend(clipped)  # the rescaling that keeps the denominator would move against a fixed clip
+    if reasons:
+        log.info("rows without advantage stay in the update: %s", ", ".join(reasons))
+    return not reasons
