@@ -20,6 +20,11 @@ write() {  # write FILE TEXT: atomic, so that nobody reads half of it
   if dry; then printf '+ write %q: %s\n' "$1" "$2"; else echo "$2" >"$1.tmp.$$" && mv "$1.tmp.$$" "$1"; fi
 }
 
+forget_slurm() {  # this job's variables must not shape the next job
+  local name
+  for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || unset "$name"; done
+}
+
 nap() { sleep "$1" & wait $! || true; }  # a trap runs at once, not after the sleep
 
 field() {  # field FILE KEY: one scalar of a flat JSON file, empty where there is none
@@ -135,8 +140,7 @@ prepare() {
 
 step_command() {  # sets STEP: the srun over all nodes, in the container where there is one
   STEP=(srun "--nodes=${#NODES[@]}" "--ntasks=${#NODES[@]}" --ntasks-per-node=1
-    "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL
-    "--output=$ATTEMPT_DIR/node-%N.log")
+    "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL)
   if [[ -n $CONTAINER ]]; then
     STEP+=("--container-image=$CONTAINER" "--container-mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}"
       "--container-workdir=$HOME_DIR" --no-container-mount-home)
@@ -233,8 +237,8 @@ continue_chain() {
       (
         job=$SLURM_JOB_ID nodes=${#NODES[@]}
         export NEMO_ADA_CHAIN=$CHAIN
-        if ! dry; then unset "${!SLURM_@}"; fi
-        run sbatch "--dependency=afterany:$job" "--nodes=$nodes" "--time=$limit" "--chdir=$HOME_DIR" \
+        if ! dry; then forget_slurm; fi
+        run sbatch "--dependency=afterany:$job" "--nodes=$nodes" "--time=$limit" "--chdir=$PWD" \
           "$HOME_DIR/slurm/$SCRIPT" "$@"
       ) ;;
   esac

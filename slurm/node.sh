@@ -165,6 +165,7 @@ if ! dry; then
   trap leave EXIT
   trap 'exit 143' TERM INT
   check_shared
+  exec >>"$dir/node-$me.log" 2>&1
 fi
 if [[ -n $NODE_SETUP ]]; then
   if dry; then echo "+ source $NODE_SETUP"; else

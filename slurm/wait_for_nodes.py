@@ -29,7 +29,8 @@ def main(seconds: float, nodes: list[str]) -> int:
         time.sleep(PERIOD_SECONDS)
     sys.stderr.write(
         f"error: after {seconds:.0f} s Ray runs on {len(nodes) - len(missing)} of {len(nodes)} nodes; missing: "
-        f"{', '.join(missing)}. Look at node-<name>.log of these, or exclude them: sbatch --exclude={','.join(missing)}\n"
+        f"{', '.join(missing)}. Look at node-<name>.log of these, or leave them out: "
+        f"sbatch --exclude={','.join(missing)}\n"
     )
     return 1
 

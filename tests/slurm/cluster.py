@@ -86,16 +86,16 @@ class Cluster:
             "AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge/socket,cred_expire=5",
             "CredType=cred/munge", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
             "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "GresTypes=gpu", "ReturnToService=2",
-            "JobRequeue=1", "KillWait=5", "SchedulerType=sched/backfill", "AccountingStorageType=accounting_storage/none",
-            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0", "InactiveLimit=0", "MessageTimeout=20",
+            "JobRequeue=1", "KillWait=5", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
+            "AccountingStorageType=accounting_storage/none",
+            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
         ]  # fmt: skip
         for node in self.nodes:
-            lines.append(
-                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs={os.cpu_count()} Gres=gpu:{GPUS}"
-            )
+            where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
+            lines.append(f"NodeName={node} {where} CPUs={os.cpu_count()} Gres=gpu:{GPUS}")
         lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP")
         return "\n".join(lines) + "\n"
 
@@ -152,21 +152,22 @@ class Cluster:
             time.sleep(0.3)
         raise TimeoutError(f"job {job} is {state} after {seconds:.0f} s and not {' or '.join(states)}")
 
-    def processes(self) -> list[int]:
-        """Processes of jobs: they carry this cluster's SLURM_CONF or a run's mark, and are no daemon of ours."""
+    def processes(self) -> dict[int, str]:
+        """Processes of jobs, id -> command: they have this cluster's environment and are none of its daemons."""
         marks = (f"SLURM_CONF={self.folder}/".encode(), f"HOME={self.folder}\0".encode())
-        own = {daemon.pid for daemon in self._daemons} | {os.getpid()}
-        found = []
+        found = {}
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) in own:
+            if not entry.name.isdigit():
                 continue
             try:
                 environment = (entry / "environ").read_bytes()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                name, _, rest = (entry / "stat").read_text().partition(" (")[2].rpartition(") ")
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if state != "Z" and any(mark in environment for mark in marks):
-                found.append(int(entry.name))
+            daemon = name in ("munged", "slurmd") or command.startswith("slurmctld") or "/slurmctld " in command
+            if not daemon and not rest.startswith("Z") and any(mark in environment for mark in marks):
+                found[int(entry.name)] = command
         return found
 
     def stop(self) -> None:

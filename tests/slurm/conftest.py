@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cluster import Cluster, cluster, why_not  # noqa: E402
+from cluster import Cluster, cluster, why_not
 
 
 @pytest.fixture(scope="session")

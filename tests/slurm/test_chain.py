@@ -51,7 +51,8 @@ class Run:
     def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s; the log says:\n{self.log()}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
             time.sleep(0.2)
 
     def ends(self, *states: str, seconds: float = 60.0) -> None:

@@ -1,0 +1,23 @@
+# The embedded back end on a CPU: `docker/build.sh cpu`, then `docker/run.sh cpu nemo-ada train configs/cpu/mini_sudoku.yaml`.
+FROM python:3.11.13-slim-bookworm
+
+# vLLM's CPU build compiles small kernels at run time.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ libnuma1 make \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 ada
+
+WORKDIR /opt/nemo-ada
+COPY pyproject.toml LICENSE Makefile ./
+COPY .ci ./.ci
+COPY nemo_ada ./nemo_ada
+COPY configs ./configs
+COPY recipes ./recipes
+ENV UV_NO_CACHE=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PATH=/opt/nemo-ada/.venv/bin:$PATH
+RUN make install && chown -R 1000:1000 /opt/nemo-ada
+
+USER 1000:1000
+CMD ["nemo-ada", "--help"]

@@ -1,0 +1,18 @@
+# Reinforce-Ada on NVIDIA's NeMo-RL image: `docker/build.sh nemo_rl`. Context: the project's root.
+FROM nvcr.io/nvidia/nemo-rl:v0.7.0
+
+ENV NEMO_RL_HOME=/opt/nemo-rl
+
+WORKDIR /opt/nemo-ada
+COPY pyproject.toml LICENSE ./
+COPY nemo_ada ./nemo_ada
+COPY configs ./configs
+
+# Into the driver's environment, without replacing anything that is in it.
+RUN uv pip freeze --python /opt/nemo_rl_venv/bin/python --exclude-editable > /tmp/there.txt \
+    && uv pip install --no-cache --python /opt/nemo_rl_venv/bin/python --constraint /tmp/there.txt ".[nemo]" \
+    && rm /tmp/there.txt \
+    && /opt/nemo_rl_venv/bin/nemo-ada --help > /dev/null
+
+# Rootless by its users: run.sh passes the caller's id, enroot maps it.
+WORKDIR /workspace

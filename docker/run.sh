@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# docker/run.sh nemo_rl|pytorch|cpu COMMAND...: run COMMAND in the image nemo-ada:<which>, in this folder, as you.
+# Environment: DOCKER (docker), HF_HOME (mounted when set), WANDB_API_KEY and HF_TOKEN (passed on when set).
+set -euo pipefail
+case ${1:-} in
+  nemo_rl | pytorch | cpu) which=$1; shift ;;
+  *) echo "usage: docker/run.sh nemo_rl|pytorch|cpu COMMAND..." >&2; exit 2 ;;
+esac
+options=(--rm --init --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 --user "$(id -u):$(id -g)"
+  --env HOME=/tmp --env WANDB_API_KEY --env HF_TOKEN --volume "$PWD:/workspace" --workdir /workspace)
+if [[ $which != cpu ]]; then options+=(--gpus all); fi
+if [[ -n ${HF_HOME:-} ]]; then options+=(--env HF_HOME=/huggingface --volume "$HF_HOME:/huggingface"); fi
+exec "${DOCKER:-docker}" run "${options[@]}" "nemo-ada:$which" "$@"

