@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -22,25 +20,25 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
-from nemo_ada.embedded.batch import TrainBatch
+from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.embedded.rollout import Evaluation, StepData
 from nemo_ada.embedded.shape import ModelShape
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.embedded.update import train_on
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.files import write_folder
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.observer import Observer
 from nemo_ada.prompt_order import PromptOrder
-from nemo_ada.rundir import RunDir, fingerprint
+from nemo_ada.rundir import RunDir
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
 
 log = logging.getLogger(__name__)
 
 ENGINE_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32, CPU attention
-SHUFFLE_STREAM = 7  # of the order of prompts within an update
 EVALUATION_STREAM = 11
 
 
@@ -165,10 +163,10 @@ class Trainer:
             generation.max_num_seqs,
         )
         self.stack.call("control", str(config.folder.resolve()))
-        checkpoint = self.run_dir.newest_checkpoint() if config.resume == "auto" else None
-        if checkpoint is not None:
-            self._load(checkpoint)
-            self.observer.on_message(f"resumed from {checkpoint}")
+        newest = self.run_dir.newest_checkpoint() if config.resume == "auto" else None
+        if newest is not None:
+            self._load(newest)
+            self.observer.on_message(f"resumed from {newest}")
         self.run_dir.rewind(self.step)
         if self.step == 0 and config.grpo.val_at_start:
             self._evaluate()
@@ -203,7 +201,7 @@ class Trainer:
         if data is None:
             return False
         with _timed(times, "update"):
-            learned = self._update(data, step)
+            learned = train_on(self.learner, data, config, step)
         with _timed(times, "refit"):
             self.stack.call("refit", self.learner.weights())
         self.step, self.position = step, self.position + data.drawn
@@ -240,40 +238,6 @@ class Trainer:
             row[: len(tokens)] = tokens
         return np.asarray(self.learner.features(tokens_RT, length_R), np.float64)
 
-    def _update(self, data: StepData, step: int) -> dict[str, float]:
-        """Optimizer steps on mini-batches of whole prompts in seeded order; rows without a gradient are left out.
-
-        The token-mean's denominator counts the response tokens of all kept rows of the mini-batch (`all_rows`), so
-        leaving rows out does not change the update, or of the rows with a gradient (`live_rows`).
-        """
-        config = self.config
-        real_R = data.weight_R > 0
-        live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R
-        counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
-        tokens_R = data.length_R - data.prompt_length_R
-        size = config.policy.train_global_batch_size or len(real_R)
-        order = _shuffled(data.prompt_R, [config.grpo.seed, step, SHUFFLE_STREAM])
-        collected: list[dict[str, float]] = []
-        for start in range(0, len(order), size):
-            chosen = np.sort(order[start : start + size])
-            trained = chosen[live_R[chosen]]
-            width = int(data.length_R[trained].max(initial=1))
-            batch = TrainBatch(
-                tokens_RT=data.tokens_RT[trained, :width],
-                length_R=data.length_R[trained],
-                prompt_length_R=data.prompt_length_R[trained],
-                advantage_R=data.advantage_R[trained],
-                row_weight_R=data.weight_R[trained],
-                old_logprob_RT=data.old_logprob_RT[trained, :width],
-                denominator=float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1)),
-            )
-            metrics = self.learner.train(batch)
-            if not all(math.isfinite(value) for value in metrics.values()):
-                raise InvariantError(f"step {step}: the update is not finite: {metrics}")
-            collected.append(metrics)
-        means = {name: float(np.mean([metrics[name] for metrics in collected])) for name in collected[0]}
-        return means | {"updates": len(collected), "trained_rows": float(live_R.sum())}
-
     def _evaluate(self) -> None:
         settings = self.config.validation
         count = len(self.task.splits().heldout)
@@ -294,47 +258,24 @@ class Trainer:
         self.observer.on_evaluation(record)
 
     def _save(self) -> None:
-        if not self.config.checkpointing.enabled or self._saved_at == self.step:
+        saving = self.config.checkpointing
+        if not saving.enabled or self._saved_at == self.step:
             return
         started = time.perf_counter()
-        sampler_state = self.stack.call("sampler_state")
-
-        def fill(folder: Path) -> None:
-            self.learner.save(folder / "learner")
-            eos, pad = self.task.tokenizer.eos_id, self.task.tokenizer.pad_id
-            self.learner.export_hf(folder / "hf", {"eos_token_id": eos, "pad_token_id": pad})
-            self.task.tokenizer.write_hf(folder / "hf")
-            state = {
-                "step": self.step,
-                "position": self.position,
-                "totals": asdict(self.totals),
-                "fingerprint": fingerprint(self.config.model_dump(mode="json")),
-                "sampler": _jsonable(sampler_state),
-                "evaluated": self._evaluated,
-            }
-            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
-
-        folder = self.run_dir.checkpoint_folder(self.step)
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            write_folder(folder, fill)
-        except OSError as error:
-            raise InvariantError(f"the checkpoint {folder} could not be written: {error}") from error
+        state = SavedState(
+            self.step, self.position, asdict(self.totals), self.stack.call("sampler_state"), self._evaluated
+        )
+        checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
         self._saved_at = self.step
-        for old in self.run_dir.checkpoints()[: -self.config.checkpointing.keep]:
-            _remove(old)
         self.control.observe_save(time.perf_counter() - started)
 
     def _load(self, folder: Path) -> None:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        if state["fingerprint"] != fingerprint(self.config.model_dump(mode="json")):
-            raise UserError(f"{folder} belongs to another configuration than {self.config.folder / 'config.yaml'}")
-        self.learner.load(folder / "learner")
-        self.stack.call("load_sampler_state", state["sampler"])
+        state = checkpoint.load(folder, self.config, self.learner)
+        self.stack.call("load_sampler_state", state.sampler)
         self.stack.call("refit", self.learner.weights())
-        self.step, self.position = state["step"], state["position"]
-        self.totals = Totals(**state["totals"])
-        self._evaluated = state["evaluated"]
+        self.step, self.position = state.step, state.position
+        self.totals = Totals(**state.totals)
+        self._evaluated = dict(state.evaluated)
         self._saved_at = self.step
 
     @contextmanager
@@ -366,29 +307,6 @@ def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     with Stack(config) as stack:
         return Trainer(config, stack, task, observer).run()
-
-
-def _shuffled(prompt_R: np.ndarray, seed: list[int]) -> np.ndarray:
-    """Row numbers with the prompts in a seeded order and the rows of a prompt together."""
-    prompts = np.unique(prompt_R)
-    rank = np.empty(int(prompts.max()) + 1, np.int64)
-    rank[np.random.default_rng(seed).permutation(prompts)] = np.arange(len(prompts))
-    return np.argsort(rank[prompt_R], kind="stable")
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value
-
-
-def _remove(folder: Path) -> None:
-    """Delete a step folder so that a kill in between leaves no folder that looks complete."""
-    doomed = folder.with_name(f".{folder.name}.old")
-    folder.replace(doomed)
-    shutil.rmtree(doomed)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from nemo_ada.embedded.batch import TrainBatch
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.embedded.stack import Stack, learner_config
 from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.embedded.update import train_on
 from nemo_ada.errors import UserError
 from nemo_ada.files import verify_folder
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED
@@ -190,7 +191,7 @@ def test_fixed_n_is_plain_grpo(started, make):
     config = learner_config(started.config, check_run(started.config, started.task))
     before = started.learner
 
-    ours = dict(started._update(data, 1))
+    ours = train_on(started.learner, data, started.config, 1)
     ours_weights = started.stack.fetch(before.weights())
     learner = started.stack.learner(config, _base_folder(started))
     theirs = learner.train(plain_grpo(data, 4))
@@ -211,7 +212,7 @@ def _base_folder(trainer):
 def test_the_engine_is_the_learner_after_a_refit(started):
     trainer = started
     data = sampled(trainer, list(range(16)))
-    trainer._update(data, 1)
+    train_on(trainer.learner, data, trainer.config, 1)
     trainer.stack.call("refit", trainer.learner.weights())
     fresh = sampled(trainer, list(range(16, 32)), step=2)
     learner = trainer.learner.logprobs(fresh.tokens_RT, fresh.length_R, fresh.prompt_length_R)
