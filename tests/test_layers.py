@@ -43,6 +43,8 @@ LAYERS: dict[str, set[str]] = {
     "embedded": SHARED,
     "nemo": SHARED,
     "progress": SHARED,
+    "check": SHARED | {"embedded", "nemo"},  # the back ends' own checks, inside functions
+    "planning": SHARED | {"check", "simulate"},
     "cli_simulate": SHARED | {"simulate"},
     "cli": EVERYTHING,
 }
@@ -52,7 +54,7 @@ HOME: dict[str, set[str]] = {
     "ray": {"embedded", "nemo"},  # NeMo-RL's environments and workers are its actors
     "vllm": {"embedded"},
     "megatron": {"embedded"},
-    "torch": {"embedded", "nemo"},  # NeMo-RL hands tensors to its hooks
+    "torch": {"embedded", "nemo", "check"},  # NeMo-RL hands tensors to its hooks; check asks a GPU node, in a child
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.

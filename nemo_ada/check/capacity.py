@@ -1,0 +1,94 @@
+"""Does it fit: GPU memory of both phases, the key-value cache of the first wave, disk for checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from nemo_ada.check.finding import Findings, error, ok, skipped, warning
+from nemo_ada.check.layout import LEARNER, VLLM
+from nemo_ada.check.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
+from nemo_ada.check.recipe import Recipe
+from nemo_ada.check.shapes import ModelShape
+
+TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
+
+
+def learner_memory(recipe: Recipe, shape: ModelShape, gpu_gib: float) -> Findings:
+    """The learner's phase on the fullest GPU."""
+    key = "policy.train_micro_batch_size"
+    for phase in (learner_phase(recipe, shape), refit_phase(recipe, shape)):
+        text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
+        if phase.gib > TIGHT * gpu_gib:
+            tell = error if phase.gib > gpu_gib else warning
+            yield tell(key, f"{text}; {_what_helps(recipe, phase.name)} would lower it")
+        else:
+            yield ok(key, text)
+
+
+def _what_helps(recipe: Recipe, phase: str) -> str:
+    if phase == "refit":
+        return f"a larger {LEARNER}.tensor_model_parallel_size or {VLLM}.tensor_parallel_size"
+    v = recipe.values
+    helps = []
+    if not v.get(f"{LEARNER}.activation_checkpointing", False):
+        helps.append(f"{LEARNER}.activation_checkpointing=true")
+    if recipe.micro_rows > 1:
+        helps.append(f"policy.train_micro_batch_size={recipe.micro_rows // 2}")
+    if not v.get(f"{LEARNER}.defer_fp32_logits", False):
+        helps.append(f"{LEARNER}.defer_fp32_logits=true")
+    if recipe.tp > 1 and not recipe.sequence_parallel:
+        helps.append(f"{LEARNER}.sequence_parallel=true")
+    return ", ".join([*helps, "a larger TP or PP, or more nodes"])
+
+
+def rollout_memory(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
+    """vLLM's phase: weights and a cache for the first wave, the moment of highest concurrency."""
+    key = f"{VLLM}.gpu_memory_utilization"
+    cache = vllm_cache(recipe, shape, first_wave, gpu_gib)
+    longest = recipe.max_prompt + recipe.max_new
+    text = f"vLLM: {cache.arithmetic}; a first wave of {cache.responses:.0f} responses per replica"
+    each = f"{cache.tokens_each:.0f} tokens each (half of prompt {recipe.max_prompt} + response {recipe.max_new})"
+    if cache.tokens < longest:
+        yield error(
+            key,
+            f"{text}, and not even one response of {longest} tokens fits; a larger share (now "
+            f"{recipe.values.get(key, 0.9)}) or a larger {VLLM}.tensor_parallel_size (now {recipe.vllm_tp}) would help",
+        )
+    elif cache.concurrency < 0.25 * cache.responses:
+        yield warning(
+            key,
+            f"{text}, room for {cache.concurrency:.0f} at {each}: the others wait in vLLM's queue and the phase gets "
+            "longer, nothing is lost; a larger share, a larger vLLM TP or smaller first waves would shorten it",
+        )
+    else:
+        waits = "" if cache.concurrency >= cache.responses else "; the rest waits in vLLM's queue"
+        yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
+
+
+def checkpoint_disk(recipe: Recipe, shape: ModelShape) -> Findings:
+    """Room for the checkpoints that are kept and the one being written."""
+    v, key = recipe.values, "checkpointing.checkpoint_dir"
+    if not v.get("checkpointing.enabled", False):
+        yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
+        return
+    keep = int(v.get("checkpointing.keep_top_k", 1))
+    each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
+    need = (keep + 1) * each
+    folder = Path(str(v.get(key, "."))).absolute()
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
+    text = (
+        f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
+        f"({shape.parameters / 1e9:.1f} B x {each / shape.parameters:g})"
+    )
+    if existing is None:
+        yield skipped(key, f"{text}; no folder above {folder} is here")
+        return
+    free = shutil.disk_usage(existing).free
+    if free < need:
+        yield warning(
+            key,
+            f"{text}, {free / GIB:.0f} GiB are free at {existing} as seen from here; name another folder or keep fewer",
+        )
+    else:
+        yield ok(key, f"{text}, {free / GIB:.0f} GiB are free at {existing}")

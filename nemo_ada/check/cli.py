@@ -1,0 +1,24 @@
+"""The command `nemo-ada check`. Exit codes: 0 fine, 1 warnings only, 2 errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_ada.check.command import examine, report
+from nemo_ada.check.finding import exit_code
+
+
+def check(
+    config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: driver, FP8, apex, NCCL as well")] = False,
+    verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
+) -> None:
+    """Find what is wrong with a configuration before a job starts; each failure says what would work."""
+    findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
+    typer.echo(report(findings, as_json=as_json))
+    raise typer.Exit(exit_code(findings))

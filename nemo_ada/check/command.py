@@ -1,0 +1,114 @@
+"""`nemo-ada check`: gather the facts of a configuration, run every check, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.check import data, gpu
+from nemo_ada.check.capacity import checkpoint_disk, learner_memory, rollout_memory
+from nemo_ada.check.finding import Finding, error, exit_code, ok, warning
+from nemo_ada.check.layout import LAYOUT
+from nemo_ada.check.memory import H100_GIB
+from nemo_ada.check.precision import PRECISION
+from nemo_ada.check.recipe import Recipe, Values, load_config
+from nemo_ada.check.shapes import find_shape
+from nemo_ada.config.load import BACKENDS
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.run import RunConfig
+from nemo_ada.config.strict import parse
+from nemo_ada.errors import UserError
+
+MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
+
+
+def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, verifier: bool = True) -> list[Finding]:
+    """All findings on a configuration. verifier: start math-verify for its self-test (a few seconds)."""
+    try:
+        config = load_config(path, overrides)
+    except UserError as problem:
+        return [error("configuration", str(problem))]
+    backend = config.get("backend", "embedded")
+    if backend not in BACKENDS:
+        return [error("backend", f"{backend}: no such back end; {' or '.join(BACKENDS)} would work")]
+    found, gib = gpu.node() if on_gpu else ([], None)
+    findings = embedded(config) if backend == "embedded" else recipe(config, gpu_gib=gib or H100_GIB)
+    return [*findings, *(data.verifier() if verifier else ()), *found]
+
+
+def embedded(config: dict[str, Any]) -> list[Finding]:
+    """A CPU run: the strict schema, and what its trainer refuses before it starts anything."""
+    try:
+        run = parse(RunConfig, config)
+        from nemo_ada.embedded.trainer import check_run
+        from nemo_ada.tasks.registry import build_task
+
+        task = build_task(run.task, Path(run.base.cache_dir))
+        shape = check_run(run, task)
+    except UserError as problem:
+        return [error(_key_in(str(problem)), str(problem))]
+    policy = run.policy
+    text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
+    return [
+        ok("policy.model", text),
+        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts"),
+        ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
+           f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
+    ]  # fmt: skip
+
+
+def _key_in(message: str) -> str:
+    """The dotted key that a message begins with."""
+    first = message.removeprefix("unknown key ").split("=")[0].split(":")[0].split(" ")[0].rstrip(";,")
+    return first if "." in first else "configuration"
+
+
+def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB) -> list[Finding]:
+    """A NeMo-RL recipe."""
+    values = Values(config)
+    findings = [*data.method(config), *data.dataset(values), *data.prompt_files(values), *data.image()]
+    try:
+        facts = Recipe.of(config)
+        found = find_shape(facts.model_name)
+    except UserError as problem:
+        return [error(_key_in(str(problem)), str(problem)), *findings]
+    if found is None:
+        unknown = warning(
+            "policy.model_name",
+            f"{facts.model_name}: no local config.json and not in the table, so shapes and memory were not checked; "
+            "download it and name its folder",
+        )
+        return [unknown, *findings]
+    shape, source = found
+    said = ok("policy.model_name", f"{facts.model_name} ({source}): {shape.parameters / 1e9:.2f} B parameters, {shape}")
+    split = [finding for check in LAYOUT for finding in check(facts, shape)]
+    layout = [said, *split, *(finding for check in PRECISION for finding in check(facts, shape))]
+    if any(f.level == "error" and f.key.startswith(("cluster", "policy.megatron_cfg")) for f in split):
+        return [*layout, *findings]  # memory per GPU of a layout that cannot be is no information
+    capacity = [*learner_memory(facts, shape, gpu_gib), *checkpoint_disk(facts, shape)]
+    wave = first_wave(config, facts)
+    if wave is not None:
+        capacity.extend(rollout_memory(facts, shape, wave, gpu_gib))
+    return [*layout, *capacity, *findings]
+
+
+def first_wave(config: dict[str, Any], facts: Recipe) -> int | None:
+    """Responses issued before anything is known; None where `reinforce_ada` is wrong (a finding already)."""
+    try:
+        settings = ada_settings(config.get("reinforce_ada", {}))
+        plan = settings.plan(facts.group, facts.max_new)
+    except UserError:
+        return None
+    return facts.prompts * (facts.group if settings.sampling.kind == "estimation" else plan.first_issue)
+
+
+def report(findings: Sequence[Finding], *, as_json: bool) -> str:
+    """What is printed."""
+    code = exit_code(findings)
+    if as_json:
+        return json.dumps({"exit_code": code, "findings": [finding.as_dict() for finding in findings]}, indent=1)
+    lines = [f"{MARKS[finding.level]} {finding.key}: {finding.message}" for finding in findings]
+    count = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
+    return "\n".join([*lines, f"{count['error']} errors, {count['warning']} warnings"])

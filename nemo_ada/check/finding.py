@@ -1,0 +1,62 @@
+"""What a check says: one line with a level, the dotted key that it is about, and what would work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "skipped", "warning", "error"]
+EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 1, "error": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. key: dotted key of the YAML, or the name of what was looked at."""
+
+    level: Level
+    key: str
+    message: str
+
+    def as_dict(self) -> dict[str, str]:
+        """For `--json`."""
+        return {"level": self.level, "key": self.key, "message": self.message}
+
+
+Findings = Iterator[Finding]
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0 nothing to say, 1 warnings only, 2 errors."""
+    return max((EXIT_CODES[finding.level] for finding in findings), default=0)
+
+
+def error(key: str, message: str) -> Finding:
+    """The run would fail, or train on something wrong."""
+    return Finding("error", key, message)
+
+
+def warning(key: str, message: str) -> Finding:
+    """The run may work; the user should know."""
+    return Finding("warning", key, message)
+
+
+def ok(key: str, message: str) -> Finding:
+    """Looked at and fine."""
+    return Finding("ok", key, message)
+
+
+def skipped(key: str, message: str) -> Finding:
+    """Could not be looked at here."""
+    return Finding("skipped", key, message)
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """ "1, 2 or 4"."""
+    texts = [str(number) for number in numbers]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
+
+
+def divisors(*numbers: int) -> list[int]:
+    """Common divisors, ascending."""
+    return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

@@ -1,0 +1,107 @@
+"""What only a GPU node can tell: driver, Transformer Engine's FP8, apex, NCCL. Here alone this layer uses torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
+from nemo_ada.check.precision import FUSED_KERNEL
+
+CUDA_FOR_FP8 = (12, 9)
+HOPPER = (9, 0)
+SECONDS = 300
+
+
+def node() -> tuple[list[Finding], float | None]:
+    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours)."""
+    names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
+    if importlib.util.find_spec("torch") is None:
+        return [skipped(name, "skipped: torch is not installed here") for name in names], None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "nemo_ada.check.gpu"], capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return [
+            error("gpu.nccl", f"no answer in {SECONDS} s: NCCL or the driver hangs; try with NCCL_DEBUG=INFO")
+        ], None
+    if done.returncode or not done.stdout.strip():
+        return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return [Finding(**finding) for finding in answer["findings"]], answer["gib"]
+
+
+def _probe() -> tuple[list[Finding], float | None]:
+    import torch
+
+    if not torch.cuda.is_available():
+        names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
+        return [skipped(name, "skipped: no GPU") for name in names], None
+    gib = min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())) / 2**30
+    found = [
+        ok("gpu.driver", f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"),
+        ok("gpu.memory", f"{gib:.1f} GiB, used in the estimates"),
+        *_fp8(torch),
+        *_apex(),
+        *_nccl(torch),
+    ]
+    return found, gib
+
+
+def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
+    version = tuple(int(part) for part in str(torch.version.cuda or "0.0").split(".")[:2])
+    if torch.cuda.get_device_capability(0) < HOPPER:
+        yield warning(
+            "gpu.fp8", f"compute capability {torch.cuda.get_device_capability(0)}: FP8 recipes need Hopper (9, 0)"
+        )
+    elif version < CUDA_FOR_FP8:
+        yield warning("gpu.fp8", f"CUDA {torch.version.cuda}: block scaling needs 12.9 or newer")
+    elif importlib.util.find_spec("transformer_engine") is None:
+        yield warning("gpu.fp8", "Transformer Engine is not installed; FP8 recipes need it")
+    else:
+        from transformer_engine.pytorch import fp8  # type: ignore[import-not-found]
+
+        known, why = fp8.FP8GlobalStateManager.is_fp8_block_scaling_available()
+        yield ok("gpu.fp8", "Transformer Engine offers block scaling") if known else warning("gpu.fp8", str(why))
+
+
+def _apex() -> Findings:
+    if importlib.util.find_spec(FUSED_KERNEL) is None:
+        yield skipped("gpu.apex", f"{FUSED_KERNEL} is not there; only gradient_accumulation_fusion needs it")
+    else:
+        yield ok("gpu.apex", f"{FUSED_KERNEL} is there")
+
+
+def _nccl(torch) -> Findings:  # type: ignore[no-untyped-def]
+    count = torch.cuda.device_count()
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_reduce, args=(count, folder), nprocs=count)
+        sums = [float(path.read_text()) for path in sorted(Path(folder).glob("sum_*"))]
+    wanted = count * (count + 1) / 2
+    if sums != [wanted] * count:
+        yield error(
+            "gpu.nccl", f"an all-reduce over {count} GPUs gave {sums}, expected {wanted}; check links and NCCL_*"
+        )
+    else:
+        yield ok("gpu.nccl", f"an all-reduce over the {count} GPUs of this node")
+
+
+def _reduce(rank: int, count: int, folder: str) -> None:
+    import torch
+
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+    value = torch.full((1,), float(rank + 1), device="cuda")
+    torch.distributed.all_reduce(value)
+    (Path(folder) / f"sum_{rank}").write_text(str(float(value.item())))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    findings, smallest = _probe()
+    sys.stdout.write(json.dumps({"findings": [finding.as_dict() for finding in findings], "gib": smallest}) + "\n")

@@ -1,0 +1,108 @@
+"""FP8 in learner and rollout, the optimizer's precision, and kernels that must be importable."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from nemo_ada.check.finding import Findings, error, listed, ok, warning
+from nemo_ada.check.layout import LEARNER, VLLM
+from nemo_ada.check.recipe import Recipe
+from nemo_ada.check.shapes import ModelShape
+
+BLOCK = 128  # FP8 scales are per 128 x 128 block of a weight
+FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
+FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+FUSED_KERNEL = "fused_weight_gradient_mlp_cuda"
+
+
+def rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
+    """vLLM TP sizes at which FP8 blocks fit: feed-forward and key-value widths per shard are multiples of 128."""
+    sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= limit and shape.kv % tp == 0 and shape.heads % tp == 0]
+    return [tp for tp in sizes if shape.ffn % (BLOCK * tp) == 0 and shape.kv_width % (BLOCK * tp) == 0]
+
+
+def fp8_rollout(recipe: Recipe, shape: ModelShape) -> Findings:
+    """FP8 in vLLM: block shapes, and the importance-sampling correction."""
+    if not recipe.fp8_rollout:
+        return
+    works = rollout_parallel_sizes(shape)
+    if recipe.vllm_tp not in works:
+        yield error(
+            f"{VLLM}.precision",
+            f"FP8 blocks of 128 need feed-forward and key-value widths per GPU in multiples of 128; {shape.ffn} and "
+            f"{shape.kv_width} over TP {recipe.vllm_tp} are not; {VLLM}.tensor_parallel_size={listed(works)} would "
+            "work, or precision=bfloat16",
+        )
+    if not recipe.values.get("loss_fn.use_importance_sampling_correction", False):
+        yield error(
+            "loss_fn.use_importance_sampling_correction",
+            "an FP8 rollout samples from another distribution than the one that is trained; set it to true",
+        )
+    if not recipe.fp8_train:
+        yield warning(
+            f"{LEARNER}.fp8_cfg.enabled",
+            "FP8 rollout with BF16 training: watch token_mult_prob_error, above 1.05 go back to BF16",
+        )
+
+
+def fp8_training(recipe: Recipe, shape: ModelShape) -> Findings:
+    """FP8 in Megatron: Transformer Engine's block scaling as NeMo-RL ran it."""
+    if not recipe.fp8_train:
+        return
+    v, here = recipe.values, f"{LEARNER}.fp8_cfg"
+    for name, wanted in FP8_CFG.items():
+        found = v.get(f"{here}.{name}")
+        if found != wanted:
+            why = "true gave NaN above TP 2" if name == "fp8_param" else "the combination that was run on Hopper"
+            yield error(f"{here}.{name}", f"{name}={found!r}; set it to {wanted!r}: {why}")
+    if v.get(f"{LEARNER}.optimizer.use_precision_aware_optimizer", False):
+        yield error(
+            f"{LEARNER}.optimizer.use_precision_aware_optimizer", "does not go with FP8 training; set it to false"
+        )
+    if str(v.get(f"{LEARNER}.env_vars.{FP32_SCALES}", "")) != "1":
+        yield error(f"{LEARNER}.env_vars.{FP32_SCALES}", 'block scaling on Hopper needs it; set it to "1"')
+    if not v.get("loss_fn.use_importance_sampling_correction", False):
+        yield warning(
+            "loss_fn.use_importance_sampling_correction", "FP8 training drifts from the rollout's model; set it to true"
+        )
+    own = (
+        int(v.get("policy.sequence_packing.train_mb_tokens", recipe.pack_tokens))
+        if recipe.packing
+        else recipe.pack_tokens
+    )
+    if recipe.pack_tokens != own:
+        yield warning(
+            "policy.sequence_packing.train_mb_tokens",
+            f"FP8 pads packs to multiples of {recipe.pack_unit} (128 x 2 CP x TP): {own} become {recipe.pack_tokens} "
+            f"tokens; {recipe.pack_tokens} would waste nothing",
+        )
+
+
+def optimizer(recipe: Recipe, shape: ModelShape) -> Findings:
+    """The model's and the optimizer's precision must say the same; sharded states need the distributed optimizer."""
+    v, here = recipe.values, f"{LEARNER}.optimizer"
+    precision = v.get("policy.precision")
+    if (precision == "bfloat16") != bool(v.get(f"{here}.bf16", False)):
+        yield error(f"{here}.bf16", f"bf16={v.get(f'{here}.bf16')} with policy.precision={precision}; make them agree")
+    if v.get(f"{here}.use_precision_aware_optimizer", False) and not v.get(f"{here}.use_distributed_optimizer", False):
+        yield error(
+            f"{here}.use_precision_aware_optimizer", "needs use_distributed_optimizer=true; set that, or this to false"
+        )
+
+
+def fused_weight_gradient(recipe: Recipe, shape: ModelShape) -> Findings:
+    """apex's kernel behind gradient_accumulation_fusion must be importable where the learner runs."""
+    key = f"{LEARNER}.gradient_accumulation_fusion"
+    if not recipe.values.get(key, False):
+        return
+    if importlib.util.find_spec(FUSED_KERNEL) is None:
+        yield error(
+            key,
+            f"{FUSED_KERNEL} (apex) cannot be imported here; run this check and the job in an image with apex "
+            "(docker/pytorch.Dockerfile), or set it to false",
+        )
+    else:
+        yield ok(key, f"{FUSED_KERNEL} is there")
+
+
+PRECISION = (fp8_rollout, fp8_training, optimizer, fused_weight_gradient)
