@@ -1,7 +1,7 @@
 """The sampler's state beside NeMo-RL's: reinforce_ada.json in the step folder, there before the folder gets its name.
 
-NeMo-RL writes a checkpoint into tmp_step_N and renames it in `finalize_checkpoint`. Its own save state is no place for
-us (main drops unknown keys), so that method is wrapped on the instance: the file and the rename are one event.
+NeMo-RL writes a checkpoint into tmp_step_N and renames it when it finalizes it. Its own save state is no place for
+us (main drops unknown keys), so the method is wrapped on the instance: the file and the rename are one event.
 """
 
 from __future__ import annotations
@@ -24,21 +24,30 @@ FILE = "reinforce_ada.json"
 VERSION = 1
 
 
+FINALIZERS = ("finalize_checkpoint", "begin_finalization")  # v0.6 and v0.7; main renames in a thread that it starts
+
+
 @contextmanager
 def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
     """Within the block every checkpoint of this manager also holds `state()`."""
-    original = checkpointer.finalize_checkpoint
 
-    def finalize_checkpoint(checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        content = {"version": VERSION, **jsonable(state())}
-        write_atomically(Path(checkpoint_path) / FILE, json.dumps(content))
-        return original(checkpoint_path, *args, **kwargs)
+    def writing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def finalize(checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
+            if Path(checkpoint_path).exists():
+                content = {"version": VERSION, **jsonable(state())}
+                write_atomically(Path(checkpoint_path) / FILE, json.dumps(content))
+            return original(checkpoint_path, *args, **kwargs)
 
-    checkpointer.finalize_checkpoint = finalize_checkpoint
+        return finalize
+
+    found = [name for name in FINALIZERS if hasattr(checkpointer, name)]
+    for name in found:
+        setattr(checkpointer, name, writing(getattr(checkpointer, name)))
     try:
         yield
     finally:
-        del checkpointer.finalize_checkpoint
+        for name in found:
+            delattr(checkpointer, name)
 
 
 def restore(checkpointer: Any) -> dict[str, Any] | None:

@@ -59,6 +59,7 @@ class Hooks:
         self._config, self.settings, self._originals, self._watch = master_config, settings, originals, watch
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0  # rollout calls so far: the step number of every seed
+        self.sampling_seconds = 0.0  # of the last rollout call
         self._validating = False
         self._current: Any = None  # the batch that the last rollout returned
 
@@ -152,6 +153,7 @@ class Hooks:
         moments = pool_moments(result, raw_reward_N)
         batch, spared = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
         self.draws, self._current = draw, batch
+        self.sampling_seconds = result.stats["sampling_seconds"]
         responses = [source.response(row) for row in result.row_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
         metrics: dict[str, float] = {

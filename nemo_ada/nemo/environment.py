@@ -1,0 +1,78 @@
+"""A math environment for NeMo-RL on nemo_ada.verify: killable processes, a hard deadline, and no invented labels.
+
+NeMo-RL's own turns every timeout and every error of math-verify into reward 0. Here an answer without a verdict gets
+the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label: it is counted by
+its cause and drawn again. NeMo-RL's own estimators cannot take it, so use preset `grpo` for baselines with this
+environment.
+
+    env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+import torch
+from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
+
+from nemo_ada.nemo.response import NO_VERDICT
+from nemo_ada.verify import MathVerifier, VerifierLimits
+
+NAME = "ada_math"
+
+
+class MathJudge(EnvironmentInterface):
+    """One turn per episode: the last boxed expression of the response against the metadata's `ground_truth`."""
+
+    def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
+        """cfg: fields of VerifierLimits. Starts the verifier's processes and runs its self-test."""
+        self._verifier = MathVerifier(VerifierLimits(**dict(cfg or {})))
+
+    def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
+        """Rewards in [0, 1], NaN without a verdict. Safe to call from many threads."""
+        pairs = [
+            ("".join(str(turn["content"]) for turn in log if turn["role"] == "assistant"), str(info["ground_truth"]))
+            for log, info in zip(message_log_batch, metadata, strict=True)
+        ]
+        verdicts = self._verifier.verify_many(pairs)
+        return EnvironmentReturn(
+            observations=[{"role": "environment", "content": _observation(v.label, v.cause)} for v in verdicts],
+            metadata=metadata,
+            next_stop_strings=[None] * len(verdicts),
+            rewards=torch.tensor([float("nan") if v.label is None else v.label for v in verdicts]),
+            terminateds=torch.ones(len(verdicts)),
+            answers=None,
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Verdicts so far, by cause."""
+        return self._verifier.counts
+
+    def shutdown(self) -> None:
+        """End the verifier's processes."""
+        self._verifier.close()
+
+    def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """Nothing to add: labels and failures are counted where the responses are."""
+        return batch, {}
+
+
+def _observation(label: float | None, cause: str | None) -> str:
+    return NO_VERDICT + str(cause) if label is None else ("correct" if label > 0 else "incorrect")
+
+
+AdaMathEnvironment = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=256)(MathJudge)
+
+
+def register() -> None:
+    """Make the environment known to NeMo-RL under the name `ada_math`; repeated calls do nothing."""
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+    from nemo_rl.environments.utils import ENV_REGISTRY, register_env
+
+    path = f"{__name__}.AdaMathEnvironment"
+    ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
+    if NAME not in ENV_REGISTRY:
+        register_env(NAME, path)

@@ -1,0 +1,208 @@
+"""Train with NeMo-RL from a YAML: `nemo-ada train` with `backend: nemo_rl`, and what a cluster job runs.
+
+The order is that of NeMo-RL's examples/run_grpo.py, with our context manager around grpo_train and a run directory
+around both. A run can be stopped at any time (stop file, end of the job, signal) and continued with resume=auto.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_atomically
+from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.config_check import check_names
+from nemo_ada.nemo.hooks import StepDroppedError
+from nemo_ada.nemo.install import reinforce_ada
+from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves
+from nemo_ada.nemo.targets import LOOP, replaced
+from nemo_ada.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+TRACKING = "tracking.json"
+
+
+def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """NeMo-RL's own loading: `defaults` (with ${oc.env:...}), then hydra overrides. Raises UserError."""
+    try:
+        from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
+    except ImportError as error:
+        raise UserError(
+            f"backend=nemo_rl needs NeMo-RL, which cannot be imported here ({error}); run inside its container or "
+            "environment with its checkout on PYTHONPATH, or use a recipe of configs/cpu (backend=embedded)"
+        ) from None
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not path.is_file():
+        raise UserError(f"cannot read the configuration {path}: no such file")
+    try:
+        register_omegaconf_resolvers()
+        config = load_config(path)
+        if overrides:
+            config = parse_hydra_overrides(config, list(overrides))
+        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except (OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
+    except Exception as error:  # NeMo-RL's own OverridesError and hydra's are no common family
+        if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
+            raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
+        raise
+    return resolved
+
+
+def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
+    """Train to the end or until a stop is asked for; the process's exit code (jobcontrol.py)."""
+    resolved = load(config_path, overrides)
+    return train(resolved)
+
+
+def train(resolved: dict[str, Any]) -> int:
+    """`run` for a configuration that is loaded already."""
+    loop = importlib.import_module(LOOP)
+    check_names(resolved, loop.MasterConfig)
+    master_config = loop.MasterConfig(**resolved)
+    if nemo_settings.chosen(master_config):
+        nemo_settings.read(master_config)
+    run_dir = RunDir(Path(str(resolved.get("run_dir", "runs/nemo_rl"))))
+    resume = resolved.get("resume", "never")
+    if resume not in ("never", "auto"):
+        raise UserError(f"resume={resume}: no such choice; choices: never, auto")
+    run_dir.open(resolved, resume=resume == "auto")
+    control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
+    control.heartbeat(0)
+    control.status("running", 0)
+    steps = [0]
+    try:
+        parts = _set_up(loop, master_config, run_dir.path, resolved)
+        progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
+        steps = [progress.total_steps]
+        _check_checkpoint(parts["checkpointer"], progress.total_steps, resume == "auto")
+        stopped = supervised(loop, parts, control, progress)
+        steps = [progress.total_steps]
+    except BaseException:
+        control.status("failed", steps[0])
+        raise
+    control.status("stopped" if stopped else "done", progress.total_steps)
+    if stopped:
+        log.warning("stopped after step %d: %s; resume=auto continues", progress.total_steps, progress.reason)
+    return EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
+    """grpo_train under the job's control; whether it was stopped before its last step."""
+    with ExitStack() as stack:
+        checkpointer = parts["checkpointer"]
+        stack.enter_context(_signals(control, progress))
+        watch = Watch(control, progress)
+        hooks = stack.enter_context(reinforce_ada(parts["master_config"], checkpointer=checkpointer, watch=watch))
+        stack.enter_context(timed_saves(checkpointer, control, progress))
+        timeout = job_timeout(loop.TimeoutChecker, control, progress, parts["dataloader"], hooks)
+        stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
+        try:
+            loop.grpo_train(
+                parts["policy"],
+                parts["policy_generation"],
+                parts["dataloader"],
+                parts["val_dataloader"],
+                parts["tokenizer"],
+                parts["loss_fn"],
+                parts["task_to_env"],
+                parts["val_task_to_env"],
+                parts["logger"],
+                checkpointer,
+                parts["save_state"],
+                parts["master_config"],
+            )
+        except StepDroppedError as dropped:
+            log.warning("%s", dropped)
+            save_between_steps(parts, progress)
+        if hasattr(checkpointer, "shutdown"):
+            checkpointer.shutdown()
+    return progress.reason is not None and progress.total_steps < control.max_steps
+
+
+def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, Any]) -> dict[str, Any]:
+    """NeMo-RL's set-up functions in the order of its example."""
+    from nemo_rl.algorithms.utils import get_tokenizer
+    from nemo_rl.data.utils import setup_response_data
+    from nemo_rl.distributed.virtual_cluster import init_ray
+    from nemo_rl.models.generation import configure_generation_config
+    from nemo_rl.utils.logger import get_next_experiment_dir
+
+    from nemo_ada.nemo import environment
+
+    master_config.logger["log_dir"] = get_next_experiment_dir(master_config.logger["log_dir"])
+    continue_tracking(master_config.logger, run_dir)
+    environment.register()
+    init_ray()
+    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
+    policy = resolved["policy"]
+    master_config.policy["generation"] = configure_generation_config(
+        master_config.policy["generation"],
+        tokenizer,
+        has_refit_draft_weights=bool((policy.get("draft") or {}).get("enabled")),
+        trains_mtp=bool((policy.get("megatron_cfg") or {}).get("mtp_num_layers")),
+    )
+    data, val_data, task_to_env, val_task_to_env = setup_response_data(tokenizer, master_config.data, master_config.env)
+    made = loop.setup(master_config, tokenizer, data, val_data)
+    names = ("dataloader", "val_dataloader", "loss_fn", "logger", "checkpointer", "save_state", "master_config")
+    return {
+        "policy": made[0],
+        "policy_generation": made[1],
+        **dict(zip(names, made[4:11], strict=True)),
+        "tokenizer": tokenizer,
+        "task_to_env": task_to_env,
+        "val_task_to_env": val_task_to_env,
+    }
+
+
+def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
+    """Give a W&B run an id that is kept in the run directory, so that a continued run goes on in the same record."""
+    if not logger.get("wandb_enabled"):
+        return
+    path = run_dir / TRACKING
+    if path.exists():
+        run_id = str(json.loads(path.read_text(encoding="utf-8"))["wandb_id"])
+    else:
+        run_id = uuid.uuid4().hex[:8]
+        write_atomically(path, json.dumps({"wandb_id": run_id}))
+    logger["wandb"] = {**logger["wandb"], "id": run_id, "resume": "allow"}
+
+
+def _check_checkpoint(checkpointer: Any, steps: int, resume: bool) -> None:
+    if steps and not resume:
+        raise UserError(
+            f"checkpointing.checkpoint_dir={checkpointer.checkpoint_dir} already holds a run at step {steps}; set "
+            "resume=auto to continue it or name another folder"
+        )
+
+
+@contextmanager
+def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
+    """SIGINT and SIGTERM ask for a stop at the end of the step, which then draws no further wave."""
+    previous: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        reason = f"signal {signal.Signals(number).name}"
+        progress.signals.append(reason)
+        control.request(reason)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        previous[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,435 @@
+"""The hooks on stand-ins for NeMo-RL's types (standin.py): no NeMo-RL needed.
+
+1. Contract of the back ends: for the same responses, a bare sampler (what the embedded back end runs) and the NeMo-RL
+   path, synchronous or one by one, give the same pools, rows and advantages.
+2. The batch keeps its shape; rows without advantage cost two tokens and the update does not change.
+3. Failures have no label; equal prompts stay two groups; nothing misaligned passes.
+4. Names and methods are checked first and restored in any case; unsupported combinations are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from standin import Checkpointer, Engine, StepRecord, config, loop_module, prompt_batch, step
+
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.source import Outcomes
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
+from nemo_ada.nemo.hooks import StepDroppedError
+from nemo_ada.nemo.install import installed, reinforce_ada
+
+PROMPTS = [11, 12, 13, 14, 15, 16]
+RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
+GROUP = 4
+ISSUE_ORDER = {
+    "preset": "ada_seq_balance",
+    "sampling": {"kind": "sequential", "stopping": {"kind": "issue_order", "window": 3}},
+}
+SEQUENTIAL = [
+    {"preset": name} for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
+]
+EVERY = [*SEQUENTIAL, {"preset": "ada_est_ema"}]
+
+
+def script(prompt: int, draw: int) -> tuple[float, int]:
+    """Label and length of a response, the same in every test."""
+    random = np.random.default_rng([prompt, draw])
+    return float(random.random() < RATES[prompt]), int(random.integers(2, 30))
+
+
+class TableSource:
+    """A ResponseSource over `script`, all at once: the sampler's own view of the same responses."""
+
+    def __init__(self, prompts: list[int]) -> None:
+        self._prompts, self._waiting = prompts, []
+
+    def submit(self, requests: Any) -> None:
+        self._waiting += list(
+            zip(requests.row_N.tolist(), requests.prompt_N.tolist(), requests.index_N.tolist(), strict=True)
+        )
+
+    def poll(self) -> Outcomes:
+        taken, self._waiting = self._waiting, []
+        drawn = [script(self._prompts[prompt], index) for _, prompt, index in taken]
+        return Outcomes(
+            np.array([row for row, _, _ in taken]),
+            np.array([reward for reward, _ in drawn]),
+            np.array([tokens for _, tokens in drawn]),
+        )
+
+    def abort(self, row_N: np.ndarray) -> np.ndarray:
+        self._waiting = [item for item in self._waiting if item[0] not in row_N]
+        return np.zeros(len(row_N), np.int64)
+
+    def clock(self) -> float:
+        return 0.0
+
+
+class Run:
+    """Hooks on stand-ins, with a folder for checkpoints."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], **engine: Any) -> None:
+        self.config = settings
+        self.engine = Engine(**{"script": script, **engine})
+        self.loop, self.rollouts = loop_module(self.engine)
+        self.checkpointer = Checkpointer(folder)
+
+    def installed(self, **more: Any) -> Any:
+        return installed(self.config, self.checkpointer, self.loop, self.rollouts, **more)
+
+    def steps(self, *batches: list[int], asynchronous: bool = False) -> list[StepRecord]:
+        with self.installed():
+            return [step(self.loop, self.config, batch, asynchronous) for batch in batches]
+
+
+def bare_rows(ada: dict[str, Any], steps: int) -> list[tuple[Any, Any]]:
+    """(result, rows) per step of a sampler without any back end. Prompt ids only need to be equal for equal prompts."""
+    sampler = ada_settings(ada).sampler(GROUP, 64, run_seed=7)
+    found = []
+    for number in range(1, steps + 1):
+        session = sampler.begin(number, [str(prompt) for prompt in PROMPTS])
+        result = run_sampling(session, FreshTable(number))
+        found.append((result, sampler.finish(result)))
+    return found
+
+
+class FreshTable(TableSource):
+    """Draws go on counting over the steps, as the stand-in engine's do."""
+
+    seen: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, number: int) -> None:
+        super().__init__(PROMPTS)
+        if number == 1:
+            FreshTable.seen = dict.fromkeys(PROMPTS, 0)
+        self._first = dict(FreshTable.seen)
+
+    def poll(self) -> Outcomes:
+        taken = [(row, prompt, index + self._first[PROMPTS[prompt]]) for row, prompt, index in self._waiting]
+        for _, prompt, draw in taken:
+            FreshTable.seen[PROMPTS[prompt]] = max(FreshTable.seen[PROMPTS[prompt]], draw + 1)
+        self._waiting = taken
+        return super().poll()
+
+
+# -- 1. contract -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("ada", EVERY, ids=lambda ada: ada["preset"])
+def test_same_responses_give_the_bare_samplers_pools_rows_and_advantages(
+    tmp_path: Path, ada: dict[str, Any], asynchronous: bool
+) -> None:
+    run = Run(tmp_path, config(GROUP, len(PROMPTS), ada, asynchronous=asynchronous))
+    records = run.steps(PROMPTS, PROMPTS, asynchronous=asynchronous)
+    for record, (result, rows) in zip(records, bare_rows(ada, 2), strict=True):
+        assert record.metrics["ada/samples_drawn"] == result.stats["samples_drawn"]
+        assert record.metrics["ada/pass_rate"] == result.stats["pass_rate"]
+        np.testing.assert_allclose(record.batch["ada_advantage"].numpy(), rows.advantage_R, atol=1e-6)
+        np.testing.assert_array_equal(record.batch["ada_weight"].numpy(), rows.weight_R)
+        np.testing.assert_allclose(record.batch["total_reward"].numpy(), result.reward_N[rows.pool_R])
+        prompt_R = record.batch["ada_uid"].numpy() & 0xFFFFFF
+        np.testing.assert_array_equal(prompt_R, rows.prompt_R)
+        assert record.batch["idx"] == [PROMPTS[p] for p in rows.prompt_R]
+        for r in np.flatnonzero(rows.live_R):
+            tokens = result.tokens_N[rows.pool_R[r]]
+            assert len(record.batch["message_log"][r][1]["token_ids"]) == tokens
+
+
+def test_issue_order_keeps_the_same_prefix_as_the_bare_sampler(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, len(PROMPTS), ISSUE_ORDER, asynchronous=True), seconds_per_token=0.001)
+    (record,) = run.steps(PROMPTS, asynchronous=True)
+    sampler = ada_settings(ISSUE_ORDER).sampler(GROUP, 64, run_seed=7)
+    result = run_sampling(sampler.begin(1, [str(prompt) for prompt in PROMPTS]), TableSource(PROMPTS))
+    rows = sampler.finish(result)
+    np.testing.assert_allclose(record.batch["ada_advantage"].numpy(), rows.advantage_R, atol=1e-6)
+    assert record.metrics["ada/samples_in_pools"] == result.stats["samples_in_pools"]
+    assert record.metrics["ada/samples_dropped"] > 0
+    assert len(run.engine.finished) < len(run.engine.calls), "dropped responses were cancelled while they ran"
+
+
+def test_idle_extra_waves_end_with_the_first_ones(tmp_path: Path) -> None:
+    def one_long(prompt: int, draw: int) -> tuple[float, int]:
+        return script(prompt, draw)[0], 60 if prompt == 16 and draw % GROUP == 0 else 3
+
+    run = Run(
+        tmp_path,
+        config(GROUP, len(PROMPTS), {"preset": "ada_seq_idle"}, asynchronous=True),
+        script=one_long,
+        seconds_per_token=0.004,
+    )
+    first, second = run.steps(PROMPTS, PROMPTS, asynchronous=True)
+    assert first.metrics["ada/samples_drawn"] == GROUP * len(PROMPTS), "the latency model knows nothing yet"
+    assert second.metrics["ada/samples_drawn"] > GROUP * len(PROMPTS)
+    assert second.metrics["ada/sampling_seconds"] < 2 * 60 * 0.004
+
+
+# -- 2. shape and cost -------------------------------------------------------------------------------------------------
+
+
+def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(tmp_path: Path) -> None:
+    """The loss is sum(mask * advantage * g) / sum(mask) per optimizer step, whatever g is."""
+    size = GROUP * len(PROMPTS) // 2
+    changes = {"policy__train_global_batch_size": size}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (short,) = Run(tmp_path / "a", config(GROUP, len(PROMPTS), {"preset": "grpo"}, **changes)).steps(PROMPTS)
+    kept = config(GROUP, len(PROMPTS), {"preset": "grpo"}, loss_fn__reference_policy_kl_penalty=1e-9, **changes)
+    (full,) = Run(tmp_path / "b", kept).steps(PROMPTS)
+    dead = full.batch["ada_advantage"] == 0
+    assert dead.any() and not dead.all()
+    assert short.metrics["ada/tokens_spared"] == full.mask_RT[dead].sum() > 0
+    assert short.metrics["ada/tokens_trained"] + short.metrics["ada/tokens_spared"] == full.mask_RT.sum()
+    assert [len(m["token_ids"]) for m in short.batch["message_log"][int(dead.nonzero()[0])]] == [1, 1]
+    for start in range(0, 2 * size, size):
+        part = slice(start, start + size)
+
+        def update(record: StepRecord, part: slice = part) -> torch.Tensor:
+            return (record.mask_RT * record.advantages_RT)[part].sum(dim=1) / record.mask_RT[part, 1:].sum()
+
+        torch.testing.assert_close(update(short), update(full))
+
+
+def test_an_update_without_any_live_row_keeps_one_harmless_row(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 2, {"preset": "ada_seq_lean"}), script=lambda prompt, draw: (1.0, 5))
+    (record,) = run.steps([11, 12])
+    assert record.batch["loss_multiplier"].tolist() == [1.0, *[0.0] * 7]
+    assert not record.advantages_RT.any()
+
+
+def test_est_trains_on_every_response_and_logs_its_own_baselines(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(8, len(PROMPTS), {"preset": "ada_est_ema"}))
+    first, second = run.steps(PROMPTS, PROMPTS)
+    sizes = np.bincount(second.batch["ada_uid"].numpy() & 0xFFFFFF)
+    assert sizes.sum() == 8 * len(PROMPTS) and sizes.min() >= 4 and sizes.max() > sizes.min()
+    for uid in second.batch["ada_uid"].unique():
+        group = second.batch["ada_uid"] == uid
+        mean = second.batch["total_reward"][group].mean()
+        torch.testing.assert_close(second.baseline_R[group], torch.full((int(group.sum()),), float(mean)))
+    assert set(first.batch["ada_uid"].tolist()).isdisjoint(second.batch["ada_uid"].tolist())
+
+
+def test_calls_are_interleaved_by_prompt(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, len(PROMPTS), {"preset": "ada_seq_lean"}))
+    run.steps(PROMPTS)
+    assert run.engine.calls[0] == PROMPTS * 4
+    assert set(run.engine.calls[1]) < set(PROMPTS)
+
+
+def test_rewards_are_scaled_and_shaped_before_the_baseline(tmp_path: Path) -> None:
+    settings = config(
+        GROUP,
+        len(PROMPTS),
+        {"preset": "ada_seq_balance"},
+        grpo__reward_scaling={"enabled": True, "target_max": 10.0},
+        grpo__reward_shaping={"enabled": True},
+    )
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (scaled,) = Run(tmp_path / "a", settings).steps(PROMPTS)
+    (plain,) = Run(tmp_path / "b", config(GROUP, len(PROMPTS), {"preset": "ada_seq_balance"})).steps(PROMPTS)
+    torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * 10 - 0.5)
+    torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * 10)
+    assert scaled.metrics["ada/pass_rate"] == plain.metrics["ada/pass_rate"], "the threshold looks at the raw reward"
+
+
+# -- 3. failures, identity, alignment ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_failure_is_redrawn_and_never_a_label(tmp_path: Path, asynchronous: bool) -> None:
+    failure = None if asynchronous else float("nan")
+
+    def failing(prompt: int, draw: int) -> tuple[Any, int]:
+        return (failure, 4) if (prompt, draw) in {(11, 0), (13, 2)} else (1.0, 4)
+
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}, asynchronous=asynchronous), script=failing)
+    (record,) = run.steps(PROMPTS, asynchronous=asynchronous)
+    assert record.metrics["ada/samples_failed"] == 2
+    assert record.metrics["ada/failed/engine_error" if asynchronous else "ada/failed/verifier_timeout"] == 2
+    assert record.metrics["ada/pass_rate"] == 1.0
+    assert record.metrics["ada/samples_drawn"] == GROUP * 6 + 2
+
+
+def test_too_many_failures_end_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}), script=lambda prompt, draw: (float("nan"), 4))
+    with pytest.raises(FailedResponsesError, match="verifier_timeout"):
+        run.steps(PROMPTS)
+
+
+def test_two_equal_prompts_are_two_groups(tmp_path: Path) -> None:
+    labels = iter([1, 0, 1, 0, 1, 0, 0, 0])  # interleaved: group one 1 1 1 0, group two all 0
+    run = Run(tmp_path, config(GROUP, 2, {"preset": "grpo"}), script=lambda prompt, draw: (float(next(labels)), 4))
+    (record,) = run.steps([11, 11])
+    assert record.baseline_R.tolist() == [0.75] * 4 + [0.0] * 4
+
+
+def test_rewards_in_another_order_are_an_error(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    with run.installed():
+        record = step(run.loop, run.config, PROMPTS)
+        estimator = run.loop._create_advantage_estimator(run.config)
+        rewards = record.batch["total_reward"].roll(1)
+        with pytest.raises(InvariantError, match="changed"):
+            estimator.compute_advantage(rewards=rewards, mask=record.mask_RT, repeated_batch=record.batch)
+        with pytest.raises(InvariantError, match="other rows"):
+            run.loop.calculate_baseline_and_std_per_prompt(None, rewards, None)
+        with pytest.raises(InvariantError, match="without ada_uid"):
+            estimator.compute_advantage(rewards=rewards, mask=record.mask_RT, repeated_batch=prompt_batch([1]))
+
+
+def test_validation_gets_nemo_rls_own_rollout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}), script=lambda prompt, draw: (float("nan"), 4))
+    with run.installed():
+        scores, _ = run.loop.validate(None, prompt_batch(PROMPTS), None, {}, 0, run.config)
+    assert run.engine.calls == [PROMPTS]
+    assert scores == {"accuracy": 0.0}
+    assert "no verdict" in caplog.text
+
+
+def test_a_dropped_step_leaves_no_trace(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    orders = iter([None, "drop"])
+    with run.installed(watch=lambda: next(orders, None)) as hooks:
+        before = json.dumps(hooks.state_dict())
+        with pytest.raises(StepDroppedError):
+            step(run.loop, run.config, PROMPTS)
+        assert json.dumps(hooks.state_dict()) == before
+
+
+# -- 4. installation ---------------------------------------------------------------------------------------------------
+
+
+def test_state_is_in_the_checkpoint_and_continues_from_it(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    settings = config(8, 6, {"preset": "ada_est_ema"})
+    straight = Run(tmp_path / "a", settings)
+    expected = straight.steps(PROMPTS, PROMPTS, PROMPTS)[2]
+    broken = Run(tmp_path / "b", settings)
+    with broken.installed():
+        step(broken.loop, broken.config, PROMPTS)
+        step(broken.loop, broken.config, PROMPTS)
+        folder = broken.checkpointer.save(2)
+    assert json.loads((folder / "reinforce_ada.json").read_text())["draws"] == 2
+    assert "finalize_checkpoint" not in vars(broken.checkpointer)
+    (continued,) = broken.steps(PROMPTS)
+    assert torch.equal(continued.batch["ada_uid"], expected.batch["ada_uid"])
+    assert torch.equal(continued.batch["ada_advantage"], expected.batch["ada_advantage"])
+
+
+def test_a_checkpoint_made_without_us_goes_on_at_its_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    run.checkpointer.save(3)
+    with run.installed() as hooks:
+        assert hooks.draws == 3
+    assert "without Reinforce-Ada" in caplog.text
+
+
+def names(run: Run) -> dict[str, Any]:
+    return dict(vars(run.loop)) | {"finalize": vars(run.checkpointer).get("finalize_checkpoint")}
+
+
+def test_everything_is_restored_after_success(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    before = names(run)
+    with run.installed():
+        assert all(vars(run.loop)[name] is not before[name] for name in ("validate", "scale_rewards"))
+    assert names(run) == before
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_everything_is_restored_after_an_error(tmp_path: Path, error: type[BaseException]) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    before = names(run)
+    with pytest.raises(error), run.installed():
+        raise error
+    assert names(run) == before
+
+
+def test_another_estimator_changes_and_imports_nothing() -> None:
+    settings = config(GROUP, 6, {"preset": "nonsense"}, grpo__adv_estimator={"name": "grpo"})
+    with reinforce_ada(settings, checkpointer=None) as hooks:
+        assert hooks is None
+
+
+def test_active_hooks_are_not_installed_again(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    with run.installed():
+        inside = names(run)
+        with pytest.raises(UserError, match="already active"), run.installed():
+            pass
+        assert names(run)["validate"] is inside["validate"]
+
+
+def test_a_changed_signature_is_named_before_anything_is_touched(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+
+    def scale_rewards(batch: Any) -> Any:
+        return batch
+
+    scale_rewards.__module__ = run.loop.__name__
+    run.loop.scale_rewards = scale_rewards
+    before = names(run)
+    with pytest.raises(UserError, match=r"scale_rewards takes \(batch\) first, expected \(repeated_batch, "):
+        run.steps(PROMPTS)
+    assert names(run) == before
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"preset": "ada_seq_balance"}, {"data_plane": {"enabled": True}}, "data_plane.enabled=true"),
+    ({"preset": "ada_seq_balance"}, {"env__should_use_nemo_gym": True}, "env.should_use_nemo_gym=true"),
+    ({"preset": "ada_seq_balance"}, {"grpo__async_grpo": {"enabled": True}}, "grpo.async_grpo.enabled=true"),
+    ({"preset": "ada_seq_balance"}, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
+    ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
+    ({"preset": "ada_est_value"}, {}, "reinforce_ada.estimator.kind=value"),
+    ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
+    (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
+    ({"preset": "ada_seq_balance", "refill_prompts": 4}, {}, "reinforce_ada.refill_prompts=4"),
+    (
+        {"preset": "ada_seq_balance", "advantage": {"denominator": "live_rows"}},
+        {"loss_fn__reference_policy_kl_penalty": 0.01},
+        "denominator=live_rows",
+    ),
+    ({"preset": "ada_seq_balance", "budget": {"max_samples": 10}}, {}, "cannot hold the first waves"),
+    ({"preset": "ada_seq_balance", "widnow": 3}, {}, "unknown key reinforce_ada.widnow"),
+]
+
+
+@pytest.mark.parametrize(("ada", "changes", "message"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_what_cannot_work_is_refused_by_its_key(
+    tmp_path: Path, ada: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    run = Run(tmp_path, config(8 if "est" in ada["preset"] else GROUP, 6, ada, **changes))
+    before = names(run)
+    with pytest.raises(UserError, match=message.replace(".", r"\.")):
+        run.steps(PROMPTS)
+    assert names(run) == before
+
+
+def test_packed_columns_are_refused(tmp_path: Path) -> None:
+    class PackedTensor(list):
+        pass
+
+    run = Run(tmp_path, config(GROUP, 1, {"preset": "ada_seq_balance"}))
+    batch = prompt_batch([11]).repeat_interleave(GROUP)
+    batch["images"] = PackedTensor([0] * GROUP)
+    with run.installed(), pytest.raises(UserError, match="column images holds packed"):
+        run.loop.run_multi_turn_rollout(None, batch, None, {}, 512)
+
+
+def test_ranking_checkpoints_by_the_kept_rows_reward_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}, checkpointing__metric_name="train:reward"))
+    with caplog.at_level(logging.WARNING), run.installed():
+        pass
+    assert "train:ada/pass_rate" in caplog.text
