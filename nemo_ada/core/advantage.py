@@ -19,8 +19,9 @@ the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i
 group with equal labels keeps a gradient: its labels against the prior.
 
 `weighting: objective`: rows carry the inverse of the design. With q an estimate of p and v one of p (1-p), correct rows
-share the mass n' q and incorrect rows n' (1-q), n' = R/P rows per prompt. With the baseline b = q (0/1 rewards) both
-sides have c = n' q (1-q) w; with `leave_one_out` c = n' v w. (*) is n' grad p w E[v] / (p (1-p)):
+share the mass n' q and incorrect rows n' (1-q), with n' = R/P rows per prompt (of those that have rows). With the
+baseline b = q (0/1 rewards) both sides have c = n' q (1-q) w; with `leave_one_out` c = n' v w. Then (*) is n' grad p w
+times E[v] / (p (1-p)):
   leave_one_out, q and v unbiased (`pool` where sizes are fixed, `haldane`, `first_wave`): exactly n' grad p for the
       linear objective, for every exit, plan and cap;
   without it, v = q (1-q): a factor 1 - Var(q) / (p (1-p)), which is 1 - 1/N for pools of fixed size;
@@ -55,6 +56,7 @@ BoolArray = NDArray[np.bool_]
 Weighting = Literal["reference", "objective"]
 Normalize = Literal["none", "std"]
 STD_EPSILON = 1e-6
+ROUNDING = 1e-9  # relative to the rewards: below it a difference is the mean's rounding, and the row is dead
 
 
 def advantages(
@@ -92,7 +94,8 @@ def advantages(
         raise InvariantError("objective weighting needs pass rates and goes without std normalisation")
     else:
         advantage_R = _objective(reward_N, positive_N, prompt_N, row_R, active_R, rates, leave_one_out)
-    return np.asarray(np.where(active_R, advantage_R * weight_P[prompt_N[row_R]], 0.0).reshape(row.shape))
+    live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
+    return np.asarray(np.where(live_R, advantage_R * weight_P[prompt_N[row_R]], 0.0).reshape(row.shape))
 
 
 def _reference(
@@ -151,5 +154,6 @@ def _objective(
 
     share_R = np.where(both_R, np.where(positive_R, rate_P[prompt_R], 1.0 - rate_P[prompt_R]), 1.0)
     between_R = np.where(both_R, contrast_P[prompt_R] * (side_mean_R - mean_S[side_R ^ 1]), 0.0)
-    mass_R = (len(row_R) / prompts) / np.maximum(kept_S[side_R], 1)
+    with_rows = int((kept_S.reshape(prompts, 2).sum(axis=1) > 0).sum())
+    mass_R = (len(row_R) / with_rows) / np.maximum(kept_S[side_R], 1)
     return np.asarray(mass_R * (share_R * (reward_R - side_mean_R) + between_R))

@@ -119,6 +119,41 @@ def test_one_label_with_real_rewards_still_has_contrast() -> None:
         np.testing.assert_allclose(ours, [-0.2, 0, 0.2], atol=1e-12)
 
 
+def test_prompts_without_rows_do_not_change_the_others() -> None:
+    """Standby prompts and groups that were replaced are in the pools, but not in the batch."""
+    rows, weight = np.arange(12).reshape(2, 6), np.ones((2, 6))
+    few = advantages(
+        REWARD[:12],
+        POSITIVE[:12],
+        PROMPT[:12],
+        rows,
+        weight,
+        weight_P=np.ones(2),
+        rates=pool(POS[:2], TOTAL[:2]),
+        weighting="objective",
+    )
+    many = advantages(
+        REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rates=pool(POS, TOTAL), weighting="objective"
+    )
+    np.testing.assert_array_equal(few, many)
+
+
+@pytest.mark.parametrize("normalize", ["none", "std"])
+def test_equal_rewards_are_exactly_dead_whatever_their_mean_rounds_to(normalize: str) -> None:
+    reward = np.full(7, 0.1)
+    assert reward.sum() / 7 != 0.1
+    ours = advantages(
+        reward,
+        reward > 0.7,
+        np.zeros(7, int),
+        np.arange(7),
+        np.ones(7),
+        weight_P=np.full(1, 50.0),
+        normalize=normalize,  # type: ignore[arg-type]
+    )
+    assert not ours.any()
+
+
 def test_a_prompts_weight_scales_its_rows() -> None:
     weight = gradient_weight(Log(), np.array([0.5, 0.1, 0.9]))
     base = advantages(REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES)
