@@ -38,7 +38,13 @@ def train(config: ConfigPath, overrides: Overrides = None) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
     loaded = apply_overrides(load_yaml(config), overrides or [])
     if backend_of(loaded) == "nemo_rl":
-        raise UserError("backend=nemo_rl is not available in this build; use backend=embedded")
+        try:
+            from nemo_ada.nemo.launch import run as run_nemo_rl
+        except ImportError as error:
+            raise UserError(
+                f"backend=nemo_rl needs NeMo-RL's environment, which is not here ({error}); use backend=embedded"
+            ) from None
+        raise typer.Exit(run_nemo_rl(config, overrides or []))
     from nemo_ada.config.run import RunConfig
     from nemo_ada.config.strict import parse
     from nemo_ada.embedded.trainer import train as run
