@@ -53,12 +53,8 @@ class Prompts:
         _refuse_packed(repeated_batch)
         self.count = repeated_batch.size // group
         self._pristine = self._copied(repeated_batch, list(range(0, repeated_batch.size, group)))
+        self.logs: list[list[Message]] = list(self._pristine["message_log"])  # not to be changed
         self.ids = [_prompt_id(log, name) for log, name in zip(self.logs, self._column("task_name"), strict=True)]
-
-    @property
-    def logs(self) -> list[list[Message]]:
-        """Message logs of the prompts; not to be changed."""
-        return list(self._pristine["message_log"])
 
     def _column(self, name: str) -> list[Any]:
         return list(self._pristine[name]) if name in self._pristine else [None] * self.count

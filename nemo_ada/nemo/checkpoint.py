@@ -41,13 +41,24 @@ def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Ite
         return finalize
 
     found = [name for name in FINALIZERS if hasattr(checkpointer, name)]
-    for name in found:
-        setattr(checkpointer, name, writing(getattr(checkpointer, name)))
+    with methods_replaced(checkpointer, {name: writing(getattr(checkpointer, name)) for name in found}):
+        yield
+
+
+@contextmanager
+def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Give one object other methods for the block, on top of those that it may have been given before."""
+    before = {name: vars(instance)[name] for name in methods if name in vars(instance)}
+    for name, method in methods.items():
+        setattr(instance, name, method)
     try:
         yield
     finally:
-        for name in found:
-            delattr(checkpointer, name)
+        for name in methods:
+            if name in before:
+                setattr(instance, name, before[name])
+            else:
+                delattr(instance, name)
 
 
 def restore(checkpointer: Any) -> dict[str, Any] | None:

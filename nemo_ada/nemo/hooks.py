@@ -27,7 +27,7 @@ from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollout import BatchSource
-from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.settings import NemoSettings, chosen
 from nemo_ada.nemo.step import build_batch, pool_moments
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class Hooks:
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0  # rollout calls so far: the step number of every seed
         self.sampling_seconds = 0.0  # of the last rollout call
+        self._active = False  # the loop asked for our estimator; until then every name does what it did
         self._validating = False
         self._current: Any = None  # the batch that the last rollout returned
 
@@ -83,11 +84,26 @@ class Hooks:
             "run_multi_turn_rollout": self._rollout_hook("run_multi_turn_rollout"),
             "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
             "validate": self._validate,
-            "_create_advantage_estimator": lambda master_config: AdaAdvantageEstimator(self.settings),
+            "_create_advantage_estimator": self._create_estimator,
             "calculate_baseline_and_std_per_prompt": self._baseline_and_std,
-            "scale_rewards": lambda repeated_batch, reward_scaling_cfg: repeated_batch,
-            "apply_reward_shaping": lambda batch, cfg: batch,
+            "scale_rewards": self._done_already("scale_rewards"),
+            "apply_reward_shaping": self._done_already("apply_reward_shaping"),
         }
+
+    def _create_estimator(self, master_config: Any) -> Any:
+        """The loop's first call: its configuration decides whether the hooks act at all."""
+        self._active = chosen(master_config)
+        if not self._active:
+            return self._originals["_create_advantage_estimator"](master_config)
+        return AdaAdvantageEstimator(self.settings)
+
+    def _done_already(self, name: str) -> Callable[..., Any]:
+        """Rewards were scaled and shaped inside the rollout, for whole pools."""
+
+        def rewards(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            return batch if self._active else self._originals[name](batch, *args, **kwargs)
+
+        return rewards
 
     def _validate(self, *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's validation, which draws with the same two rollout functions and must get NeMo-RL's own."""
@@ -103,9 +119,9 @@ class Hooks:
         signature = inspect.signature(original)
 
         def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-            if self._validating:
+            if not self._active or self._validating:
                 final, numbers = original(*args, **kwargs)
-                return _without_nan(final), numbers
+                return (_without_nan(final) if self._active else final), numbers
             given = dict(signature.bind(*args, **kwargs).arguments)
             batch = given.pop("input_batch")
             call = RolloutCall(
@@ -125,6 +141,8 @@ class Hooks:
         self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the pools (not of the kept rows), by our own groups."""
+        if not self._active:
+            return self._originals["calculate_baseline_and_std_per_prompt"](prompts, rewards, *args, **kwargs)
         batch = self._current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
             raise InvariantError("baselines were asked for other rows than the rollout returned")

@@ -20,6 +20,7 @@ import torch
 
 from nemo_ada.jobcontrol import MARGIN_SECONDS, STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.access import get
+from nemo_ada.nemo.checkpoint import methods_replaced
 from nemo_ada.nemo.hooks import Hooks
 
 log = logging.getLogger(__name__)
@@ -134,11 +135,9 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
         progress.save_seconds = max(progress.save_seconds, seconds)
         return result
 
-    checkpointer.init_tmp_checkpoint, checkpointer.finalize_checkpoint = init_tmp_checkpoint, finalize_checkpoint
-    try:
+    methods = {"init_tmp_checkpoint": init_tmp_checkpoint, "finalize_checkpoint": finalize_checkpoint}
+    with methods_replaced(checkpointer, methods):
         yield
-    finally:
-        del checkpointer.init_tmp_checkpoint, checkpointer.finalize_checkpoint
 
 
 def save_between_steps(parts: Mapping[str, Any], progress: Progress) -> bool:

@@ -17,16 +17,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
+
 from nemo_ada.errors import UserError
 from nemo_ada.files import write_atomically
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.access import plain
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import reinforce_ada
 from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves
 from nemo_ada.nemo.targets import LOOP, replaced
-from nemo_ada.rundir import RunDir
+from nemo_ada.rundir import RunDir, identity
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ def train(resolved: dict[str, Any]) -> int:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
         progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
         steps = [progress.total_steps]
-        _check_checkpoint(parts["checkpointer"], progress.total_steps, resume == "auto")
+        check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         stopped = supervised(loop, parts, control, progress)
         steps = [progress.total_steps]
     except BaseException:
@@ -181,12 +184,33 @@ def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
     logger["wandb"] = {**logger["wandb"], "id": run_id, "resume": "allow"}
 
 
-def _check_checkpoint(checkpointer: Any, steps: int, resume: bool) -> None:
-    if steps and not resume:
+def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> None:
+    """Raise UserError unless the newest checkpoint may be continued and was made with this configuration.
+
+    NeMo-RL writes the configuration as it is after set-up into every checkpoint; both sides are compared in that state.
+    """
+    newest = checkpointer.get_latest_checkpoint_path()
+    if newest is None:
+        return
+    if not resume:
         raise UserError(
-            f"checkpointing.checkpoint_dir={checkpointer.checkpoint_dir} already holds a run at step {steps}; set "
+            f"checkpointing.checkpoint_dir={checkpointer.checkpoint_dir} already holds {Path(newest).name}; set "
             "resume=auto to continue it or name another folder"
         )
+    saved = yaml.safe_load((Path(newest) / "config.yaml").read_text(encoding="utf-8"))
+    old, new = (_comparable(config) for config in (saved, plain(master_config)))
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    if changed:
+        shown = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed[:5])
+        raise UserError(
+            f"{newest} was made with another configuration ({shown}{' and more' if len(changed) > 5 else ''}); undo "
+            "these changes, or name another checkpointing.checkpoint_dir"
+        )
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted keys and values as JSON text, without what may change between the parts of a run."""
+    return {key: json.dumps(value, default=str) for key, value in identity(config).items()}
 
 
 @contextmanager

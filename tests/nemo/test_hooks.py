@@ -289,6 +289,7 @@ def test_rewards_in_another_order_are_an_error(tmp_path: Path) -> None:
 def test_validation_gets_nemo_rls_own_rollout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}), script=lambda prompt, draw: (float("nan"), 4))
     with run.installed():
+        run.loop._create_advantage_estimator(run.config)
         scores, _ = run.loop.validate(None, prompt_batch(PROMPTS), None, {}, 0, run.config)
     assert run.engine.calls == [PROMPTS]
     assert scores == {"accuracy": 0.0}
@@ -361,6 +362,18 @@ def test_another_estimator_changes_and_imports_nothing() -> None:
         assert hooks is None
 
 
+def test_hooks_do_nothing_for_a_loop_that_asks_for_another_estimator(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
+    other = config(GROUP, 6, {}, grpo__adv_estimator={"name": "grpo"})
+    with run.installed() as hooks:
+        assert run.loop._create_advantage_estimator(other) == "NeMo-RL's"
+        batch = prompt_batch(PROMPTS)
+        final, metrics = run.loop.run_multi_turn_rollout(None, batch, None, {}, 512)
+        assert metrics == {"mean_gen_tokens_per_sample": 1.0} and "ada_uid" not in final
+        assert run.loop.apply_reward_shaping({"total_reward": 1.0}, {}) == {"total_reward": 0.5}
+        assert hooks.draws == 0
+
+
 def test_active_hooks_are_not_installed_again(tmp_path: Path) -> None:
     run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
     with run.installed():
@@ -422,8 +435,10 @@ def test_packed_columns_are_refused(tmp_path: Path) -> None:
     run = Run(tmp_path, config(GROUP, 1, {"preset": "ada_seq_balance"}))
     batch = prompt_batch([11]).repeat_interleave(GROUP)
     batch["images"] = PackedTensor([0] * GROUP)
-    with run.installed(), pytest.raises(UserError, match="column images holds packed"):
-        run.loop.run_multi_turn_rollout(None, batch, None, {}, 512)
+    with run.installed():
+        run.loop._create_advantage_estimator(run.config)
+        with pytest.raises(UserError, match="column images holds packed"):
+            run.loop.run_multi_turn_rollout(None, batch, None, {}, 512)
 
 
 def test_ranking_checkpoints_by_the_kept_rows_reward_is_warned_about(

@@ -1,0 +1,44 @@
+"""Pytest plugin: NeMo-RL's own tests with the hooks installed, as upstream_plugin.py runs them without.
+
+    PYTHONPATH=<checkout>:<this project>/tests/nemo:<this project> python -m pytest --noconftest \
+        -p nemo_support.upstream_plugin -p nemo_support.hooks_plugin tests/unit/algorithms/test_grpo.py
+
+Seven names of the loop's module are ours during the whole session; the tests' configurations ask for other estimators,
+for which the hooks must do what NeMo-RL does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nemo_support.compat import use_typing_extensions_typed_dict
+
+_running = ExitStack()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    use_typing_extensions_typed_dict()
+    from nemo_ada.nemo.install import installed
+    from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
+
+    standin = importlib.import_module("standin")
+    loop = importlib.import_module(LOOP)
+    folder = Path(_running.enter_context(tempfile.TemporaryDirectory()))
+    settings = standin.config(4, 4, {"preset": "ada_seq_balance"})
+    _running.enter_context(installed(settings, standin.Checkpointer(folder), loop, importlib.import_module(ROLLOUTS)))
+    ours = [target.name for target in TARGETS if getattr(loop, target.name).__module__.startswith("nemo_ada")]
+    os.environ["NEMO_ADA_HOOKED"] = ",".join(ours)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"hooks installed: {os.environ['NEMO_ADA_HOOKED']}"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    _running.close()

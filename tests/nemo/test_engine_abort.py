@@ -1,0 +1,53 @@
+"""Requests are stopped inside the worker actor, by their prompt's tokens. A real Ray actor with a stand-in for vLLM."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nemo_ada.nemo.engine_abort import EngineAbort
+
+pytestmark = pytest.mark.nemo_rl
+
+
+def worker() -> Any:
+    import ray
+
+    @ray.remote
+    class Worker:
+        """What the abort looks at in NeMo-RL's VllmAsyncGenerationWorker: llm.output_processor and llm.abort."""
+
+        def __init__(self) -> None:
+            self.gone: list[str] = []
+            states = {f"r{k}": SimpleNamespace(prompt_token_ids=[7, k // 2]) for k in range(6)}
+
+            async def abort(names: list[str]) -> None:
+                self.gone.extend(names)
+                for name in names:
+                    del states[name]
+
+            self.llm = SimpleNamespace(output_processor=SimpleNamespace(request_states=states), abort=abort)
+
+        async def aborted(self) -> list[str]:
+            return self.gone
+
+    return Worker.remote()
+
+
+def test_a_prompts_requests_are_stopped_and_then_the_rest(harness: ModuleType) -> None:
+    import ray
+
+    actor = worker()
+    engine = EngineAbort(SimpleNamespace(worker_group=SimpleNamespace(workers=[actor])))
+    engine.stop([[7, 1]])
+    assert ray.get(actor.aborted.remote()) == ["r2", "r3"]
+    engine.stop_all()
+    assert ray.get(actor.aborted.remote()) == ["r2", "r3", "r0", "r1", "r4", "r5"]
+
+
+def test_an_engine_without_workers_is_left_alone() -> None:
+    engine = EngineAbort(SimpleNamespace())
+    engine.stop([[1]])
+    engine.stop_all()

@@ -1,0 +1,208 @@
+"""The launcher around the real grpo_train (`launch.supervised`), and what of it runs without NeMo-RL.
+
+1. A stop file ends the run after the step, saved; the continued run is the uninterrupted one.
+2. A job that ends while responses are drawn gives the step up, saves the state before it, and loses no prompt.
+3. NeMo-RL's own recipes have no misspelled key; near misses are named.
+4. The math environment: verdicts, and a hanging answer that has no label.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_ada.errors import UserError
+from nemo_ada.jobcontrol import JOB_END, JobControl
+from nemo_ada.nemo.job import Progress, Watch
+from nemo_ada.nemo.launch import continue_tracking, load, supervised
+
+STEPS = 5
+OURS = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": {"preset": "ada_est_ema"}}
+real = pytest.mark.nemo_rl
+
+
+def launch(
+    harness: ModuleType, folder: Path, run_dir: Path, changes: dict[str, Any] | None = None, **options: Any
+) -> tuple[bool, Any, Progress]:
+    """What launch.train does after NeMo-RL's set-up, on the harness's parts."""
+    run_dir.mkdir(exist_ok=True)
+    parts = harness.build(harness.make_config(folder, STEPS, OURS | (changes or {})), **options)
+    control = JobControl(run_dir, STEPS)
+    progress = Progress.of(parts.save_state, parts.dataloader, 4)
+    given = {
+        "policy": parts.policy,
+        "policy_generation": parts.generation,
+        **{
+            name: getattr(parts, name)
+            for name in (
+                "dataloader",
+                "val_dataloader",
+                "tokenizer",
+                "loss_fn",
+                "task_to_env",
+                "val_task_to_env",
+                "logger",
+                "checkpointer",
+                "save_state",
+                "master_config",
+            )
+        },
+    }
+    stopped = supervised(harness.grpo, given, control, progress)
+    return stopped, parts, progress
+
+
+def weights(parts: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in parts.policy.model.state_dict().items()}
+
+
+def losses(parts: Any) -> dict[int, float]:
+    steps = parts.recorder.metrics
+    return {step: float(values["train/loss"]) for step, values in steps.items() if "train/loss" in values}
+
+
+@pytest.fixture(scope="module")
+def straight(harness: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("straight")
+    stopped, parts, _ = launch(harness, folder, folder / "run")
+    assert not stopped
+    return parts
+
+
+@real
+def test_a_stop_file_ends_the_run_after_the_step_and_it_continues(
+    harness: ModuleType, straight: Any, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+
+    def stop(step: int) -> None:
+        if step == 2:
+            (run_dir / "STOP").touch()
+
+    never = {"checkpointing.save_period": 100}
+    stopped, first, progress = launch(harness, tmp_path, run_dir, never, before_train=stop)
+    assert stopped and progress.total_steps == 3 and "stop file" in str(progress.reason)
+    assert [path.name for path in first.checkpointer.checkpoint_dir.iterdir()] == ["step_3"]
+    status = json.loads((run_dir / "status.json").read_text())
+    assert status["state"] == "running" and status["step"] == 3
+    (run_dir / "STOP").unlink()
+    stopped, second, progress = launch(harness, tmp_path, run_dir, never)
+    assert not stopped and progress.total_steps == STEPS
+    assert losses(first) | losses(second) == losses(straight)
+    final = weights(straight)
+    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(second).items())
+
+
+@real
+def test_a_job_that_ends_while_sampling_drops_the_step_and_loses_no_prompt(
+    harness: ModuleType, straight: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
+    original = Watch.__call__
+
+    def late(self: Watch) -> Any:
+        if self._progress.total_steps == 3:
+            self._end = time.time() + 1.0
+        return original(self)
+
+    monkeypatch.setattr(Watch, "__call__", late)
+    never = {"checkpointing.save_period": 100}
+    stopped, first, progress = launch(harness, tmp_path, tmp_path / "run", never)
+    assert stopped and progress.total_steps == 3 and "too few" in str(progress.reason)
+    assert [path.name for path in first.checkpointer.checkpoint_dir.iterdir()] == ["step_3"]
+    assert not vars(first.checkpointer).keys() & {"finalize_checkpoint", "init_tmp_checkpoint"}
+    monkeypatch.undo()
+    stopped, second, _ = launch(harness, tmp_path, tmp_path / "run", never)
+    assert not stopped
+    assert losses(first) | losses(second) == losses(straight)
+    final = weights(straight)
+    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(second).items())
+
+
+@real
+def test_nemo_rls_recipes_have_no_near_miss_and_ours_are_found(harness: ModuleType) -> None:
+    from nemo_ada.nemo.config_check import check_names
+
+    schema = harness.grpo.MasterConfig
+    checked = 0
+    for path in sorted(harness.EXAMPLE.parent.rglob("grpo*.yaml")):
+        try:
+            config = load(path, [])
+        except UserError:
+            continue  # needs variables of its own
+        check_names(config, schema)
+        checked += 1
+    assert checked > 20
+    config = load(harness.EXAMPLE, [])
+    config["gpro"] = {}
+    config["grpo"]["batch_multiplyer"] = 2
+    config["policy"]["generation"]["max_new_token"] = 2
+    with pytest.raises(UserError) as caught:
+        check_names(config, schema)
+    assert str(caught.value).splitlines() == [
+        "unknown key policy.generation.max_new_token; did you mean policy.generation.max_new_tokens?",
+        "unknown key grpo.batch_multiplyer; did you mean grpo.batch_multiplier?",
+        "unknown key gpro; did you mean grpo?",
+    ]
+
+
+@real
+def test_the_math_environment_gives_no_label_to_a_hanging_answer(harness: ModuleType) -> None:
+    environment = importlib.import_module("nemo_ada.nemo.environment")
+    judge = environment.MathJudge({"deadline_s": 1.0, "workers": 1})
+    try:
+        answers = [r"\boxed{42}", r"\boxed{41}", r"\boxed{9^{9^{9^{9}}} \bmod 7^{7^{7^{7}}}}", "42"]
+        logs = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}] for answer in answers]
+        result = judge.step(logs, [{"ground_truth": "42"}] * 4)
+    finally:
+        judge.shutdown()
+    assert result.rewards.tolist()[:2] == [1.0, 0.0] and result.rewards.tolist()[3] == 0.0
+    assert result.rewards[2].isnan()
+    assert result.observations[2]["content"].startswith("no verdict: verifier_")
+    assert result.terminateds.all()
+    environment.register()
+    environment.register()
+
+
+def test_a_watch_drains_for_a_stop_and_drops_when_the_update_would_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
+    progress = Progress(3, 3, 0, 12, 4, 4, update_seconds=50.0, save_seconds=10.0)
+    assert Watch(JobControl(tmp_path, 9), progress)() is None
+    (tmp_path / "STOP").touch()
+    assert Watch(JobControl(tmp_path, 9), progress)() == "drain"
+    monkeypatch.setenv(JOB_END, str(time.time() + 80))  # 50 + 10 + a margin of 30 are needed
+    assert Watch(JobControl(tmp_path, 9), progress)() == "drop"
+    assert json.loads((tmp_path / "heartbeat").read_text())["step"] == 3
+
+
+def test_progress_counts_epochs_as_the_loop_does() -> None:
+    class Loader:
+        def state_dict(self) -> dict[str, int]:
+            return {}
+
+    progress = Progress(0, 0, 0, 0, 2, 4)
+    seen = []
+    for _ in range(4):
+        progress.advance(Loader())
+        seen.append((progress.total_steps, progress.current_step, progress.current_epoch, progress.consumed_samples))
+    assert seen == [(1, 1, 0, 4), (2, 2, 0, 8), (3, 1, 1, 12), (4, 2, 1, 16)]
+
+
+def test_a_continued_run_keeps_its_tracking_id(tmp_path: Path) -> None:
+    first: dict[str, Any] = {"wandb_enabled": True, "wandb": {"project": "p"}}
+    second: dict[str, Any] = {"wandb_enabled": True, "wandb": {"project": "p"}}
+    continue_tracking(first, tmp_path)
+    continue_tracking(second, tmp_path)
+    assert first == second and first["wandb"]["resume"] == "allow" and len(first["wandb"]["id"]) == 8
+    off: dict[str, Any] = {"wandb_enabled": False, "wandb": {}}
+    continue_tracking(off, tmp_path)
+    assert off["wandb"] == {}
