@@ -110,6 +110,18 @@ def test_the_phase_ends_when_the_budget_refuses_the_last_redraw_of_a_first_wave(
     assert result.cut_P.tolist() == [True, True]
 
 
+def test_extra_waves_that_run_at_that_moment_are_dropped_before_the_source_is_polled_again():
+    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0, caps=Caps(max_samples=12))
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    source = ScriptedSource(Script.of("++++", "+x-x"), np.random.default_rng(0))
+    source.poll = lambda: source.end([0, 1, 2, 3] if 0 in source.running else [4, 5, 6, 7])
+    result = run_sampling(SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency), source)
+    assert len(source.issued) == 12
+    assert sorted(source.aborted) == [8, 9, 10, 11]
+    assert result.size_P.tolist() == [4, 2]
+
+
 def test_the_seconds_cap_holds_in_idle_mode_too():
     workload = Workload(np.full(32, 0.05), seed=0)
     free, capped = LatencyModel(), LatencyModel()
