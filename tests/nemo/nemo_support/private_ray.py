@@ -25,17 +25,17 @@ def private_ray(num_cpus: int = 8) -> Iterator[str]:
     """
     before = os.environ.get("RAY_ADDRESS")
     folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        _temp_dir=folder,
-        log_to_driver=False,
-        object_store_memory=200 * 2**20,
-    )
-    address = ray.get_runtime_context().gcs_address
-    os.environ["RAY_ADDRESS"] = address
     try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            _temp_dir=folder,
+            log_to_driver=False,
+            object_store_memory=200 * 2**20,
+        )
+        address = ray.get_runtime_context().gcs_address
+        os.environ["RAY_ADDRESS"] = address
         yield address
     finally:
         ray.shutdown()
