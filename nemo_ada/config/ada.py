@@ -419,6 +419,13 @@ class AdaSettings(Section):
                     "must be at least 2"
                 )
         prefix = isinstance(self.sampling, SequentialSampling) and self.sampling.stopping.kind == "issue_order"
+        if prefix and advantage.pass_rate == "haldane" and isinstance(self.sampling, SequentialSampling):
+            rule = self.sampling.exit.rule(group)
+            if 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2)):
+                raise UserError(
+                    f"{here}.pass_rate=haldane with stopping.kind=issue_order and k_pos or k_neg of 1 is the first "
+                    "response's label, 0 or 1; ask for 2 of each side at least, or use pass_rate: shrunk"
+                )
         if prefix and advantage.pass_rate == "first_wave":
             raise UserError(
                 f"{here}.pass_rate=first_wave is not defined with stopping.kind=issue_order, which has no waves; "

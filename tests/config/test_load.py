@@ -60,6 +60,11 @@ def test_every_preset_makes_a_sampler(name):
         ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
         ("reinforce_ada={preset: ada_seq_idle, refill_prompts: 4}", "set refill_prompts to 0 or mode to capped"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
+        (
+            "reinforce_ada={preset: ada_seq_lean, sampling: {stopping: {kind: issue_order}}, "
+            "advantage: {pass_rate: haldane}}",
+            "use pass_rate: shrunk",
+        ),
         ("a=[1", "override"),
     ],
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from chain import HERE, ROOT, SCRIPT, Run
 from cluster import Cluster, cluster, why_not
 
 
@@ -31,3 +32,37 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(reason)
     with cluster(tmp_path_factory.mktemp("slurm2") / "c", ("n1", "n2")) as running:
         yield running
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., Run]:
+    """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value")."""
+
+    def submit(
+        cluster: Cluster, *arguments: str, options: tuple[str, ...] = (), driver: str = "standin.py", **settings: str
+    ) -> Run:
+        setup = tmp_path / "setup.sh"
+        setup.write_text(
+            f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}\n{settings.pop('extra', '')}\n"
+        )
+        values = {
+            "CONTAINER": "",
+            "RUN_ROOT": str(tmp_path),
+            "RUN_DIR": str(tmp_path / "run"),
+            "NODE_SETUP": str(setup),
+            "NEMO_RL_HOME": str(tmp_path),
+            "LAUNCH": f"{sys.executable} {HERE / driver}",
+            "PYTHON": sys.executable,
+            "RAY_START": "0",
+            "POLL_SECONDS": "1",
+            "END_SECONDS": "15",
+            **settings,
+        }
+        site = tmp_path / "site.env"
+        site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
+        job = cluster.submit(
+            SCRIPT, *arguments, cwd=tmp_path, options=options, NEMO_ADA_SITE=str(site), NEMO_ADA_HOME=str(ROOT)
+        )
+        return Run(cluster, tmp_path, job)
+
+    return submit

@@ -10,90 +10,15 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from chain import Run
 from cluster import Cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
-SCRIPT = ROOT / "slurm" / "train_7b_ada.sh"
-
 pytestmark = pytest.mark.slurm
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A submitted chain of jobs."""
-
-    cluster: Cluster
-    folder: Path
-    job: int
-
-    @property
-    def run_dir(self) -> Path:
-        return self.folder / "run"
-
-    def log(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self.folder.glob("slurm-*.log")))
-
-    def steps(self) -> list[int]:
-        path = self.run_dir / "steps.txt"
-        return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-    def attempts(self) -> int:
-        return len((self.run_dir / "attempts.tsv").read_text().splitlines())
-
-    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
-            time.sleep(0.2)
-
-    def ends(self, *states: str, seconds: float = 60.0) -> None:
-        try:
-            self.cluster.wait(self.job, *states, seconds=seconds)
-        except TimeoutError as error:
-            pytest.fail(f"{error}\n{self.log()}")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Callable[..., Run]:
-    """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value")."""
-
-    def submit(
-        cluster: Cluster, *arguments: str, options: tuple[str, ...] = (), driver: str = "standin.py", **settings: str
-    ) -> Run:
-        setup = tmp_path / "setup.sh"
-        setup.write_text(
-            f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}\n{settings.pop('extra', '')}\n"
-        )
-        values = {
-            "CONTAINER": "",
-            "RUN_ROOT": str(tmp_path),
-            "RUN_DIR": str(tmp_path / "run"),
-            "NODE_SETUP": str(setup),
-            "NEMO_RL_HOME": str(tmp_path),
-            "LAUNCH": f"{sys.executable} {HERE / driver}",
-            "PYTHON": sys.executable,
-            "RAY_START": "0",
-            "POLL_SECONDS": "1",
-            "END_SECONDS": "15",
-            **settings,
-        }
-        site = tmp_path / "site.env"
-        site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
-        job = cluster.submit(
-            SCRIPT, *arguments, cwd=tmp_path, options=options, NEMO_ADA_SITE=str(site), NEMO_ADA_HOME=str(ROOT)
-        )
-        return Run(cluster, tmp_path, job)
-
-    return submit
 
 
 def test_usr1_saves_requeues_resumes_and_ends_done(one_node: Cluster, start: Callable[..., Run]) -> None:
