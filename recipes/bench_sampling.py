@@ -8,7 +8,9 @@ seed. On a CPU a decode step gets dearer with every running response above some 
 are what carries over, wall time is reported beside what the latency model predicts for these engine steps.
 
 Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
-same labels; pass-rate bias = unbiased estimate (haldane) minus the true pass rate; 95 % intervals over prompts.
+same labels; pass-rate bias = unbiased estimate (haldane; the first wave for idle mode) minus the true pass rate; label
+bias = label minus true pass rate of the responses after the first wave (idle mode drops waves with a long response);
+95 % intervals over prompts or responses. Predicted wall: what the latency model knew before the phase, at its mean load.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Phase:
     zero_signal: float
     length_bias: np.ndarray
     rate_bias: np.ndarray
-    idle_label_bias: float
+    extra_bias: np.ndarray
 
 
 class ReplaySource:
@@ -110,22 +112,23 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
     session = SamplingSession(
         plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency
     )
-    pace_before = latency.seconds_per_token(len(workload.pass_rate_P) * 4.0)
+    before = LatencyModel()
+    before.load_state_dict(latency.state_dict())
     result = run_sampling(session, source)
     wall = time.perf_counter() - began
     after_steps, after_decoded = _counts(counters)
+    extra_N = result.wave_N > 0
     mean_load = session.load / max(session.now - session.began, 1e-9)
-    pace = latency.seconds_per_token(mean_load) or pace_before
     return Phase(
         steps=after_steps - steps,
         decoded=after_decoded - decoded,
         kept=int(result.tokens_N.sum()),
         wall=wall,
-        predicted=pace * (after_steps - steps),
+        predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=result.stats["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
         rate_bias=_rate_bias(plan, result, workload),
-        idle_label_bias=result.stats.get("idle_label_bias", 0.0),
+        extra_bias=result.positive_N[extra_N] - workload.pass_rate_P[result.prompt_N[extra_N]],
     )
 
 
@@ -179,12 +182,20 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
             "zero-signal groups": f"{np.mean([p.zero_signal for p in mine]):.2f}",
             "length bias": interval(np.concatenate([p.length_bias for p in mine])),
             "pass-rate bias": interval(np.concatenate([p.rate_bias for p in mine])),
+            "label bias, later waves": interval(np.concatenate([p.extra_bias for p in mine]))
+            if plan_has_waves(name)
+            else "",
         }
         if wall:
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
             row["predicted / measured wall"] = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
         rows.append(row)
     return markdown_table(rows)
+
+
+def plan_has_waves(name: str) -> bool:
+    """Whether later waves exist whose labels can be compared with the prompts' pass rates."""
+    return POLICIES[name].window is None and not name.startswith("GRPO")
 
 
 def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:

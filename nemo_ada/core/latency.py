@@ -1,8 +1,9 @@
 """An online model of how long responses take (algorithm.md sections 5 and 6).
 
-Two facts are learned from finished responses and carried from step to step: the time per token as a line in the number
-of responses in flight, t(b) = base + slope * b (on a GPU the slope is almost zero below saturation), and the recent
-response lengths, as an empirical distribution. From these follow the time of a wave and the end of the first waves.
+Two facts are learned from finished responses and carried from step to step: the time of a response, start + length *
+t(b), with t(b) = base + slope * b a line in the number of responses in flight (on a GPU the slope is almost zero below
+saturation; start is what the prompt costs), and the recent response lengths, as an empirical distribution. From these
+follow the time of a wave and the end of the first waves.
 
 Times are in the source's clock (seconds, or engine steps in the discrete-event model).
 """
@@ -10,6 +11,7 @@ Times are in the source's clock (seconds, or engine steps in the discrete-event 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+
+START_GAIN = 0.5  # a start-up time must at least halve the line's squared error: length and load go together, too
 
 
 class LatencyModel:
@@ -28,8 +32,8 @@ class LatencyModel:
         self._decay = decay
         self._lengths: IntArray = np.zeros(0, dtype=np.int64)
         self._sort_lengths()
-        # weighted sums of 1, b, b^2, y, b*y with y = seconds per token and weight = tokens
-        self._sums: FloatArray = np.zeros(5, dtype=np.float64)
+        self._moments: FloatArray = np.zeros((4, 4), dtype=np.float64)  # of (1, b, 1 / length, seconds per token)
+        self._base = self._slope = self._start = 0.0
 
     def _sort_lengths(self) -> None:
         self._sorted: IntArray = np.sort(self._lengths)
@@ -54,23 +58,38 @@ class LatencyModel:
             self._sort_lengths()
         timed = (tokens_M > 0) & (seconds_M > 0)
         if timed.any():
-            w = tokens_M[timed].astype(np.float64)
-            b, y = in_flight_M[timed], seconds_M[timed] / tokens_M[timed]
-            sums = np.array([w.sum(), (w * b).sum(), (w * b * b).sum(), (w * y).sum(), (w * b * y).sum()])
-            self._sums = self._decay * self._sums + sums
+            length = tokens_M[timed].astype(np.float64)
+            # seconds per token = base + slope * b + start / length, each response weighted by its tokens
+            columns = np.stack([np.ones(len(length)), in_flight_M[timed], 1.0 / length, seconds_M[timed] / length])
+            self._moments = self._decay * self._moments + (columns * length) @ columns.T
+            self._fit()
+
+    def _fit(self) -> None:
+        """Weighted least squares with base, slope, start >= 0; `start` only where the line alone explains little."""
+        line, line_error = self._solve((0, 1))
+        full, full_error = self._solve((0, 1, 2))
+        needed = full_error < START_GAIN * line_error and line_error > 1e-9 * self._moments[3, 3]
+        self._base, self._slope, self._start = full if needed else line
+
+    def _solve(self, columns: tuple[int, ...]) -> tuple[tuple[float, float, float], float]:
+        """The best non-negative solution on some columns, by trying which of them are zero; its squared error."""
+        gram, target, total = self._moments[:3, :3], self._moments[:3, 3], float(self._moments[3, 3])
+        best, best_error = (0.0, 0.0, 0.0), total
+        for size in range(1, len(columns) + 1):
+            for chosen in combinations(columns, size):
+                part = np.linalg.pinv(gram[np.ix_(chosen, chosen)]) @ target[list(chosen)]
+                if (part < 0.0).any():
+                    continue
+                solution = np.zeros(3)
+                solution[list(chosen)] = part
+                error = float(total - 2.0 * solution @ target + solution @ gram @ solution)
+                if error < best_error:
+                    best, best_error = (float(solution[0]), float(solution[1]), float(solution[2])), error
+        return best, best_error
 
     def seconds_per_token(self, in_flight: float) -> float:
-        """t(b), fitted by weighted least squares with base, slope >= 0; 0.0 before anything was observed."""
-        s0, s1, s2, y0, y1 = self._sums
-        if s0 <= 0:
-            return 0.0
-        spread = s0 * s2 - s1 * s1
-        slope = (s0 * y1 - s1 * y0) / spread if spread > 1e-9 * s0 * s2 else 0.0
-        slope = max(0.0, float(slope))
-        base = (y0 - slope * s1) / s0
-        if base < 0.0:
-            base, slope = 0.0, float(y1 / s2) if s2 > 0 else 0.0
-        return float(base + slope * in_flight)
+        """t(b) = base + slope * b; 0.0 before anything was observed."""
+        return self._base + self._slope * in_flight
 
     def length_quantile(self, level: float) -> int:
         """The `level` quantile of recent lengths, in tokens (an observed length, rounded up)."""
@@ -82,7 +101,7 @@ class LatencyModel:
     def wave_seconds(self, size: int, in_flight: float, level: float) -> float:
         """Time within which all `size` responses of a wave end with probability `level`, beside `in_flight` others."""
         length = self.length_quantile(level ** (1.0 / max(size, 1)))
-        return length * self.seconds_per_token(in_flight + size)
+        return self._start + length * self.seconds_per_token(in_flight + size)
 
     def remaining_seconds(self, elapsed_M: FloatArray, in_flight: float) -> float:
         """Median time until the last of M running responses ends, each of which has run for elapsed_M already.
@@ -107,10 +126,11 @@ class LatencyModel:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs; floats survive JSON exactly."""
-        return {"lengths": self._lengths.tolist(), "sums": self._sums.tolist()}
+        return {"lengths": self._lengths.tolist(), "moments": self._moments.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self._lengths = np.asarray(state["lengths"], dtype=np.int64)
         self._sort_lengths()
-        self._sums = np.asarray(state["sums"], dtype=np.float64)
+        self._moments = np.asarray(state["moments"], dtype=np.float64)
+        self._fit()

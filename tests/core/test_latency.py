@@ -77,6 +77,16 @@ def test_a_linear_engine_is_recognised(base, slope):
         assert model.seconds_per_token(in_flight) == pytest.approx(base + slope * in_flight, rel=1e-6)
 
 
+def test_the_cost_of_a_prompt_is_told_apart_from_the_cost_of_a_token():
+    rng = np.random.default_rng(0)
+    length, load = rng.integers(2, 200, 400), rng.uniform(1, 60, 400)
+    model = LatencyModel()
+    model.observe(length, length, 0.5 + length * (0.01 + 0.001 * load), load)
+    assert model.seconds_per_token(20.0) == pytest.approx(0.03, rel=1e-6)
+    whole_wave = model.length_quantile(0.5) * model.seconds_per_token(10.0)
+    assert model.wave_seconds(1, 9.0, 0.5) == pytest.approx(0.5 + whole_wave, rel=1e-6)
+
+
 def test_neither_base_nor_slope_become_negative():
     model = LatencyModel()
     tokens = np.full(100, 10)
