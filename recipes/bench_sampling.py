@@ -10,7 +10,7 @@ are what carries over, wall time is reported beside what the latency model predi
 Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
 same labels; pass-rate bias = unbiased estimate (haldane; the first wave for idle mode) minus the true pass rate; label
 bias = label minus true pass rate of the responses after the first wave (idle mode drops waves with a long response);
-95 % intervals over prompts or responses. Predicted wall: what the latency model knew before the phase, at its mean load.
+95 % intervals over prompts or responses. Predicted wall: by what the latency model knew before the phase.
 """
 
 from __future__ import annotations

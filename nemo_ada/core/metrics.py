@@ -33,7 +33,8 @@ TABLE: Mapping[str, str] = {
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",
-    "pass_rate": "mean over prompts of the share of correct responses: the i.i.d. reward, comparable with GRPO's",
+    "pass_rate": "mean over prompts of an unbiased pass rate (of the first wave, or by path counts for prefixes): "
+    "the i.i.d. reward, comparable with GRPO's; the pool's own share overstates it",
     "pool_reward": "mean over prompts of the pool's real-valued mean reward",
     "batch_reward": "mean reward of the kept rows",
     "response_length_pools": "tokens per response, mean over pools' responses",

@@ -5,17 +5,20 @@ P prompts by position, N responses of all pools, sorted by prompt and then by is
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.core.ledger import Ledger
 from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.pass_rate import haldane
+from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.state import StepState
 from nemo_ada.core.table import FAILED
-
-if TYPE_CHECKING:
-    from nemo_ada.core.session import SamplingSession
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -51,7 +54,20 @@ class SamplingResult:
         return self.pos_P + self.neg_P
 
 
-def collect(session: SamplingSession) -> SamplingResult:
+class FinishedSession(Protocol):
+    """What `collect` reads of a session: its state and plan, what it cost and when."""
+
+    state: StepState
+    plan: SamplingPlan
+    ledger: Ledger
+    failures: Counter[str]
+    began: float
+    now: float
+    load: float
+    peak: int
+
+
+def collect(session: FinishedSession) -> SamplingResult:
     """Assemble the result of a finished session."""
     state, table, plan = session.state, session.state.table, session.plan
     rows = np.flatnonzero(table.accepted[: table.n])
@@ -99,7 +115,7 @@ def collect(session: SamplingSession) -> SamplingResult:
         "pool_size_mean": _mean(sizes),
         "pool_size_p95": float(np.percentile(sizes, 95)) if len(sizes) else 0.0,
         "pool_size_max": int(sizes.max(initial=0)),
-        "pass_rate": _mean(state.pos_P[filled] / size_P[filled]),
+        "pass_rate": _mean(_unbiased_rates(plan, state, first_pos_P, first_size_P)[filled]),
         "pool_reward": _mean(reward_sum_P[filled] / size_P[filled]),
         "response_length_pools": _mean(table.tokens[rows]),
         "groups_refilled": int(drawn_P[state.n_starting :].sum()),
@@ -144,16 +160,24 @@ def _mean(value_N: IntArray | FloatArray | BoolArray) -> float:
     return float(value_N.mean()) if len(value_N) else 0.0
 
 
+def _unbiased_rates(plan: SamplingPlan, state: StepState, first_pos_P: IntArray, first_size_P: IntArray) -> FloatArray:
+    """Pass rates that do not depend on when the labels ended a pool: the first wave's, or path counts for prefixes."""
+    if plan.window is None:
+        return np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
+    rule = StopRule(plan.exit, (1,), plan.max_responses)
+    return haldane(state.pos_P, state.pos_P + state.neg_P, rule).rate_P
+
+
 def _share_without_signal(pos_P: IntArray, size_P: IntArray) -> float:
     return _mean((pos_P == 0) | (pos_P == size_P))
 
 
-def _bound(session: SamplingSession) -> str:
+def _bound(session: FinishedSession) -> str:
     refusals = session.state.refusals
     return max(refusals, key=lambda cap: refusals[cap]) if refusals.total() else "none"
 
 
-def idle_label_bias(session: SamplingSession) -> float:
+def idle_label_bias(session: FinishedSession) -> float:
     """Estimated E[label | its wave was kept] - E[label] over the extra responses of an idle-mode step.
 
     An extra wave issued at time t is kept when all its responses end within T - t, T the end of the phase. The first

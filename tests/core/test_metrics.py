@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core import metrics
+from nemo_ada.core.des import DiscreteEventSource, Workload
 from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.ledger import Caps
 from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.schedulers import run_sampling
 from nemo_ada.core.session import SamplingSession
 from nemo_ada.core.source import Outcomes
 from nemo_ada.errors import InvariantError
@@ -76,7 +78,6 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
         "pool_size_mean": np.mean(sizes),
         "pool_size_p95": np.percentile(sizes, 95),
         "pool_size_max": max(sizes),
-        "pass_rate": np.mean([np.mean(labels[p]) for p in filled]) if filled else 0.0,
         "pool_reward": np.mean([np.mean([r for _, r, _ in all_pools[p]]) for p in filled]) if filled else 0.0,
         "response_length_pools": np.mean([tokens for _, _, tokens in kept_rows]) if kept_rows else 0.0,
         "groups_refilled": len([p for p in drawn if p >= len(rates)]),
@@ -92,6 +93,16 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
     assert result.resolved_P.nonzero()[0].tolist() == resolved
     assert 0.0 <= stats["engine_utilisation"] <= 1.0
     metrics.named(stats)  # each one is in the table
+
+
+@pytest.mark.parametrize("stopping", [{}, {"window": 4}])
+def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not(stopping):
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, **stopping)
+    rates = np.full(3000, 0.1)
+    source = DiscreteEventSource(Workload(rates, seed=1).draw)
+    result = run_sampling(SamplingSession(plan, np.arange(3000), run_seed=0, step=0), source)
+    assert result.stats["pass_rate"] == pytest.approx(0.1, abs=4 * 0.3 / np.sqrt(3000 * 4))
+    assert (result.pos_P / result.size_P).mean() > 0.12  # stopped because of its own successes: +32 % (section 4)
 
 
 def test_engine_utilisation_is_mean_over_peak():
