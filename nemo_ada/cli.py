@@ -16,6 +16,7 @@ from nemo_ada.cli_simulate import simulate
 from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.report.command import report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 errors = Console(stderr=True)
@@ -57,6 +58,7 @@ def train(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 app.command(name="simulate")(simulate)
+app.command(name="report")(report)
 
 
 def guarded(command: Callable[[], object]) -> int:

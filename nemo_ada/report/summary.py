@@ -1,0 +1,153 @@
+"""One row per run: what it reached and what it cost; for the page and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from nemo_ada.report.figures import score_keys
+from nemo_ada.report.paired import area
+from nemo_ada.report.run import Run, clean, number
+from nemo_ada.report.series import AXES
+from nemo_ada.report.spec import text_of
+from nemo_ada.rundir import VOLATILE
+
+LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of texts: columns, one row per run."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def overview(runs: Sequence[Run]) -> Grid:
+    """State, scores before and after, sampling, cost."""
+    columns: dict[str, Callable[[Run], str]] = {"state": lambda run: clean(run.state), "steps": _steps}
+    for key in score_keys(runs):
+        columns[f"{key.removeprefix('val/')} first → last"] = _first_last(key)
+    columns |= {
+        "pass rate at the end": lambda run: text_of(_end(run.column("ada/pass_rate"))),
+        "responses per prompt": lambda run: text_of(_ratio(run, "ada/samples_drawn", "ada/prompts_drawn")),
+        "groups without signal": lambda run: _percent(run.column("ada/zero_signal_groups")),
+        "... if GRPO": lambda run: _percent(run.column("ada/zero_signal_groups_if_grpo")),
+    }
+    for axis, name in AXES.items():
+        if axis not in ("step", "total/rows"):
+            columns[name.replace("update rows with non-zero advantage", "non-zero rows")] = _last(axis)
+    columns["step p50 / p95 (s)"] = _step_times
+    return Grid(("run", *columns), [(run.name, *(cell(run) for cell in columns.values())) for run in runs])
+
+
+def equal_cost(runs: Sequence[Run]) -> Grid | None:
+    """Mean held-out accuracy up to the cost that every run reached, per axis; None where runs cannot be compared."""
+    curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in AXES}
+    if len(runs) < 2 or any(len(x) < 2 for lines in curves.values() for x in lines):
+        return None
+    limits = {axis: min(float(x.max()) for x in lines) for axis, lines in curves.items()}
+    limits = {axis: limit for axis, limit in limits.items() if limit > 0}
+    columns = ("run", *(f"up to {text_of(limit)} {AXES[axis]}" for axis, limit in limits.items()))
+    rows = [(run.name, *(f"{area(run, axis, limit):.4f}" for axis, limit in limits.items())) for run in runs]
+    return Grid(columns, rows)
+
+
+def differences(runs: Sequence[Run]) -> Grid:
+    """Configuration keys whose values differ between the runs, without folders and the like."""
+    keys = list(dict.fromkeys(key for run in runs if run.config for key in run.config))
+    volatile = tuple(f"{name}." for name in VOLATILE if name.split(".")[0] != "grpo")
+    known = [run for run in runs if run.config]
+    rows = []
+    for key in keys:
+        values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
+        if len({run.config.get(key) for run in known}) > 1 and not f"{key}.".startswith(volatile):
+            rows.append((key, *values))
+    return Grid(("key", *(run.name for run in runs)), rows)
+
+
+def provenance(run: Run) -> Mapping[str, str]:
+    """Where a run comes from: folder, command, commit, versions."""
+    environment = run.environment
+    packages = environment.get("packages")
+    versions = packages if isinstance(packages, Mapping) else {}
+    wanted = ("command", "commit", "started", "nemo_ada", "python", "platform")
+    found = {"folder": clean(run.folder), "state": clean(run.state)}
+    found |= {name: clean(environment.get(name) or "not recorded") for name in wanted}
+    found["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
+    return found
+
+
+def warnings(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before comparing."""
+    found = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    for run in runs:
+        planned = number(run.status.get("max_steps"))
+        if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
+            found.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
+    for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
+        seen = {
+            tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
+            for run in runs
+            if run.config
+        }
+        if len(seen) > 1:
+            found.append(f"the runs have different {what} ({section}): their held-out scores are not comparable")
+    return [clean(text) for text in found]
+
+
+def terminal_table(grid: Grid, title: str) -> Table:
+    """Columns of the grid as lines and runs as columns, which fits a terminal when there are few runs."""
+    table = Table(title=Text(title, "bold"), title_justify="left", header_style="bold")
+    few = len(grid.rows) <= 4
+    header = ("", *(row[0] for row in grid.rows)) if few else grid.columns
+    body = [(name, *(row[i] for row in grid.rows)) for i, name in enumerate(grid.columns) if i] if few else grid.rows
+    for place, name in enumerate(header):
+        table.add_column(Text(clean(name)), justify="right" if place else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    return table
+
+
+def _steps(run: Run) -> str:
+    done, planned = run.column("step")[-1], number(run.status.get("max_steps"))
+    return text_of(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
+
+
+def _first_last(key: str) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        y = run.curve("step", key)[1]
+        return f"{y[0]:.3f} → {y[-1]:.3f}" if len(y) else "–"
+
+    return cell
+
+
+def _last(key: str) -> Callable[[Run], str]:
+    return lambda run: text_of(float(run.column(key)[-1]))
+
+
+def _end(values: np.ndarray) -> float:
+    tail = values[-max(1, round(len(values) * LAST_SHARE)) :]
+    tail = tail[np.isfinite(tail)]
+    return float(tail.mean()) if len(tail) else float("nan")
+
+
+def _ratio(run: Run, above: str, below: str) -> float:
+    a, b = run.column(above), run.column(below)
+    both = np.isfinite(a) & np.isfinite(b)
+    return float(a[both].sum() / b[both].sum()) if b[both].sum() > 0 else float("nan")
+
+
+def _percent(values: np.ndarray) -> str:
+    known = values[np.isfinite(values)]
+    return f"{known.mean():.1%}" if len(known) else "–"
+
+
+def _step_times(run: Run) -> str:
+    seconds = run.column("time/step")
+    known = seconds[np.isfinite(seconds)]
+    return " / ".join(text_of(float(value)) for value in np.percentile(known, (50, 95))) if len(known) else "–"
