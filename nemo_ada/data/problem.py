@@ -1,0 +1,95 @@
+"""One problem, and how a record of a file or a data set becomes one.
+
+A record has a prompt and an answer under the usual names (or those the user gives), as text or numbers. Everything
+else is refused with a reason; nothing is dropped without one.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_ada.tasks.protocol import content_id
+
+PROMPT_FIELDS = ("problem", "prompt", "question")
+ANSWER_FIELDS = ("answer", "gt")
+EXCERPT = 200  # characters of a refused line that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Names of the columns; the first one that a record has is used."""
+
+    prompt: tuple[str, ...] = PROMPT_FIELDS
+    answer: tuple[str, ...] = ANSWER_FIELDS
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, the same in every file."""
+
+    uid: str
+    line: int
+    text: str
+    answer: str
+
+    def record(self) -> dict[str, Any]:
+        """As a stage's journal keeps it."""
+        return {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Problem:
+        """From `record`."""
+        return cls(record["id"], record["line"], record["problem"], record["answer"])
+
+
+def problem_id(text: str) -> str:
+    """Identity of a problem: of its canonical text (NFC, white space made equal), not of its place in a file."""
+    return content_id("problem", text)
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """The object that a JSON line holds; a ValueError says why it holds none."""
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"not JSON ({problem.msg} at column {problem.colno})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def parse_record(line: int, record: Mapping[str, Any], fields: Fields) -> Problem:
+    """The problem of a record; a ValueError says why it has none."""
+    text = _text(record, fields.prompt, "prompt")
+    return Problem(problem_id(text), line, text, _text(record, fields.answer, "answer").strip())
+
+
+def excerpt(raw: bytes | Mapping[str, Any]) -> str:
+    """The start of a refused line, for people; what is no text is shown as U+FFFD."""
+    data = raw if isinstance(raw, bytes) else repr(dict(raw)).encode("utf-8", "replace")
+    return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
+
+
+def _text(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
+    name = next((n for n in names if n in record), None)
+    if name is None:
+        found = ", ".join(sorted(map(str, record))) or "no field"
+        raise ValueError(f"no {what} field ({', '.join(names)}); it has {found}"[:EXCERPT])
+    value = record[name]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
+    if not value.strip():
+        raise ValueError(f"its {name!r} is empty")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"its {name!r} holds half of a character (a lone surrogate)")
+    return unicodedata.normalize("NFC", value)

@@ -1,0 +1,136 @@
+"""From a problem to the token ids that the model reads, and back from ids to text.
+
+The chat template is applied here, once, and nowhere else: data sets keep the bare problem. A problem that already
+holds a template's markers (special tokens of the tokenizer) is refused, because a second application would train on
+prompts that no user writes (the authors' scripts apply it twice).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from nemo_ada.errors import UserError
+from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.tasks.tokenizer import UNKNOWN
+
+Template = Literal["auto", "chat", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFormat:
+    """template `auto` uses the tokenizer's chat template where it has one. system: system message of a chat. suffix:
+    text after every problem."""
+
+    template: Template = "auto"
+    system: str | None = None
+    suffix: str = ""
+
+
+class PromptEncoder(Protocol):
+    """What `Measurement` and the length stage need of a tokenizer."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the whole prompt of a problem; a ValueError says why the problem cannot be one."""
+        ...
+
+
+class ModelTokenizer:
+    """The tokenizer of a Hugging Face folder (or id), through transformers, which is imported on first use."""
+
+    def __init__(self, folder: str | Path, prompt_format: PromptFormat | None = None) -> None:
+        self.folder, self.format = str(folder), prompt_format or PromptFormat()
+
+    @cached_property
+    def name(self) -> str:
+        """For cards: the folder's name and 16 hex digits of its tokenizer.json, where it has one."""
+        path = Path(self.folder) / "tokenizer.json"
+        digest = f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}" if path.is_file() else ""
+        return Path(self.folder).name + digest
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the whole prompt; a ValueError where text would be lost or already holds a template's markers."""
+        for marker in self._markers:
+            if marker in text:
+                raise ValueError(f"already holds the special token {marker!r}: the chat template is applied here, once")
+        plain = text + self.format.suffix
+        if not self._chat:
+            return self._kept(plain)
+        self._kept(plain)
+        messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
+        messages.append({"role": "user", "content": plain})
+        ids: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return list(map(int, ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens; an id that stands for nothing gives U+FFFD, so that no answer matches."""
+        known = [i for i in ids if i < self._size]
+        text = str(self._tokenizer.decode(known, skip_special_tokens=True))
+        return text if len(known) == len(ids) else text + UNKNOWN
+
+    @property
+    def stop_token(self) -> int:
+        """The id that ends a response."""
+        stop = self._tokenizer.eos_token_id
+        if stop is None:
+            raise UserError(f"the tokenizer of {self.folder} has no end-of-sequence token; set eos_token in its files")
+        return int(stop)
+
+    def _kept(self, text: str) -> list[int]:
+        ids = [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
+        back = str(self._tokenizer.decode(ids))
+        if canonical_text(back) != canonical_text(text):
+            lost = sorted(set(text) - set(back))
+            raise ValueError(f"the tokenizer does not keep its text (lost: {''.join(lost)!r})")
+        return ids
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.folder)
+        except (OSError, ValueError) as problem:
+            why = (str(problem).splitlines() or ["?"])[0]
+            raise UserError(f"no tokenizer can be read from {self.folder}: {why}") from None
+
+    @cached_property
+    def _size(self) -> int:
+        return len(self._tokenizer)
+
+    @cached_property
+    def _markers(self) -> tuple[str, ...]:
+        added = self._tokenizer.added_tokens_decoder.values()
+        return tuple(token.content for token in added if token.special and len(token.content.strip()) > 1)
+
+    @cached_property
+    def _chat(self) -> bool:
+        has = getattr(self._tokenizer, "chat_template", None) is not None
+        wanted = self.format.template
+        if wanted == "chat" and not has:
+            raise UserError(f"--template=chat: the tokenizer of {self.folder} has no chat template; use plain")
+        if self.format.system and (wanted == "plain" or not has):
+            raise UserError(
+                f"a system message needs a chat template, which {self.folder} does not have or --template=plain turns "
+                "off; leave the system message out"
+            )
+        return has and wanted != "plain"
+
+
+def positions(folder: Path) -> int | None:
+    """Longest sequence of a model, tokens; None where its config.json does not say. Raises UserError without one."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{folder} is no Hugging Face model folder: {path.name} cannot be read ({problem})") from None
+    found = config.get("max_position_embeddings")
+    return None if found is None else int(found)

@@ -1,0 +1,41 @@
+"""A folder of work in progress that belongs to one set of settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_atomically
+from nemo_ada.rundir import flatten
+
+
+def claim(folder: Path, settings: Mapping[str, Any], marker: str = "settings.json") -> None:
+    """Make the folder, or check that it was begun with the same settings; leftovers of killed writes are removed.
+
+    Raises UserError naming the settings that differ.
+    """
+    path = folder / marker
+    now = json.loads(json.dumps(dict(settings)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            old, new = flatten(before), flatten(now)
+            changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+            if changed:
+                shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+                raise UserError(
+                    f"{folder} was begun with other settings ({shown}); undo these changes, name another folder or "
+                    "remove this one"
+                )
+        for leftover in folder.rglob(".*.[0-9]*"):
+            leftover.unlink()
+        if not path.exists():
+            write_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+    except OSError as problem:
+        raise UserError(f"{folder} cannot be written: {problem}") from None
+    except json.JSONDecodeError as problem:
+        raise UserError(f"{path} is damaged ({problem}); remove the folder") from None

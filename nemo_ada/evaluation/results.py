@@ -1,0 +1,216 @@
+"""From counts per problem to estimates: avg@k, pass@k, per benchmark and over all prompts, and by difficulty."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.errors import UserError
+from nemo_ada.evaluation.statistics import (
+    FloatArray,
+    IntArray,
+    PairedTest,
+    estimate,
+    paired_test,
+    pass_at_k,
+)
+
+BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BenchmarkResult:
+    """Counts over the P problems of a benchmark. rejected: problems that could not be asked."""
+
+    name: str
+    ids: tuple[str, ...]
+    responses_P: IntArray
+    correct_P: IntArray
+    failed_P: IntArray
+    tokens_P: IntArray
+    finished_P: IntArray
+    rejected: int
+
+    @classmethod
+    def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
+        """From the lines of problems.jsonl."""
+        columns = [
+            np.array([record[key] for record in records], np.int64)
+            for key in ("responses", "correct", "failed", "tokens", "finished")
+        ]
+        return cls(name, tuple(record["id"] for record in records), *columns, rejected)
+
+    @property
+    def rate_P(self) -> FloatArray:
+        """Share of correct responses per problem; nan where none could be judged."""
+        return np.where(self.responses_P > 0, self.correct_P / np.maximum(self.responses_P, 1), np.nan)
+
+    def at(self, k: int) -> FloatArray:
+        """pass@k per problem."""
+        return pass_at_k(self.responses_P, self.correct_P, k)
+
+
+def ladder(k: int) -> list[int]:
+    """The k of which pass@k is reported: powers of two below k, and k."""
+    return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
+
+
+def results(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
+    """For results.json. `overall` is weighted by prompts; its interval draws prompts within their benchmark."""
+    found = {benchmark.name: _summary([benchmark], k, seed) for benchmark in benchmarks}
+    return {"benchmarks": found, "overall": _summary(benchmarks, k, seed)}
+
+
+def _summary(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
+    stratum_P = np.repeat(np.arange(len(benchmarks)), [len(b.ids) for b in benchmarks])
+    drawn = sum(int((b.responses_P + b.failed_P).sum()) for b in benchmarks)
+    rate_P = np.concatenate([b.rate_P for b in benchmarks])
+    summary: dict[str, Any] = {
+        "prompts": len(rate_P),
+        f"avg@{k}": asdict(estimate(rate_P, stratum_P, seed=seed)),
+    }
+    for rung in ladder(k) if k > 1 else []:
+        summary[f"pass@{rung}"] = asdict(
+            estimate(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P, seed=seed)
+        )
+    summary |= {
+        "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
+        "finished": sum(int(b.finished_P.sum()) for b in benchmarks) / drawn,
+        "unjudged": sum(int(b.failed_P.sum()) for b in benchmarks),
+        "rejected_problems": sum(b.rejected for b in benchmarks),
+    }
+    return summary
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A complete evaluation that was read back from its folder."""
+
+    folder: Path
+    k: int
+    settings: Mapping[str, Any]
+    benchmarks: Mapping[str, BenchmarkResult]
+
+    @classmethod
+    def read(cls, folder: Path) -> Evaluation:
+        """Raises UserError for a folder without a complete evaluation."""
+        try:
+            content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+            found = {
+                name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
+                for name, summary in content["benchmarks"].items()
+            }
+            return cls(folder, content["settings"]["k"], content["settings"], found)
+        except (OSError, ValueError, KeyError) as problem:
+            raise UserError(
+                f"{folder} holds no complete evaluation ({problem}); make one with nemo-ada eval MODEL --out {folder}"
+            ) from None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Pass rates of two models on the same problems, and of the base model where there is one."""
+
+    first_P: FloatArray
+    second_P: FloatArray
+    stratum_P: IntArray
+    base_P: FloatArray | None
+
+
+def compare(
+    first: Evaluation, second: Evaluation, base: Evaluation | None = None, seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """avg@k of `second` minus `first`, over the problems that both have: per benchmark, `overall` (weighted by
+    prompts), and, with the evaluation of a base model, per bucket of its pass rate.
+
+    Buckets are defined by a third model, never by one of the two: a bucket chosen by a model's own luck moves towards
+    the mean by itself. Raises UserError where no benchmark has two problems in common, and where the base is one of
+    the two.
+    """
+    if base is not None and base.folder.resolve() in (first.folder.resolve(), second.folder.resolve()):
+        raise UserError(
+            f"--base={base.folder} is one of the two that are compared: buckets by its own luck would move towards the "
+            "mean by themselves; evaluate the base model a second time with another --seed"
+        )
+    rows: dict[str, dict[str, Any]] = {}
+    pairs = {}
+    for name in first.benchmarks:
+        if name in second.benchmarks:
+            found, left_out = _pair(name, first, second, base)
+            if len(found.first_P) >= 2:
+                pairs[name] = found
+                rows[name] = _row(found, seed) | {"left_out": left_out}
+    if not pairs:
+        raise UserError(
+            f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
+            "no benchmark with two problems in common"
+        )
+    together = _joined(list(pairs.values()))
+    rows["overall"] = _row(together, seed) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    if base is not None:
+        rows |= _buckets(together, seed)
+    return rows
+
+
+def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[_Pairs, int]:
+    rates = [
+        dict(zip(found.ids, found.rate_P.tolist(), strict=True))
+        for evaluation in (first, second, *([] if base is None else [base]))
+        if (found := evaluation.benchmarks.get(name)) is not None
+    ]
+    if base is not None and len(rates) < 3:
+        raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it too")
+    ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
+    columns = [np.array([own[i] for i in ids], np.float64) for own in rates]
+    every = set(rates[0]) | set(rates[1])
+    zero_P = np.zeros(len(ids), np.int64)
+    return _Pairs(columns[0], columns[1], zero_P, columns[2] if base is not None else None), len(every) - len(ids)
+
+
+def _joined(pairs: Sequence[_Pairs]) -> _Pairs:
+    base = [p.base_P for p in pairs if p.base_P is not None]
+    return _Pairs(
+        np.concatenate([p.first_P for p in pairs]),
+        np.concatenate([p.second_P for p in pairs]),
+        np.repeat(np.arange(len(pairs)), [len(p.first_P) for p in pairs]),
+        np.concatenate(base) if base else None,
+    )
+
+
+def _row(pairs: _Pairs, seed: int) -> dict[str, Any]:
+    test: PairedTest = paired_test(pairs.first_P, pairs.second_P, pairs.stratum_P, seed=seed)
+    return {"first": float(pairs.first_P.mean()), "second": float(pairs.second_P.mean()), **asdict(test)}
+
+
+def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:
+    """Bucket of each base pass rate, and the buckets' names: 0, four quarters without the ends, 1."""
+    quarters = np.searchsorted(BUCKET_EDGES[1:-1], rate_P, side="left") + 1
+    last = len(BUCKET_EDGES)
+    bucket_P = np.where(rate_P <= 0.0, 0, np.where(rate_P >= 1.0, last, quarters)).astype(np.int64)
+    names = [f"base in ({low:g}, {high:g}{')' if high == 1 else ']'}" for low, high in itertools.pairwise(BUCKET_EDGES)]
+    return bucket_P, ["base = 0", *names, "base = 1"]
+
+
+def _buckets(pairs: _Pairs, seed: int) -> dict[str, dict[str, Any]]:
+    if pairs.base_P is None:
+        return {}
+    bucket_P, names = bucket_of(pairs.base_P)
+    rows = {}
+    for number, name in enumerate(names):
+        own = bucket_P == number
+        if own.sum() >= 2:
+            part = _Pairs(pairs.first_P[own], pairs.second_P[own], pairs.stratum_P[own], None)
+            rows[name] = _row(part, seed)
+    return rows
