@@ -1,0 +1,27 @@
+"""The command `nemo-ada plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_ada.planning.command import make_plan, render
+
+
+def plan(
+    config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    time: Annotated[str, typer.Option(help="length of a job slot, as SLURM writes it")] = "04:00:00",
+    run: Annotated[Path | None, typer.Option(help="folder of an earlier run to measure from")] = None,
+    run_steps: Annotated[int | None, typer.Option(help="use only the first steps of that run")] = None,
+    pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
+    cold_start: Annotated[float | None, typer.Option(help="seconds from the job's start to its first step")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Step time, job slots, caps and the preset that pays, each figure with its source."""
+    made = make_plan(
+        config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start
+    )
+    typer.echo(render(made, as_json=as_json))

@@ -1,0 +1,100 @@
+"""What an earlier run measured: metrics.jsonl, evaluations.jsonl and the response lengths kept in its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.errors import UserError
+from nemo_ada.rundir import read_lines
+
+FloatArray = NDArray[np.float64]
+FEWEST = 3  # steps from which something can be said
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Steps S of a run. Seconds; engine steps, tokens and responses per step; lengths_L in tokens (may be empty)."""
+
+    sampling_S: FloatArray
+    update_S: FloatArray
+    refit_S: FloatArray
+    engine_steps_S: FloatArray
+    tokens_S: FloatArray
+    responses_S: FloatArray
+    rows_S: FloatArray
+    pass_rate: float
+    zero_signal: float
+    mean_length: float
+    evaluation: float
+    lengths_L: NDArray[np.int64]
+
+    @property
+    def step_S(self) -> FloatArray:
+        """Duration of each step."""
+        return self.sampling_S + self.update_S + self.refit_S
+
+    @classmethod
+    def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
+        """The first `steps` steps of a run (all by default). Raises UserError where there is too little."""
+        records = read_lines(run_dir / "metrics.jsonl")[:steps]
+        if len(records) < FEWEST:
+            raise UserError(
+                f"--run={run_dir}: metrics.jsonl holds {len(records)} steps, at least {FEWEST} are needed; name a "
+                "folder that `nemo-ada train` wrote"
+            )
+
+        def column(name: str, default: float | None = None) -> FloatArray:
+            try:
+                return np.array([record[name] if default is None else record.get(name, default) for record in records])
+            except KeyError:
+                raise UserError(f"--run={run_dir}: metrics.jsonl has no {name}") from None
+
+        evaluations = [record["time/evaluation"] for record in read_lines(run_dir / "evaluations.jsonl")]
+        tokens, responses = column("ada/tokens_drawn"), column("ada/samples_drawn")
+        return cls(
+            sampling_S=column("time/sampling"),
+            update_S=column("time/update"),
+            refit_S=column("time/refit"),
+            engine_steps_S=column("engine_steps", 0.0),
+            tokens_S=tokens,
+            responses_S=responses,
+            rows_S=column("ada/live_rows"),
+            pass_rate=float(column("ada/pass_rate").mean()),
+            zero_signal=float(column("ada/zero_signal_groups_if_grpo").mean()),
+            mean_length=float(tokens.sum() / max(responses.sum(), 1.0)),
+            evaluation=float(np.median(evaluations)) if evaluations else 0.0,
+            lengths_L=_lengths(run_dir),
+        )
+
+    def beta(self, group: int) -> tuple[float, float]:
+        """Beta(a, b) with the run's mean pass rate and its share of groups of `group` whose labels all agree.
+
+        That share, E[p^n + (1-p)^n], falls with a + b; found by bisection on it.
+        """
+        mean = min(max(self.pass_rate, 0.01), 0.99)
+        low, high = 0.05, 200.0
+        for _ in range(60):
+            middle = float(np.sqrt(low * high))
+            if _all_equal(mean * middle, (1 - mean) * middle, group) > self.zero_signal:
+                low = middle
+            else:
+                high = middle
+        return mean * low, (1 - mean) * low
+
+
+def _all_equal(a: float, b: float, n: int) -> float:
+    """E[p^n + (1-p)^n] under Beta(a, b)."""
+    k = np.arange(n)
+    return float(np.prod((a + k) / (a + b + k)) + np.prod((b + k) / (a + b + k)))
+
+
+def _lengths(run_dir: Path) -> NDArray[np.int64]:
+    for state in sorted((run_dir / "checkpoints").glob("step_*/state.json"), reverse=True):
+        lengths = json.loads(state.read_text(encoding="utf-8")).get("sampler", {}).get("latency", {}).get("lengths", [])
+        return np.array(lengths, np.int64)
+    return np.zeros(0, np.int64)

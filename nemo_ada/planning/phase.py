@@ -1,0 +1,107 @@
+"""The sampling phase of many steps on the discrete-event engine, driven by the session that trains.
+
+P prompts, S steps, N responses of a call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.core.exits import FixedExit
+from nemo_ada.core.latency import LatencyModel
+from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.session import SamplingSession
+from nemo_ada.simulate import PassRates
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+WARM_UP = 2  # steps in which the latency model learns
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLengths(LengthModel):
+    """Lengths as they were measured, independent of the label; drawn by the quantile of a standard normal number."""
+
+    lengths: tuple[int, ...] = (1,)
+
+    def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
+        """Lengths of responses."""
+        sorted_L = np.sort(np.array(self.lengths, np.int64))
+        position_N = np.minimum((_normal_share(normal_N) * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)
+        return np.asarray(sorted_L[position_N], np.int64)
+
+
+def _normal_share(z_N: FloatArray) -> FloatArray:
+    """P(Z < z) by the logistic approximation of Bowling et al. (2009), within 0.00014."""
+    return np.asarray(1.0 / (1.0 + np.exp(-(0.07056 * z_N**3 + 1.5976 * z_N))), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Simulated steps S: engine steps, tokens, responses; means of zero-signal groups and of the engine's occupancy."""
+
+    engine_steps_S: FloatArray
+    tokens_S: FloatArray
+    responses_S: FloatArray
+    zero_signal: float
+    utilisation: float
+
+
+def simulate(
+    plan: SamplingPlan,
+    rates: PassRates,
+    lengths: LengthModel,
+    *,
+    prompts: int,
+    steps: int,
+    slots: int | None = None,
+    step_seconds: float = 1.0,
+    row_seconds: float = 0.0,
+    allocation: IntArray | None = None,
+    seed: int = 0,
+) -> Phases:
+    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds give max_seconds a meaning."""
+    latency = LatencyModel()
+    found: list[tuple[float, float, float]] = []
+    zero: list[float] = []
+    busy: list[float] = []
+    for step in range(WARM_UP + steps):
+        workload = Workload(rates.draw(prompts, seed * 100_003 + step), lengths, seed=seed, step=step)
+        source = DiscreteEventSource(workload.draw, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
+        session = SamplingSession(
+            plan, np.arange(prompts), run_seed=seed, step=step, latency=latency, first_wave_P=allocation
+        )
+        stats = run_sampling(session, source).stats
+        if step >= WARM_UP:
+            found.append((source.steps, stats["tokens_drawn"], stats["samples_drawn"]))
+            zero.append(stats["zero_signal_groups"])
+            busy.append(stats["engine_utilisation"])
+    steps_S, tokens_S, responses_S = np.array(found, np.float64).T
+    return Phases(steps_S, tokens_S, responses_S, float(np.mean(zero)), float(np.mean(busy)))
+
+
+def most_waves(plan: SamplingPlan) -> int:
+    """Waves of a prompt one after another, at most."""
+    if plan.window is not None:
+        return -(-plan.max_responses // plan.window) + 1
+    if isinstance(plan.exit, FixedExit):
+        return 1
+    return int(StopRule(plan.exit, plan.wave_sizes, plan.max_responses).judged().sum())
+
+
+def worst_work(plan: SamplingPlan, prompts: int, slots: int | None, longest: int) -> tuple[float, float]:
+    """Engine steps and tokens that no step passes: Graham's bound for work over `slots` behind the longest chain."""
+    responses = prompts * plan.max_responses
+    if plan.caps.max_samples is not None:
+        responses = min(responses, plan.caps.max_samples)
+    tokens = float(responses * longest)
+    if plan.caps.max_tokens is not None and plan.token_reservation == "worst_case":
+        tokens = min(tokens, float(plan.caps.max_tokens))
+    chain = 1 if plan.idle else most_waves(plan)
+    return (0.0 if slots is None else tokens / slots) + chain * longest, tokens

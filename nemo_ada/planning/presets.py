@@ -1,0 +1,81 @@
+"""Which preset pays: what each costs here against GRPO with n rows per prompt, and what was measured of its gain.
+
+Gains (area under the held-out accuracy curve, simulation over 73 settings) were measured on two ends: extra responses
+cost no time (equal steps), or they are all that costs (equal responses). Where a preset lies between them follows from
+its step time here: 0 when it takes GRPO's time, 1 when its time grows like its responses. The interpolation is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+COMPARED = ("grpo", "ada_seq_lean", "ada_seq_idle", "ada_seq_balance", "ada_seq_positive")
+# difficulty -> (mean pass rate above which it applies, gain at equal steps, gain at equal responses) of the reference
+REFERENCE = (("easy", 0.6, 0.008, -0.008), ("moderate", 0.3, 0.026, -0.030), ("hard", 0.1, 0.077, -0.057))
+VERY_HARD = ("very hard", 0.0, 0.152, -0.083)
+LEAN_AT_RESPONSES: Mapping[str, float] = {"easy": 0.0, "moderate": -0.003, "hard": -0.011, "very hard": -0.017}
+FEWER = 0.02  # groups without signal that the idle budget must save to be worth its name
+OCCUPIED = 0.5  # mean responses in flight / peak above which the engine has no idle tail to fill
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One preset on these prompts: per step, responses, seconds (sampling and all), share of groups without signal."""
+
+    name: str
+    responses: float
+    sampling: float
+    step: float
+    zero_signal: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """difficulty: of the prompts. gain: of the reference preset at equal seconds. best: preset advised; why."""
+
+    difficulty: str
+    gain: float
+    best: str
+    why: str
+
+
+def difficulty(pass_rate: float) -> tuple[str, float, float]:
+    """Name, gain at equal steps, gain at equal responses of the reference setting."""
+    for name, above, steps, responses in REFERENCE:
+        if pass_rate >= above:
+            return name, steps, responses
+    name, _, steps, responses = VERY_HARD
+    return name, steps, responses
+
+
+def advise(costs: Sequence[Cost], pass_rate: float, response_seconds: float, row_seconds: float) -> Advice:
+    """What to start from. costs holds `grpo` and `ada_seq_balance` at least."""
+    by_name = {cost.name: cost for cost in costs}
+    grpo, reference = by_name["grpo"], by_name["ada_seq_balance"]
+    name, at_steps, at_responses = difficulty(pass_rate)
+    extra_time = reference.step / grpo.step - 1.0
+    extra_responses = max(reference.responses / grpo.responses - 1.0, 1e-9)
+    paid = min(max(extra_time / extra_responses, 0.0), 1.0)
+    gain = at_steps + paid * (at_responses - at_steps)
+    cost = (
+        f"a response costs {response_seconds:.3g} s, an update row {row_seconds:.3g} s; the reference draws "
+        f"x{1 + extra_responses:.1f} the responses in x{1 + extra_time:.2f} the time"
+    )
+    if gain > 0.01:
+        return Advice(name, gain, "ada_seq_balance", f"{cost}: on {name} prompts its gain outweighs that")
+    idle = by_name.get("ada_seq_idle")
+    if idle is not None and grpo.utilisation < OCCUPIED and idle.zero_signal < grpo.zero_signal - FEWER:
+        return Advice(
+            name, gain, "ada_seq_idle",
+            f"{cost}; the engine is {grpo.utilisation:.0%} occupied in GRPO's own phase: responses in its tail are "
+            "nearly free",
+        )  # fmt: skip
+    return Advice(
+        name,
+        gain,
+        "ada_seq_lean",
+        f"{cost}, and the idle budget finds no room: responses are what you pay for (measured for it at equal "
+        f"responses: {LEAN_AT_RESPONSES[name]:+.3f}; plain GRPO is as good)",
+    )

@@ -1,0 +1,97 @@
+"""From step times to job slots: what to ask the scheduler for, and the caps under which the worst case fits."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from nemo_ada.errors import UserError
+from nemo_ada.jobcontrol import MARGIN_SECONDS
+from nemo_ada.planning.forecast import Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """steps: expected per slot. guaranteed: even if all are worst. lead: seconds before the end at which the
+    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots."""
+
+    seconds: float
+    cold_start: float
+    lead: int
+    steps: int
+    guaranteed: int
+    slots: int
+    gpu_hours: float
+
+    @property
+    def fits(self) -> bool:
+        """One worst step, its save and the start fit into a slot."""
+        return self.guaranteed >= 1
+
+
+def parse_time(text: str) -> float:
+    """Seconds of SLURM's [days-]hours:minutes:seconds, or minutes. Raises UserError."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        raise UserError(f"--time={text}: write it as SLURM does, e.g. 04:00:00, 2-00:00:00 or 240 (minutes)")
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    if match[1] is not None:
+        return float(days * 86400 + first * 3600 + second * 60 + third)
+    if match[4] is not None:
+        return float(first * 3600 + second * 60 + third)
+    return float(first * 60 + second)
+
+
+def clock(seconds: float) -> str:
+    """hh:mm:ss, rounded up to a minute."""
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+
+
+def plan_slots(
+    forecast: Forecast, *, seconds: float, cold_start: float, steps: int, val_period: int, save_period: int, gpus: int
+) -> Slots:
+    """Slots of `seconds` for `steps` steps on `gpus` GPUs."""
+    step, save, evaluation = forecast.step, forecast.save, forecast.evaluation
+    lead = math.ceil((step.p95 + save.worst + MARGIN_SECONDS) / 30) * 30
+    between = save.p50 / save_period + (evaluation.p50 / val_period if val_period else 0.0)
+    usable = seconds - cold_start - lead
+    each = max(1, int(usable / (step.p50 + between))) if usable > 0 else 0
+    worst_between = save.worst / save_period + (evaluation.worst / val_period if val_period else 0.0)
+    kept = seconds - cold_start - save.worst - MARGIN_SECONDS
+    guaranteed = max(0, int(kept / (step.worst + worst_between)))
+    count = math.ceil(steps / each) if each else 0
+    left = steps - (count - 1) * each if each else 0
+    last = cold_start + left * (step.p50 + between) + save.p50
+    hours = ((count - 1) * seconds + min(last, seconds)) / 3600 * gpus if count else 0.0
+    return Slots(seconds, cold_start, lead, each, guaranteed, count, hours)
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedCaps:
+    """Values for reinforce_ada.budget, and the worst step with them; max_seconds None where no cap can help."""
+
+    max_samples: int
+    max_tokens: int
+    max_seconds: float | None
+    worst_step: float
+    fits: bool
+
+
+def suggest_caps(
+    forecast: Forecast, *, samples_p95: float, tokens_p95: float, first_wave: int, drain: float, available: float
+) -> SuggestedCaps:
+    """Caps at the simulated 95th percentile, tightened until one worst step fits into `available` seconds.
+
+    drain: seconds that the longest response in flight at the cap may still take; first waves are never cut.
+    """
+    name = next(iter(forecast.phases))
+    others = sum(time.worst for phase, time in forecast.phases.items() if phase != name)
+    sampling = forecast.phases[name]
+    limit = min(sampling.p95, available - others - drain)
+    possible = limit > 0.25 * sampling.p50
+    limit = round(limit, 1) if limit < 10 else float(math.floor(limit))
+    worst = others + min(sampling.worst, max(limit, sampling.p50) + drain)
+    samples = max(first_wave, int(samples_p95))
+    return SuggestedCaps(samples, int(tokens_p95), limit if possible else None, worst, possible and worst <= available)

@@ -1,0 +1,244 @@
+"""The planner: what it promises of step times, caps, slots and presets.
+
+1. From the first 10 steps of a run, the median of the rest is predicted within 10 % and its p95 lies under the worst
+   case. The run is a simulated one (engine, session and sampler are the real ones) with a pace and noise that the planner
+   does not know; a recorded run of the embedded back end is judged the same way where PLAN_RUN names its folder.
+2. Caps: heavy-tailed lengths give p95/p50 over 1.5 without and at most 1.15 with a cap, first waves never cut.
+3. No simulated step passes the bound of its plan.
+4. Slots, time formats, published figures, advice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_ada.check.shapes import TABLE
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.des import LengthModel
+from nemo_ada.core.ledger import Caps
+from nemo_ada.errors import UserError
+from nemo_ada.planning import phase
+from nemo_ada.planning.command import make_plan, render
+from nemo_ada.planning.forecast import Forecast, Time
+from nemo_ada.planning.history import History
+from nemo_ada.planning.presets import Cost, advise
+from nemo_ada.planning.published import grpo_step
+from nemo_ada.planning.slots import parse_time, plan_slots, suggest_caps
+from nemo_ada.simulate import BetaRates
+
+ROOT = Path(__file__).parents[2]
+JSONL = ROOT / "configs/cpu/jsonl.yaml"
+LENGTHS = LengthModel(9.0, 0.3, 1.0, 16)
+CONFIG = [f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}", "policy.generation.max_new_tokens=16"]
+
+
+def write_run(folder: Path, steps: int = 60, seed: int = 3) -> None:
+    """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
+    plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
+    found = phase.simulate(plan, BetaRates(0.5, 1.0), LENGTHS, prompts=64, steps=steps, slots=256, seed=seed)
+    rng = np.random.default_rng(seed)
+    noise = rng.lognormal(0.0, 0.08, (3, steps))
+    sampling = (0.003 * found.engine_steps_S + 2e-5 * found.tokens_S) * noise[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    rates = BetaRates(0.5, 1.0).draw(4000, seed)
+    zero = float(np.mean(rates**4 + (1 - rates) ** 4))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for i in range(steps):
+            record = {
+                "step": i + 1, "time/sampling": sampling[i], "time/update": 0.3 * noise[1][i],
+                "time/refit": 0.02 * noise[2][i], "engine_steps": found.engine_steps_S[i],
+                "ada/tokens_drawn": found.tokens_S[i],
+                "ada/samples_drawn": found.responses_S[i], "ada/live_rows": 180.0,
+                "ada/pass_rate": float(rates.mean()), "ada/zero_signal_groups_if_grpo": zero,
+            }  # fmt: skip
+            file.write(json.dumps(record) + "\n")
+    (folder / "evaluations.jsonl").write_text(json.dumps({"step": 0, "time/evaluation": 2.0}) + "\n")
+
+
+def planned(folder: Path, cache: Path, *overrides: str, steps: int = 10):  # type: ignore[no-untyped-def]
+    return make_plan(
+        JSONL, [*CONFIG, f"base.cache_dir={cache}", *overrides], time="01:00:00", run=folder, run_steps=steps
+    )  # fmt: skip
+
+
+def test_ten_steps_predict_the_rest_of_a_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    rest = History.read(tmp_path / "run").step_S[10:]
+    step = planned(tmp_path / "run", tmp_path).forecast.step
+    assert step.p50 == pytest.approx(np.median(rest), rel=0.10)
+    assert np.quantile(rest, 0.95) < step.worst
+    assert step.p50 < step.p95 < step.worst
+    assert step.p95 == pytest.approx(np.quantile(rest, 0.95), rel=0.15)
+
+
+def test_another_plan_is_carried_over_by_simulation(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text("reinforce_ada: {preset: ada_seq_balance}\n")
+    balance = planned(tmp_path / "run", tmp_path)
+    grpo = planned(tmp_path / "run", tmp_path, "reinforce_ada.preset=grpo")
+    true = 256 * 9.4  # tokens of GRPO's step: 64 prompts x 4 responses
+    assert grpo.forecast.phases["sampling"].p50 == pytest.approx(0.003 * 16 + 2e-5 * true, rel=0.3)
+    assert grpo.forecast.step.p50 < balance.forecast.step.p50
+    assert "carried" in grpo.forecast.step.source
+
+
+@pytest.mark.skipif(
+    "PLAN_RUN" not in os.environ, reason="PLAN_RUN (folder of a run of configs/cpu/mini_sudoku.yaml) is not set"
+)
+def test_ten_steps_predict_the_rest_of_a_recorded_run() -> None:
+    folder = Path(os.environ["PLAN_RUN"])
+    rest = History.read(folder).step_S[10:]
+    config = ROOT / "configs/cpu/mini_sudoku.yaml"
+    step = make_plan(config, ["base.cache_dir=.cache/base"], time="01:00:00", run=folder, run_steps=10).forecast.step
+    assert step.p50 == pytest.approx(np.median(rest), rel=0.10)
+    assert np.quantile(rest, 0.95) < step.worst
+
+
+@pytest.mark.parametrize("beta", [(8.0, 8.0), (3.0, 1.0)])
+def test_a_cap_on_seconds_flattens_heavy_tails(beta: tuple[float, float]) -> None:
+    lengths = LengthModel(200.0, 1.2, 1.3, 2048)
+    plan = ada_settings({"preset": "ada_seq_positive"}).plan(4, 2048)
+
+    def ratio(caps: Caps) -> float:
+        found = phase.simulate(replace(plan, caps=caps), BetaRates(*beta), lengths, prompts=64, steps=40)
+        assert found.responses_S.min() >= 64 * 8, "first waves are never cut"
+        return float(np.quantile(found.engine_steps_S, 0.95) / np.quantile(found.engine_steps_S, 0.5))
+
+    assert ratio(Caps()) > 1.5
+    assert ratio(Caps(max_seconds=0.7 * 2048)) <= 1.15
+
+
+@pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle"])
+@pytest.mark.parametrize("slots", [None, 48])
+def test_no_step_passes_the_bound(preset: str, slots: int | None) -> None:
+    plan = ada_settings({"preset": preset}).plan(4, 400)
+    found = phase.simulate(plan, BetaRates(0.5, 2.0), LengthModel(), prompts=32, steps=8, slots=slots)
+    steps, tokens = phase.worst_work(plan, 32, slots, 400)
+    assert found.engine_steps_S.max() <= steps
+    assert found.tokens_S.max() <= tokens
+
+
+def test_measured_lengths_are_drawn_as_they_were() -> None:
+    lengths = phase.MeasuredLengths(lengths=tuple(range(1, 101)))
+    normal_N = np.random.default_rng(0).standard_normal(20_000)
+    drawn = lengths.tokens(normal_N > 9, normal_N)
+    assert np.quantile(drawn, [0.1, 0.5, 0.9]) == pytest.approx([10, 50, 90], abs=2)
+
+
+def test_the_fitted_pass_rates_have_the_runs_mean_and_zero_signal_share(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=12)
+    history = History.read(tmp_path)
+    rates = np.random.default_rng(0).beta(*history.beta(4), 40_000)
+    assert rates.mean() == pytest.approx(history.pass_rate, abs=0.01)
+    assert (rates**4 + (1 - rates) ** 4).mean() == pytest.approx(history.zero_signal, abs=0.01)
+
+
+def test_too_short_a_run_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=2)
+    with pytest.raises(UserError, match="at least 3 are needed"):
+        History.read(tmp_path)
+
+
+def test_the_embedded_back_end_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give --run"):
+        make_plan(JSONL, [*CONFIG, f"base.cache_dir={tmp_path}"], time="01:00:00")
+
+
+FORECAST = Forecast(
+    {"sampling": Time(60.0, 80.0, 400.0, "x"), "training": Time(20.0, 22.0, 30.0, "x")},
+    Time(80.0, 102.0, 430.0, "x"), Time(100.0, 120.0, 150.0, "x"), Time(30.0, 40.0, 60.0, "x"),
+)  # fmt: skip
+
+
+def test_slots_count_start_saves_validations_and_the_lead() -> None:
+    slots = plan_slots(
+        FORECAST, seconds=14_400, cold_start=1800, steps=400, val_period=50, save_period=50, gpus=8
+    )  # fmt: skip
+    assert slots.lead == 210  # p95 step + worst save + margin, up to half a minute
+    assert slots.steps == int((14_400 - 1800 - 210) / (80 + 30 / 50 + 100 / 50))
+    assert slots.slots == 3
+    assert slots.guaranteed == int((14_400 - 1800 - 60 - 30) / (430 + 60 / 50 + 150 / 50))
+    assert slots.gpu_hours < 3 * 4 * 8
+    short = plan_slots(FORECAST, seconds=2000, cold_start=1800, steps=400, val_period=50, save_period=50, gpus=8)
+    assert not short.fits
+
+
+def test_suggested_caps_make_the_worst_step_fit_or_say_that_none_can() -> None:
+    def caps(available: float, drain: float = 20.0):  # type: ignore[no-untyped-def]
+        return suggest_caps(
+            FORECAST, samples_p95=9000, tokens_p95=1e6, first_wave=4096, drain=drain, available=available
+        )  # fmt: skip
+
+    wide = caps(1e6)
+    assert wide.max_seconds == 80.0
+    assert wide.worst_step == 130.0
+    tight = caps(115.0)
+    assert tight.max_seconds is not None
+    assert tight.worst_step <= 115.0
+    assert caps(40.0).max_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("04:00:00", 4), ("2-00:00:00", 48), ("90", 1.5), ("30:00", 0.5), ("1-06", 30)]
+)  # fmt: skip
+def test_slurms_times_are_understood(text: str, hours: float) -> None:
+    assert parse_time(text) == hours * 3600
+
+
+def test_another_time_is_refused_with_an_example() -> None:
+    with pytest.raises(UserError, match="04:00:00"):
+        parse_time("soon")
+
+
+def test_published_figures_are_used_as_they_are_and_scaled_otherwise() -> None:
+    seven = TABLE["Qwen/Qwen2.5-Math-7B"]
+    step, label = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 8, 700.0)
+    assert (step.seconds, step.update, label) == (236.0, 85.0, "published")
+    wider, label = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 32, 700.0)
+    assert wider.seconds == pytest.approx(59.0)
+    assert label.startswith("extrapolated")
+    eight, label = grpo_step("x/y-8B", TABLE["meta-llama/Llama-3.1-8B-Instruct"], 2048, 8, 700.0)
+    assert 236 < eight.seconds < 270
+    assert "Qwen2.5-Math-7B" in label
+
+
+def cost(name: str, responses: float, step: float, zero: float = 0.3, utilisation: float = 0.8) -> Cost:
+    return Cost(name, responses, step - 20, step, zero, utilisation)
+
+
+def test_advice_follows_cost_and_difficulty() -> None:
+    free = [cost("grpo", 256, 100), cost("ada_seq_balance", 1200, 105)]
+    assert advise(free, 0.2, 0.01, 0.1).best == "ada_seq_balance"
+    paid = [cost("grpo", 256, 100), cost("ada_seq_idle", 300, 100), cost("ada_seq_balance", 1200, 470)]
+    dear = advise(paid, 0.2, 0.3, 0.1)
+    assert dear.best == "ada_seq_lean"
+    assert dear.gain < 0
+    tail = [
+        cost("grpo", 256, 100, 0.5, 0.2), cost("ada_seq_idle", 400, 100, 0.35, 0.4), cost("ada_seq_balance", 1200, 470)
+    ]  # fmt: skip
+    assert advise(tail, 0.2, 0.3, 0.1).best == "ada_seq_idle"
+    assert advise(free, 0.05, 0.01, 0.1).difficulty == "very hard"
+
+
+def test_every_figure_says_where_it_comes_from(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps=12)
+    made = planned(tmp_path / "run", tmp_path)
+    text = render(made, as_json=False)
+    for line in text.splitlines():
+        if line.startswith(("sampling", "training", "refit", "step ", "save")):
+            assert line.rstrip().endswith(("measured here", "assumed")), line
+    assert json.loads(render(made, as_json=True))["slots"]["steps"] == made.slots.steps
+
+
+@pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
+def test_a_published_recipe_is_planned_from_its_published_step_time() -> None:
+    made = make_plan(ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml", [], time="04:00:00", steps=6)
+    assert made.forecast.step.p50 == pytest.approx(1.59 * 236, rel=0.01)
+    assert "published" in made.forecast.step.source
+    assert made.slots.slots == pytest.approx(400 / made.slots.steps, abs=1)
