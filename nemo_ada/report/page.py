@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
@@ -96,9 +97,9 @@ def _overview(runs: Sequence[Run]) -> str:
 def _grid(grid: Grid, caption: str, *, swatches: bool = False) -> str:
     if swatches and len(grid.rows) <= FEW:
         return _turned(grid, caption)
-    head = "".join(f'<th scope="col">{esc(name)}' for name in grid.columns)
+    head = "".join(f'<th scope="col">{_breakable(name)}' for name in grid.columns)
     rows = "".join(
-        f'<tr><th scope="row">{swatch(i) if swatches else ""}<span>{esc(row[0])}</span>'
+        f'<tr><th scope="row">{swatch(i) if swatches else ""}<span>{_breakable(row[0])}</span>'
         + "".join(f"<td>{esc(cell)}" for cell in row[1:])
         for i, row in enumerate(grid.rows)
     )
@@ -107,7 +108,7 @@ def _grid(grid: Grid, caption: str, *, swatches: bool = False) -> str:
 
 def _turned(grid: Grid, caption: str) -> str:
     """Runs as columns: easier to compare, and on a phone, while they are few."""
-    head = "".join(f'<th scope="col">{swatch(i)}<span>{esc(row[0])}</span>' for i, row in enumerate(grid.rows))
+    head = "".join(f'<th scope="col">{swatch(i)}<span>{_breakable(row[0])}</span>' for i, row in enumerate(grid.rows))
     rows = "".join(
         f'<tr><th scope="row">{esc(name)}' + "".join(f"<td>{esc(row[i])}" for row in grid.rows)
         for i, name in enumerate(grid.columns)
@@ -116,6 +117,11 @@ def _turned(grid: Grid, caption: str) -> str:
     return _scroll(
         f'<table class="turned"><caption>{esc(caption)}</caption><thead><tr><td>{head}<tbody>{rows}</table>', caption
     )
+
+
+def _breakable(text: str) -> str:
+    """Names and dotted keys may break after their separators."""
+    return re.sub(r"([._/-])", r"\1<wbr>", esc(text))
 
 
 def _scroll(html: str, label: str) -> str:
@@ -162,7 +168,7 @@ def _bodies(figure: Figure, names: Sequence[str]) -> Iterator[str]:
     while start < len(rows):
         run = rows[start][0]
         end = next((i for i in range(start, len(rows)) if rows[i][0] != run), len(rows))
-        yield f'<tbody><tr><th scope="rowgroup" rowspan="{end - start}">{esc(names[run])}'
+        yield f'<tbody><tr><th scope="rowgroup" rowspan="{end - start}">{_breakable(names[run])}'
         width = len(figure.table.columns)
         yield "<tr>".join(_cells(rows[i][1], width) for i in range(start, end))
         start = end
@@ -184,7 +190,7 @@ def _configuration(runs: Sequence[Run]) -> str:
             else "<p>The configurations do not differ.</p>"
         )
     for run in runs:
-        rows = "".join(f'<tr><th scope="row">{esc(key)}<td>{esc(value)}' for key, value in run.config.items())
+        rows = "".join(f'<tr><th scope="row">{_breakable(key)}<td>{esc(value)}' for key, value in run.config.items())
         if rows:
             head = '<thead><tr><th scope="col">key<th scope="col">value'
             table = f"<table><caption>{esc(run.name)}</caption>{head}<tbody>{rows}</table>"

@@ -50,7 +50,7 @@ def step_time(runs: Sequence[Run]) -> Figure:
         + (
             "Hollow diamonds are the p50 and p95 that plan.json predicted."
             if planned_runs
-            else "No run has a plan.json to compare with."
+            else "No run has a plan.json (the output of nemo-ada plan --json) to compare with."
         )
     )
     return Figure("time", "Step time", caption, panels, Table(columns, rows))
@@ -68,9 +68,16 @@ def _mean(values: np.ndarray) -> float:
 
 
 def planned_seconds(run: Run, phase: str) -> tuple[float, float]:
-    """(p50, p95) of a phase in plan.json: {"phases": {"sampling": {"p50": seconds, "p95": seconds}, ...}}."""
-    phases = run.plan.get("phases")
-    entry = phases.get(phase) if isinstance(phases, dict) else None
+    """(p50, p95) of a phase in plan.json, which is the output of `nemo-ada plan CONFIG --json`; nan where absent.
+
+    The part that is read: {"forecast": {"phases": {"sampling": {"p50": seconds, "p95": seconds}, ...}, "step": {...},
+    "evaluation": {...}}}.
+    """
+    forecast = run.plan.get("forecast")
+    if not isinstance(forecast, dict):
+        return float("nan"), float("nan")
+    phases = forecast.get("phases")
+    entry = phases.get(phase) if isinstance(phases, dict) and phase in phases else forecast.get(phase)
     if not isinstance(entry, dict):
         return float("nan"), float("nan")
     return number(entry.get("p50")), number(entry.get("p95"))

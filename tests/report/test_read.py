@@ -167,12 +167,14 @@ def test_rows_with_a_gradient_are_a_share_of_the_kept_rows_also_when_the_first_s
 
 def test_percentiles_of_phases_and_the_plan(tmp_path):
     folder = make_run(tmp_path / "a", 60)
-    (folder / "plan.json").write_text(json.dumps({"phases": {"sampling": {"p50": 2.0, "p95": 3.0}, "update": "?"}}))
+    phases = {"sampling": {"p50": 2.0, "p95": 3.0}, "update": "?"}
+    (folder / "plan.json").write_text(json.dumps({"forecast": {"phases": phases, "step": {"p50": 2.5, "p95": 3.5}}}))
     run = Run.read(folder)
     sampling = np.array([step_record(step)["time/sampling"] for step in range(1, 61)])
     rows = {row[0]: row[1:] for _, row in figure([run], "time").table.rows}
     expected = (60, sampling.mean(), *np.percentile(sampling, (50, 95)), sampling.max(), 2.0, 3.0)
     assert rows["sampling"] == pytest.approx(expected)
+    assert rows["step"][-2:] == (2.5, 3.5)
     assert rows["evaluation"][0] == 7 and np.isnan(rows["update"][-1])
     assert "planned 2 to 3 s" in render([run], written="now")
 
