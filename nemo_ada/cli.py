@@ -12,10 +12,14 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from nemo_ada.check.cli import check
+from nemo_ada.cli_data import app as data_commands
+from nemo_ada.cli_eval import app as eval_commands
 from nemo_ada.cli_simulate import simulate
 from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.planning.cli import plan
 from nemo_ada.report.command import report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -58,6 +62,10 @@ def train(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 app.command(name="simulate")(simulate)
+app.add_typer(data_commands, name="data")
+app.add_typer(eval_commands, name="eval")
+app.command(name="check")(check)
+app.command(name="plan")(plan)
 app.command(name="report")(report)
 
 
