@@ -2,7 +2,7 @@
 
 1. From the first 10 steps of a run, the median of the rest is predicted within 10 % and its p95 lies under the worst
    case. The run is a simulated one (engine, session and sampler are the real ones) with a pace and noise that the
-   planner does not know; a recorded run of the embedded back end is judged the same way where PLAN_RUN names its folder.
+   planner does not know; a run of the embedded back end is judged the same way where PLAN_RUN names its folder.
 2. Caps: heavy-tailed lengths give p95/p50 over 1.5 without and at most 1.15 with a cap, first waves never cut.
 3. No simulated step passes the bound of its plan.
 4. Slots, time formats, published figures, advice.
