@@ -1,0 +1,134 @@
+"""A model, a tokenizer and a program for the tests of data preparation and evaluation.
+
+    python scripted_model.py prepare|evaluate SOURCE OUT [--kill-at N]
+
+`--kill-at N`: the process kills itself (SIGKILL) when it is about to make its N-th call that changes a file, after
+half of the bytes in case of a write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_ada.data import stages
+from nemo_ada.data.bands import parse_band
+from nemo_ada.data.journal import Journal
+from nemo_ada.data.judge import Judge
+from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.prepare import Preparation, prepare
+from nemo_ada.data.source import JsonlFile
+from nemo_ada.evaluation.benchmark import Benchmark
+from nemo_ada.evaluation.evaluate import Asked, Drawing, evaluate
+
+
+class Characters:
+    """One token per character; a text with a NUL is refused."""
+
+    name = "characters"
+
+    def encode(self, text: str) -> list[int]:
+        if "\0" in text:
+            raise ValueError("a NUL character")
+        return [ord(char) for char in text]
+
+
+class Adder:
+    """Answers sums "a+b=" rightly with a chance that falls with the sum; the seed decides."""
+
+    name = "adder"
+    fingerprint = "0" * 16
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        self.asked += [request.seed for request in requests]
+        return [self._response(request) for request in requests]
+
+    def _response(self, request: Request) -> Response:
+        draw = random.Random(request.seed)
+        total = sum(int(part) for part in "".join(map(chr, request.prompt)).rstrip("=").split("+"))
+        right = draw.random() < max(0.0, 1.0 - total / 60.0)
+        text = str(total if right else total + 1)
+        return Response(text, len(text) + 1, draw.random() < 0.95)
+
+    def close(self) -> None:
+        pass
+
+
+def preparation(source: Path, **changes) -> Preparation:
+    """The tests' usual preparation."""
+    settings = {
+        "judge": Judge("exact"),
+        "encoder": Characters(),
+        "max_prompt_tokens": 12,
+        "provider": Adder(),
+        "k": 8,
+        "chunk": 4,
+        "band": parse_band("0.1,0.9"),
+    }
+    return Preparation(source=JsonlFile(source), **(settings | changes))
+
+
+def run_evaluation(source: Path, out: Path) -> dict:
+    """The tests' usual evaluation."""
+    benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12)
+    return evaluate([Asked(benchmark, Characters(), Adder())], Drawing(8, 0, {"temperature": 1.0}, chunk=4), out)
+
+
+def kill_at(number: int) -> None:
+    """Count calls that change files, and end this process before the `number`-th."""
+    calls = 0
+
+    def counted(real):
+        def call(*arguments, **options):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **options)
+
+        return call
+
+    os.fsync, os.truncate = counted(os.fsync), counted(os.truncate)
+    Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
+    commit = Journal.commit
+
+    def torn_commit(self, records, *arguments):
+        nonlocal calls
+        if calls + 1 == number:
+            data = "".join(stages.json.dumps(record) + "\n" for record in records).encode()
+            with self.path.open("ab") as file:
+                file.write(data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        commit(self, records, *arguments)
+
+    Journal.commit = torn_commit
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["prepare", "evaluate"])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kill-at", type=int, default=0)
+    options = parser.parse_args()
+    for stage in (stages.Read, stages.Distinct, stages.Reference, stages.Length, stages.InBand):
+        stage.chunk = 9
+    if options.kill_at:
+        kill_at(options.kill_at)
+    if options.what == "prepare":
+        prepare(preparation(options.source), options.out)
+    else:
+        run_evaluation(options.source, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Data preparation.
+
+1. Every input is in dataset.jsonl or in rejected.jsonl with its line, stage and reason; the card counts them.
+2. Killed at random points and restarted, it writes the bytes of an uninterrupted run.
+3. Measured pass rates can be used again; the model's draws depend on (seed, problem, index) alone.
+4. A folder belongs to its settings.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.data.bands import parse_band
+from nemo_ada.data.judge import Judge
+from nemo_ada.data.measure import REDRAWS, Measurement
+from nemo_ada.data.prepare import prepare
+from nemo_ada.data.problem import Problem, problem_id
+from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.verify.verdict import TIMEOUT, Verdict
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from scripted_model import Adder, Characters, preparation  # noqa: E402
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_line_is_kept_or_listed_with_a_reason(messy, tmp_path):
+    card = prepare(preparation(messy), tmp_path / "set")
+    kept, rejected = lines(tmp_path / "set" / "dataset.jsonl"), lines(tmp_path / "set" / "rejected.jsonl")
+    numbers = [record["line"] for record in kept + rejected]
+    blank = {n for n, line in enumerate(messy.read_text().split("\n"), start=1) if not line}
+    assert sorted([*numbers, *blank]) == list(range(1, len(messy.read_text().split("\n")) + 1))
+    assert card["problems"] == len(kept) > 20
+    reasons = {record["line"]: (record["stage"], record["reason"]) for record in rejected}
+    assert reasons[4][0] == "read" and "not JSON" in reasons[4][1]
+    assert reasons[11] == ("read", "a JSON list, not an object")
+    assert "no prompt field" in reasons[21][1] and "is empty" in reasons[22][1] and "surrogate" in reasons[31][1]
+    assert reasons[41] == ("distinct", "repeats line 7")
+    assert reasons[42] == ("distinct", "repeats line 7 with another answer")
+    assert reasons[46] == ("length", "14 tokens, at most 12 are wanted")
+    assert reasons[47] == ("length", "a NUL character")
+    assert "NoneType" in reasons[51][1]
+    assert card["stages"]["read"]["left_out"] == {"malformed": 6}
+    assert card["stages"]["distinct"]["left_out"] == {"conflicting": 1, "repeated": 1}
+    assert next(r for r in rejected if r["line"] == 4)["excerpt"] == "{broken"
+
+
+def test_the_card_describes_the_set(messy, tmp_path):
+    card = prepare(preparation(messy), tmp_path / "set")
+    rates = [record["pass_rate"] for record in lines(tmp_path / "set" / "dataset.jsonl")]
+    assert all(0.1 <= rate <= 0.9 for rate in rates)
+    assert sum(card["histogram"]["kept"]) == len(rates) == card["stages"]["band"]["kept"]
+    assert card["histogram"]["measured"][16] > 0 == card["histogram"]["kept"][16]
+    assert card["settings"]["responses"] == {"k": 8, "seed": 0, "chunk": 4}
+    assert card["settings"]["model"] == {"name": "adder", "fingerprint": "0" * 16}
+    text = (tmp_path / "set" / "README.md").read_text()
+    assert "| distinct |" in text and "exact (nemo-ada" in text and str(tmp_path) not in text
+
+
+def killed_and_restarted(what: str, source: Path, out: Path, seed: int) -> int:
+    """Run it until it ends by itself; how often it was killed."""
+    draw = random.Random(seed)
+    for kills in range(60):
+        at = draw.randint(4, 40)
+        command = [sys.executable, HERE / "scripted_model.py", what, source, out, "--kill-at", at]
+        done = subprocess.run(
+            list(map(str, command)), cwd=HERE.parents[1], env={"PYTHONPATH": str(HERE.parents[1])}, timeout=120,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return kills
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize(("what", "seed"), [("prepare", 1), ("prepare", 2), ("evaluate", 3)])
+def test_killed_at_random_points_it_writes_the_same_bytes(messy, tmp_path, what, seed):
+    whole, parts = tmp_path / "whole" / "set", tmp_path / "parts" / "set"
+    for folder in (whole, parts):
+        folder.parent.mkdir()
+    script = [sys.executable, HERE / "scripted_model.py", what, messy, whole]
+    subprocess.run(list(map(str, script)), cwd=HERE.parents[1], check=True, timeout=120,
+                   env={"PYTHONPATH": str(HERE.parents[1])})  # fmt: skip
+    assert killed_and_restarted(what, messy, parts, seed) >= 3
+    assert contents(parts) == contents(whole)
+    assert not (parts / "work").exists()
+
+
+def test_chunks_do_not_change_what_is_drawn(messy, tmp_path):
+    for name, chunk in (("a", 4), ("b", 7)):
+        prepare(preparation(messy, chunk=chunk), tmp_path / name)
+    assert (tmp_path / "a" / "dataset.jsonl").read_bytes() == (tmp_path / "b" / "dataset.jsonl").read_bytes()
+    prepare(preparation(messy, seed=1), tmp_path / "c")
+    assert (tmp_path / "a" / "dataset.jsonl").read_bytes() != (tmp_path / "c" / "dataset.jsonl").read_bytes()
+
+
+def test_measured_pass_rates_serve_another_band(messy, tmp_path):
+    first = prepare(preparation(messy, band=None), tmp_path / "all")
+    again = preparation(messy, provider=None, pass_rates=tmp_path / "all" / "pass_rates.jsonl", band=parse_band("hard"))
+    card = prepare(again, tmp_path / "hard")
+    rates = [record["pass_rate"] for record in lines(tmp_path / "all" / "dataset.jsonl")]
+    assert card["problems"] == sum(0 < rate <= 0.125 for rate in rates) > 0
+    assert first["histogram"]["measured"] == card["histogram"]["measured"]
+
+
+def test_a_problem_that_was_not_measured_is_listed(messy, tmp_path):
+    rates = tmp_path / "rates.jsonl"
+    rates.write_text(json.dumps({"problem": " 0+0= ", "pass_rate": 0.5}) + "\n")
+    card = prepare(preparation(messy, provider=None, pass_rates=rates, band=None), tmp_path / "set")
+    assert card["problems"] == 1 and card["stages"]["measure"]["left_out"] == {"unmeasured": 59}
+
+
+def test_a_complete_set_is_not_made_again(messy, tmp_path):
+    first = prepare(preparation(messy), tmp_path / "set")
+    plan = preparation(messy)
+    assert prepare(plan, tmp_path / "set") == first
+    assert plan.provider.asked == []
+
+
+def test_a_folder_belongs_to_its_settings(messy, tmp_path):
+    prepare(preparation(messy), tmp_path / "set")
+    with pytest.raises(UserError, match=r"responses\.k: 8 -> 4"):
+        prepare(preparation(messy, k=4), tmp_path / "set")
+    messy.write_text(messy.read_text() + "\n")
+    with pytest.raises(UserError, match=r"source\.sha256"):
+        prepare(preparation(messy), tmp_path / "set")
+
+
+def test_nothing_left_is_an_error_that_names_the_stage(messy, tmp_path):
+    with pytest.raises(UserError, match="the stage band left out"):
+        prepare(preparation(messy, band=parse_band("0.999,0.9999")), tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"provider": None}, "needs pass rates"),
+        ({"pass_rates": Path("x")}, "not from both"),
+        ({"encoder": None, "provider": None, "band": None}, "needs a tokenizer"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(messy, changes, message):
+    with pytest.raises(UserError, match=message):
+        preparation(messy, **changes)
+
+
+class Failing(Judge):
+    """Fails on every n-th response."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__("exact")
+        self._every, self._seen = every, 0
+
+    def verdicts(self, responses):
+        found = super().verdicts(responses)
+        for i in range(len(found)):
+            self._seen += 1
+            if self._seen % self._every == 0:
+                found[i] = Verdict(None, TIMEOUT)
+        return found
+
+
+def problems(count):
+    return [Problem(problem_id(f"{n}+1="), n + 1, f"{n}+1=", str(n + 1)) for n in range(count)]
+
+
+def test_what_could_not_be_judged_is_drawn_again_with_its_own_seed():
+    drawn = Measurement(Adder(), Characters(), Failing(25), 8, 0).draw(problems(20))
+    failed = sum(judged.reward is None for own in drawn for judged in own)
+    assert failed > 0
+    for own in drawn:
+        assert sum(judged.reward is not None for judged in own) == 8
+        assert [judged.index for judged in own] == list(range(len(own)))
+        assert len({judged.seed for judged in own}) == len(own)
+
+
+def test_a_broken_verifier_stops_the_measurement():
+    with pytest.raises(FailedResponsesError, match="could not be judged"):
+        Measurement(Adder(), Characters(), Failing(2), 8, 0).draw(problems(40))
+
+
+def test_redraws_have_an_end():
+    (own,) = Measurement(Adder(), Characters(), Failing(1), 2, 0).draw(problems(1))
+    assert len(own) == 2 + REDRAWS and all(judged.reward is None for judged in own)

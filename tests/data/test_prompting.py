@@ -1,0 +1,99 @@
+"""The prompt that a model reads.
+
+1. The chat template is applied once; a problem that already holds its markers is refused.
+2. No text is lost on the way to ids, and ids without a character never look like an answer.
+3. The judge reads responses as training does.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nemo_ada.data.judge import Judge
+from nemo_ada.data.prompting import ModelTokenizer, PromptFormat, positions
+from nemo_ada.errors import UserError
+from nemo_ada.tasks.tokenizer import CharTokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}⟨pad⟩{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    CharTokenizer().write_hf(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat")
+    CharTokenizer().write_hf(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": TEMPLATE}))
+    return folder
+
+
+def test_a_plain_prompt_is_the_problem_and_its_suffix(plain):
+    tokenizer = ModelTokenizer(plain, PromptFormat(suffix="="))
+    assert tokenizer.encode("1+2") == CharTokenizer().encode("1+2=")
+    assert tokenizer.stop_token == CharTokenizer.eos_id
+
+
+def test_the_template_is_applied_once(chat):
+    tokenizer = ModelTokenizer(chat, PromptFormat(system="think", suffix="="))
+    inner = CharTokenizer().encode
+    expected = [0, *inner("system:think;"), 0, *inner("user:1+2=;a:")]
+    assert tokenizer.encode("1+2") == expected
+    assert ModelTokenizer(chat, PromptFormat("plain")).encode("1+2") == inner("1+2")
+
+
+def test_a_problem_that_holds_the_templates_markers_is_refused(chat):
+    with pytest.raises(ValueError, match="the chat template is applied here, once"):
+        ModelTokenizer(chat).encode("⟨pad⟩user:1+2;a:")
+
+
+def test_text_that_the_tokenizer_does_not_keep_is_refused(plain):
+    with pytest.raises(ValueError, match=r"does not keep its text.*lost: 'é'"):
+        ModelTokenizer(plain).encode("caf\u00e9")
+
+
+def test_ids_without_a_character_do_not_look_like_an_answer(plain):
+    tokenizer = ModelTokenizer(plain)
+    assert tokenizer.decode(CharTokenizer().encode("42")) == "42"
+    assert Judge("exact").verdicts([(tokenizer.decode([*CharTokenizer().encode("42"), 900]), "42", True)])[0].label == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt_format", "message"),
+    [(PromptFormat("chat"), "has no chat template"), (PromptFormat(system="think"), "needs a chat template")],
+)
+def test_a_format_that_the_tokenizer_cannot_give_is_refused(plain, prompt_format, message):
+    with pytest.raises(UserError, match=message):
+        ModelTokenizer(plain, prompt_format).encode("1")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(UserError, match="no Hugging Face model folder"):
+        positions(tmp_path)
+
+
+def test_cut_off_responses_are_wrong_or_judged_as_asked():
+    cut = [("42", "42", False)]
+    assert Judge("exact").verdicts(cut)[0].label == 0.0
+    assert Judge("exact", "judged").verdicts(cut)[0].label == 1.0
+
+
+def test_math_reads_the_last_box_and_knows_a_bad_reference():
+    judge = Judge("math")
+    try:
+        responses = [("\\boxed{1} no, \\boxed{\\frac{1}{2}}", "0.5", True), ("0.5", "0.5", True)]
+        assert [verdict.label for verdict in judge.verdicts(responses)] == [1.0, 0.0]
+        (verdict,) = judge.verdicts([(judge.shown("\\boxed{2}"), "2", True)])
+        assert verdict.label == 1.0
+        assert judge.version.startswith("math-verify ")
+    finally:
+        judge.close()

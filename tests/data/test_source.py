@@ -1,0 +1,119 @@
+"""Where records come from: local files without a network, and clear words where something is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from nemo_ada.data.bands import parse_band
+from nemo_ada.data.problem import Fields, parse_record
+from nemo_ada.data.source import HubDataset, JsonlFile, ParquetFile, open_source
+from nemo_ada.errors import UserError
+
+
+def test_lines_keep_their_numbers_and_blank_ones_are_passed_over(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}')
+    assert [(number, json.loads(line)) for number, line in JsonlFile(path).records()] == [(1, {"a": 1}), (4, {"a": 2})]
+
+
+def test_a_files_identity_is_its_content_not_its_place(tmp_path):
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jsonl").write_text("{}")
+    first, second = (JsonlFile(tmp_path / folder / "a.jsonl").identity() for folder in ("x", "y"))
+    assert first == second
+    (tmp_path / "y" / "a.jsonl").write_text("{} ")
+    assert JsonlFile(tmp_path / "y" / "a.jsonl").identity() != first
+
+
+def test_parquet_rows_are_read_in_order(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = [{"problem": f"{n}+1=", "gt": n + 1} for n in range(3000)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    source = open_source(str(tmp_path / "a.parquet"))
+    assert isinstance(source, ParquetFile)
+    assert list(source.records()) == list(enumerate(rows, start=1))
+    assert parse_record(1, rows[0], Fields()).answer == "1"
+    (tmp_path / "b.parquet").write_text("no parquet")
+    with pytest.raises(UserError, match="is no Parquet file"):
+        list(open_source(str(tmp_path / "b.parquet")).records())
+
+
+def test_without_pyarrow_parquet_says_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(UserError, match="needs the package pyarrow"):
+        list(open_source(str(tmp_path / "a.parquet")).records())
+
+
+def test_a_hub_id_without_the_package_or_the_network_says_what_to_do(monkeypatch):
+    source = open_source("owner/some-set", split="train")
+    assert isinstance(source, HubDataset)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"'owner/some-set' .* needs the package datasets.* give the local"):
+        next(iter(source.records()))
+
+
+def test_a_hub_id_without_a_network_is_refused_at_once(monkeypatch):
+    """The package is there (an empty stand-in: it must not be asked), the hub's host is not."""
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setitem(sys.modules, "datasets", type(sys)("datasets"))
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match="no network to the Hugging Face hub; download it"):
+        next(iter(HubDataset("owner/some-set").records()))
+
+
+def test_a_hub_id_offline_names_the_variable(monkeypatch):
+    stand_in = type(sys)("datasets")
+
+    def load_dataset(*_arguments, streaming, **_options):
+        assert not streaming
+        raise ConnectionError("offline mode")
+
+    stand_in.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set and the local cache does not hold it"):
+        next(iter(HubDataset("owner/some-set").records()))
+
+
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "a/b/c", "no such", "owner/file.jsonl"])
+def test_a_name_that_is_neither_is_refused(name):
+    with pytest.raises(UserError, match="no such file"):
+        open_source(name)
+
+
+def test_an_unknown_kind_of_file_is_refused(tmp_path):
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(UserError, match=r"'\.csv' is unknown"):
+        open_source(str(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("v1", [1 / 16, 1.0], [0.0]),
+        ("v3", [1 / 16, 6 / 16], [0.0, 7 / 16]),
+        ("easy", [1 / 16, 5 / 16], [0.0, 6 / 16]),
+        ("hard", [1 / 16, 2 / 16], [0.0, 3 / 16]),
+        ("0.25,0.5", [0.25, 0.5], [0.2499, 0.5001]),
+        ("0,0", [0.0], [1 / 16]),
+    ],
+)
+def test_bands_hold_the_published_counts_of_16(name, inside, outside):
+    band = parse_band(name)
+    assert all(map(band.holds, inside)) and not any(map(band.holds, outside))
+
+
+@pytest.mark.parametrize("name", ["medium", "0.5", "0.9,0.1", "-1,1", "0,2", "nan,1"])
+def test_a_band_that_is_none_is_refused(name):
+    with pytest.raises(UserError, match="--band="):
+        parse_band(name)

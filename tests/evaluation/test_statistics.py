@@ -1,0 +1,168 @@
+"""Estimators and tests against independent computations.
+
+1. pass@k is the share of k-subsets of the responses with a correct one, and unbiased over the draw of the responses.
+2. The bootstrap interval is scipy's; strata keep their weights.
+3. p_t is scipy's paired t test.
+4. Power: a planted difference of 3 points is found as often as `power` says; a null one as often as the level allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from nemo_ada.errors import UserError
+from nemo_ada.evaluation.statistics import (
+    bootstrap_means,
+    detectable_difference,
+    estimate,
+    paired_test,
+    pass_at_k,
+    power,
+    student_p,
+)
+
+
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(case):
+    n, c, k = case
+    rewards = [1] * c + [0] * (n - c)
+    subsets = list(itertools.combinations(rewards, k))
+    expected = sum(any(subset) for subset in subsets) / len(subsets)
+    assert pass_at_k(np.array([n]), np.array([c]), k)[0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "n", "k"), [(0.1, 16, 4), (0.5, 8, 8), (0.02, 32, 16)])
+def test_pass_at_k_is_unbiased(rate, n, k):
+    counts = np.arange(n + 1)
+    expectation = stats.binom.pmf(counts, n, rate) @ pass_at_k(np.full(n + 1, n), counts, k)
+    assert expectation == pytest.approx(1 - (1 - rate) ** k, abs=1e-12)
+
+
+def test_pass_at_k_of_many_responses_does_not_overflow():
+    expected = 1 - math.exp(
+        math.lgamma(9901) + math.lgamma(10001 - 1000) - math.lgamma(9901 - 1000) - math.lgamma(10001)
+    )
+    assert pass_at_k(np.array([10_000]), np.array([100]), 1000)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_pass_at_k_of_too_few_responses_is_no_number():
+    found = pass_at_k(np.array([3, 4]), np.array([3, 4]), 4)
+    assert math.isnan(found[0]) and found[1] == 1.0
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0)])
+def test_impossible_counts_are_refused(n, c, k):
+    with pytest.raises(UserError, match="pass@k"):
+        pass_at_k(np.array([n]), np.array([c]), k)
+
+
+def rates(count, seed=0):
+    return np.random.default_rng(seed).beta(0.6, 1.2, count)
+
+
+def test_the_bootstrap_interval_agrees_with_scipy():
+    values = rates(400)
+    ours = estimate(values, draws=20_000)
+    theirs = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert ours.mean == pytest.approx(values.mean())
+    assert ours.low == pytest.approx(theirs.low, abs=0.03 * width)
+    assert ours.high == pytest.approx(theirs.high, abs=0.03 * width)
+
+
+def test_strata_keep_their_weights():
+    """Two constant benchmarks: with strata nothing varies; without, their shares do."""
+    values, strata = np.repeat([0.0, 1.0], [30, 70]), np.repeat([0, 1], [30, 70])
+    assert np.ptp(bootstrap_means(values, strata, 200)) == 0.0
+    assert bootstrap_means(values, None, 200).std() > 0.02
+
+
+def test_blocks_of_draws_cover_all_of_them():
+    values = np.ones(1_500_000)
+    assert (bootstrap_means(values, None, 3) == 1.0).all()
+
+
+def test_prompts_without_a_value_are_left_out_of_an_estimate():
+    found = estimate(np.array([np.nan, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 1]))
+    assert found.prompts == 3 and found.mean == pytest.approx(2 / 3)
+    assert math.isnan(estimate(np.array([np.nan])).mean)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 9, 100, 2000])
+@pytest.mark.parametrize("t", [0.0, 0.3, -1.0, 2.5, 8.0, 40.0])
+def test_the_p_value_of_t_is_scipys(t, freedom):
+    assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-8, abs=1e-300)
+
+
+def test_the_paired_test_agrees_with_scipy():
+    first = rates(300)
+    second = np.clip(first + np.random.default_rng(2).normal(0.01, 0.1, 300), 0, 1)
+    found = paired_test(first, second)
+    assert found.p_t == pytest.approx(stats.ttest_rel(second, first).pvalue, rel=1e-8)
+    assert found.p_bootstrap == pytest.approx(found.p_t, abs=0.02)
+    assert found.low < found.difference < found.high
+
+
+def test_equal_models_differ_by_nothing_and_a_constant_shift_is_certain():
+    first = rates(20)
+    assert paired_test(first, first).p_t == 1.0 and paired_test(first, first).p_bootstrap == 1.0
+    assert paired_test(np.zeros(20), np.ones(20)).p_t == 0.0
+    with pytest.raises(UserError, match="at least two prompts"):
+        paired_test(first[:1], first[:1])
+
+
+def test_the_detectable_difference_has_the_power_it_claims():
+    found = detectable_difference(spread=0.2, prompts=500)
+    assert power(found, 0.2, 500) == pytest.approx(0.8, abs=1e-6)
+    assert power(0.0, 0.2, 500) == pytest.approx(0.05)
+
+
+PROMPTS, K, EFFECT, TRIALS = 400, 32, 0.03, 300
+
+
+def evaluations(effect, seed):
+    """Pass rates of two models over k responses: the second is better by `effect` on average, unevenly."""
+    rng = np.random.default_rng([seed, int(1000 * effect)])
+    rate = 0.1 + 0.75 * rng.beta(0.8, 0.8, PROMPTS)
+    moved = rate + effect + rng.uniform(-0.1, 0.1, PROMPTS)
+    return rng.binomial(K, rate) / K, rng.binomial(K, np.clip(moved, 0, 1)) / K
+
+
+def shares_found(effect):
+    """Share of seeded trials in which each test finds a difference at 5 %, and the spread of differences."""
+    trials = [evaluations(effect, seed) for seed in range(TRIALS)]
+    tests = [paired_test(first, second, draws=1000, seed=seed) for seed, (first, second) in enumerate(trials)]
+    spread = float(np.mean([np.std(second - first, ddof=1) for first, second in trials]))
+    found = {name: np.mean([getattr(test, name) < 0.05 for test in tests]) for name in ("p_t", "p_bootstrap")}
+    return found, spread
+
+
+def test_a_planted_difference_of_three_points_is_found_at_the_stated_power():
+    found, spread = shares_found(EFFECT)
+    stated = power(EFFECT, spread, PROMPTS)
+    assert 0.9 < stated < 0.999
+    error = math.sqrt(stated * (1 - stated) / TRIALS)
+    for share in found.values():
+        assert share == pytest.approx(stated, abs=4 * error + 0.005)
+
+
+def test_no_difference_is_found_as_often_as_the_level_allows():
+    found, _ = shares_found(0.0)
+    for share in found.values():
+        assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / TRIALS)
+
+
+def test_unpaired_intervals_overlap_where_the_paired_test_sees_the_difference():
+    """Why comparisons are paired: the prompts' own spread hides three points."""
+    first, second = evaluations(EFFECT, 7)
+    a, b = estimate(first), estimate(second)
+    assert a.high > b.low and paired_test(first, second).p_t < 0.05
