@@ -40,6 +40,10 @@ LAYERS: dict[str, set[str]] = {
     "prompt_order": BASE,
     "observer": BASE,
     "report": SHARED,
+    "data": SHARED | {"embedded"},  # the engine, on first use
+    "evaluation": SHARED | {"data"},
+    "cli_data": SHARED | {"data"},
+    "cli_eval": SHARED | {"data", "evaluation", "cli_data"},
     "embedded": SHARED,
     "nemo": SHARED,
     "progress": SHARED,

@@ -42,11 +42,12 @@ class BenchmarkResult:
     @classmethod
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
         """From the lines of problems.jsonl."""
-        columns = [
+        responses_P, correct_P, failed_P, tokens_P, finished_P = (
             np.array([record[key] for record in records], np.int64)
             for key in ("responses", "correct", "failed", "tokens", "finished")
-        ]
-        return cls(name, tuple(record["id"] for record in records), *columns, rejected)
+        )
+        ids = tuple(record["id"] for record in records)
+        return cls(name, ids, responses_P, correct_P, failed_P, tokens_P, finished_P, rejected)
 
     @property
     def rate_P(self) -> FloatArray:
