@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadfile
 TRAIN ?= $(PY) recipes/compare_cpu.py
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
