@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from nemo_ada.data.bands import NAMED, parse_band
-from nemo_ada.data.engine_provider import EngineProvider
+from nemo_ada.data.engine_provider import open_provider
 from nemo_ada.data.judge import Judge
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
@@ -44,6 +44,9 @@ def prepare(
     verifier: Annotated[str, typer.Option(help="math (last box, by value) or exact (normalised text)")] = "math",
     unfinished: Annotated[str, typer.Option(help="responses cut off at the limit: wrong or judged")] = "wrong",
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder: measure its pass rates")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine)")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     template: Annotated[str, typer.Option(help="auto, chat or plain: how the model is prompted")] = "auto",
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
@@ -68,7 +71,8 @@ def prepare(
     if model is not None and encoder is not None:
         if not max_prompt_tokens:
             raise UserError("--max-prompt-tokens=0: measuring needs a limit, which the engine reserves room for")
-        provider = EngineProvider(
+        provider = open_provider(
+            server,
             model,
             encoder,
             max_prompt_tokens=max_prompt_tokens,

@@ -17,7 +17,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from nemo_ada.cli_data import at_least_one, choice, read_text
-from nemo_ada.data.engine_provider import EngineProvider
+from nemo_ada.data.engine_provider import open_provider
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
 from nemo_ada.evaluation.evaluate import Asked, Drawing, Watch
@@ -47,6 +47,9 @@ def evaluate(
     temperature: Annotated[float, typer.Option(help="of the responses; 0 is greedy")] = 1.0,
     top_p: Annotated[float, typer.Option(help="of the responses")] = 1.0,
     seed: Annotated[int, typer.Option(help="of the responses")] = 0,
+    server: Annotated[
+        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine)")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     max_prompts: Annotated[int | None, typer.Option(help="only the first so many problems of each benchmark")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
@@ -75,7 +78,8 @@ def evaluate(
     def asked(benchmark: Benchmark) -> Asked:
         prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
         encoder = ModelTokenizer(tokenizer or model, prompt_format)
-        provider = EngineProvider(
+        provider = open_provider(
+            server,
             model,
             encoder,
             max_prompt_tokens=benchmark.max_prompt_tokens,

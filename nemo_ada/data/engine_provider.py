@@ -7,9 +7,9 @@ import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.measure import Request, Response, ResponseProvider
 from nemo_ada.data.prompting import ModelTokenizer, positions
 from nemo_ada.errors import InvariantError, UserError
 
@@ -38,11 +38,29 @@ def model_fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def room(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
+    """Longest sequence, tokens: prompt and response, or the model's positions where they are fewer.
+
+    Then a long prompt's response ends before max_new_tokens (Qwen2.5-Math has 4096 positions in all), which is logged.
+    Raises UserError where the longest prompt leaves no room for a response.
+    """
+    wanted = max_prompt_tokens + max_new_tokens
+    limit = positions(folder)
+    if limit is None or wanted <= limit:
+        return wanted
+    if limit <= max_prompt_tokens:
+        raise UserError(
+            f"max_prompt_tokens={max_prompt_tokens} leaves no room for a response in the {limit} positions of "
+            f"{folder}; lower it"
+        )
+    log.warning("%s has %d positions: a response ends there, also before %d tokens", folder, limit, max_new_tokens)
+    return limit
+
+
 class EngineProvider:
     """A Hugging Face folder behind `nemo_ada.embedded.engine`, which starts with the first request.
 
-    A response ends where the model's positions end, if that comes before max_new_tokens (Qwen2.5-Math has 4096 in all).
-    Raises UserError where the longest prompt leaves no room for a response.
+    Raises UserError where the longest prompt leaves no room for a response (see `room`).
     """
 
     def __init__(
@@ -60,26 +78,15 @@ class EngineProvider:
         self.name, self.fingerprint = folder.name, model_fingerprint(folder)
         self._max_new_tokens, self._temperature, self._top_p = max_new_tokens, temperature, top_p
         self._max_num_seqs = max_num_seqs
-        wanted = max_prompt_tokens + max_new_tokens
-        limit = positions(folder)
-        self._length = wanted if limit is None else min(wanted, limit)
-        if self._length <= max_prompt_tokens:
-            raise UserError(
-                f"max_prompt_tokens={max_prompt_tokens} leaves no room for a response in the {limit} positions of "
-                f"{folder}; lower it"
-            )
-        if self._length < wanted:
-            log.warning(
-                "%s has %d positions: a response ends there, also before %d tokens", folder, limit, max_new_tokens
-            )
+        self._length = room(folder, max_prompt_tokens, max_new_tokens)
         self._engine: Engine | None = None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """Draw all of them together."""
         engine, sampling = self._started()
         for number, request in enumerate(requests):
-            room = min(sampling.max_new_tokens, self._length - len(request.prompt))
-            engine.add(number, request.prompt, replace(sampling, max_new_tokens=room, seed=request.seed))
+            limit = min(sampling.max_new_tokens, self._length - len(request.prompt))
+            engine.add(number, request.prompt, replace(sampling, max_new_tokens=limit, seed=request.seed))
         found: dict[Hashable, Response] = {}
         while engine.in_flight:
             for done in engine.step():
@@ -104,3 +111,12 @@ class EngineProvider:
             self._engine = Engine(config)
         stop = self.tokenizer.stop_token
         return self._engine, Sampling(self._max_new_tokens, self._temperature, self._top_p, stop_token=stop)
+
+
+def open_provider(server: str | None, folder: Path, tokenizer: ModelTokenizer, **options: Any) -> ResponseProvider:
+    """The model behind a server where one is named, else the engine in this process. options: of both."""
+    if server is None:
+        return EngineProvider(folder, tokenizer, **options)
+    from nemo_ada.data.server_provider import ServerProvider
+
+    return ServerProvider(server, folder, **options)
