@@ -98,9 +98,9 @@ def from_history(
     rng, pace = np.random.default_rng(seed), Pace.fit(history)
     calibration = float(np.median(history.sampling_S) / np.median(pace.seconds(own.engine_steps_S, own.tokens_S)))
     simulated_S = pace.seconds(this.engine_steps_S, this.tokens_S) * calibration
-    sampling = rng.choice(simulated_S, DRAWS) * rng.choice(pace.noise_S, DRAWS)
-    update = rng.choice(history.update_S, DRAWS)
-    refit = rng.choice(history.refit_S, DRAWS)
+    drawn = rng.integers(len(history.update_S), size=DRAWS)  # phases of a step together: a slow machine slows all
+    sampling = rng.choice(simulated_S, DRAWS) * pace.noise_S[drawn]
+    update, refit = history.update_S[drawn], history.refit_S[drawn]
     slowest = max(1.0, float(pace.noise_S.max()))
     bound = float(pace.seconds(*worst_work(plan, prompts, slots, longest))) * max(calibration, 1.0) * slowest
     bound = max(bound, float(sampling.max()))
