@@ -64,11 +64,29 @@ class Phase:
     decoded: int
     kept: int
     wall: float
+    decisions: float
     predicted: float
     zero_signal: float
     length_bias: np.ndarray
     rate_bias: np.ndarray
     extra_bias: np.ndarray
+
+
+class TimedSession(SamplingSession):
+    """A session that knows how long its own decisions took (CPU seconds, so that other load does not count)."""
+
+    seconds = 0.0
+
+    def next_requests(self, now: float) -> Requests:
+        began = time.process_time()
+        requests = super().next_requests(now)
+        self.seconds += time.process_time() - began
+        return requests
+
+    def record(self, outcomes: Outcomes, now: float) -> None:
+        began = time.process_time()
+        super().record(outcomes, now)
+        self.seconds += time.process_time() - began
 
 
 class ReplaySource:
@@ -108,14 +126,12 @@ class ReplaySource:
 def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyModel, counters: Any) -> Phase:
     """Run one sampling phase; `counters` has the engine's steps and decoded tokens."""
     steps, decoded = _counts(counters)
-    began = time.perf_counter()
-    session = SamplingSession(
-        plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency
-    )
+    began, cpu = time.perf_counter(), time.process_time()
+    session = TimedSession(plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency)
     before = LatencyModel()
     before.load_state_dict(latency.state_dict())
     result = run_sampling(session, source)
-    wall = time.perf_counter() - began
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     after_steps, after_decoded = _counts(counters)
     extra_N = result.wave_N > 0
     mean_load = session.load / max(session.now - session.began, 1e-9)
@@ -124,6 +140,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         decoded=after_decoded - decoded,
         kept=int(result.tokens_N.sum()),
         wall=wall,
+        decisions=session.seconds / cpu,
         predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=result.stats["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
@@ -188,6 +205,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
         }
         if wall:
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
+            row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.1f} %"
             row["predicted / measured wall"] = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
         rows.append(row)
     return markdown_table(rows)
