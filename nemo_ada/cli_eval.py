@@ -22,7 +22,7 @@ from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
 from nemo_ada.evaluation.evaluate import Asked, Drawing, Watch
 from nemo_ada.evaluation.evaluate import evaluate as run
-from nemo_ada.evaluation.results import Evaluation
+from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
 
 
@@ -117,6 +117,8 @@ def compare(
         typer.echo(text)
         return
     _print(_comparison_table(rows, first, second))
+    for difference in setting_differences(a, b):
+        typer.echo(f"note: the two were evaluated differently: {difference}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
     python recipes/prepare_and_evaluate.py
 
-Trains two small base models on recipes/data/chain_sum.jsonl (one with twice the steps of the other), prepares a
+Trains two small base models on recipes/data/chain_sum.jsonl (the second with more steps), prepares a
 training set with the pass rates of the first, evaluates both on held-out problems and compares them. Takes about a
 minute on two free cores; leaves everything in runs/prepare_and_evaluate. A second call with the same --out does only
 what is missing.
@@ -26,7 +26,7 @@ from nemo_ada.embedded.stack import Stack
 from nemo_ada.tasks import Prompt, build_task
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = (100, 200)
+STEPS = (150, 400)
 TRAIN, HELDOUT = 200, 100
 K = 8
 

@@ -13,17 +13,12 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.statistics import (
-    FloatArray,
-    IntArray,
-    PairedTest,
-    estimate,
-    paired_test,
-    pass_at_k,
-)
+from nemo_ada.evaluation.statistics import FloatArray, IntArray, PairedTest, estimate, paired_test, pass_at_k
+from nemo_ada.rundir import flatten
 
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
+EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,10 +135,10 @@ def compare(
     the mean by itself. Raises UserError where no benchmark has two problems in common, and where the base is one of
     the two.
     """
-    if base is not None and base.folder.resolve() in (first.folder.resolve(), second.folder.resolve()):
+    if base is not None and _draws(base) in (_draws(first), _draws(second)):
         raise UserError(
-            f"--base={base.folder} is one of the two that are compared: buckets by its own luck would move towards the "
-            "mean by themselves; evaluate the base model a second time with another --seed"
+            f"--base={base.folder} holds the responses of one of the two that are compared: buckets by its own luck "
+            "would move towards the mean by themselves; evaluate the base model again with another --seed"
         )
     rows: dict[str, dict[str, Any]] = {}
     pairs = {}
@@ -163,6 +158,23 @@ def compare(
     if base is not None:
         rows |= _buckets(together, seed)
     return rows
+
+
+def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
+    """How the two were evaluated differently, apart from the model and the seed; a comparison should find nothing."""
+    old, new = flatten(first.settings), flatten(second.settings)
+    shared = {name for name in first.benchmarks if name in second.benchmarks}
+    return [
+        f"{key}: {old.get(key)!r} and {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+        and key.partition(".")[0] not in EXPECTED_TO_DIFFER
+        and (not key.startswith("benchmarks.") or key.split(".")[1] in shared)
+    ]
+
+
+def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
+    return evaluation.settings["model"]["fingerprint"], evaluation.settings["seed"]
 
 
 def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[_Pairs, int]:

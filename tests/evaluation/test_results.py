@@ -10,7 +10,15 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Choice, presets, resolve
-from nemo_ada.evaluation.results import BenchmarkResult, Evaluation, bucket_of, compare, ladder, results
+from nemo_ada.evaluation.results import (
+    BenchmarkResult,
+    Evaluation,
+    bucket_of,
+    compare,
+    ladder,
+    results,
+    setting_differences,
+)
 
 NONE = Choice({})
 
@@ -30,12 +38,13 @@ def records(correct, k=8, offset=0):
     ]
 
 
-def saved(folder: Path, benchmarks: dict[str, list[dict]], k=8) -> Evaluation:
-    scored = [BenchmarkResult.of(name, rows, 0) for name, rows in benchmarks.items()]
-    for name, rows in benchmarks.items():
+def saved(folder: Path, counts: dict[str, list[dict]], k=8, **settings) -> Evaluation:
+    scored = [BenchmarkResult.of(name, rows, 0) for name, rows in counts.items()]
+    made_with = {"k": k, "seed": 0, "model": {"fingerprint": folder.name}} | settings
+    for name, rows in counts.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "results.json").write_text(json.dumps({"settings": {"k": k}, **results(scored, k, 0)}))
+    (folder / "results.json").write_text(json.dumps({"settings": made_with, **results(scored, k, 0)}))
     return Evaluation.read(folder)
 
 
@@ -81,8 +90,15 @@ def test_buckets_are_those_of_a_third_model(tmp_path):
     buckets = [row for name, row in rows.items() if name.startswith("base")]
     assert sum(row["prompts"] for row in buckets) == 60
     assert rows["base = 0"]["first"] == 0.0 and rows["base = 1"]["second"] == 1.0
-    with pytest.raises(UserError, match="one of the two"):
-        compare(a, b, a)
+    same = saved(tmp_path / "copy", {"x": records(counts.tolist())}, model={"fingerprint": "a"})
+    with pytest.raises(UserError, match="holds the responses of one of the two"):
+        compare(a, b, same)
+
+
+def test_a_difference_in_how_models_were_evaluated_is_named(tmp_path):
+    a = saved(tmp_path / "a", {"x": records([1, 2])}, temperature=1.0, benchmarks={"x": {"suffix": ""}, "y": {"n": 1}})
+    b = saved(tmp_path / "b", {"x": records([1, 2])}, temperature=0.6, benchmarks={"x": {"suffix": "!"}}, seed=1)
+    assert setting_differences(a, b) == ["benchmarks.x.suffix: '' and '!'", "temperature: 1.0 and 0.6"]
 
 
 def test_bucket_edges_belong_to_the_lower_bucket():
