@@ -26,7 +26,7 @@ from nemo_ada.config.presets import ada_settings
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = CONFIGS / "common"
-RECIPES = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name not in ("common", "cpu"))
+RECIPES = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name not in ("common", "cpu", "eval"))
 FRAGMENTS = sorted(COMMON.glob("*.yaml"))
 NAME = re.compile(
     r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"

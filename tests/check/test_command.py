@@ -16,7 +16,7 @@ from nemo_ada.check.finding import exit_code
 from nemo_ada.check.recipe import Values
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path for path in (ROOT / "configs").glob("*/*-*.yaml"))
+RECIPES = sorted(path for path in (ROOT / "configs").glob("*/*-*.yaml") if path.parent.name != "eval")
 needs_checkout = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
 
 
