@@ -1,12 +1,11 @@
 """Misspelled keys in NeMo-RL's sections: it accepts any (tried: `gpro:` and `grpo.batch_multiplyer` load).
 
 Its schema cannot be enforced as it stands, because NeMo-RL's own recipes use names that it lacks. So a key is an error
-when the schema lacks it and has one that looks like it; other unknown keys pass.
+when the schema lacks it and has one that is a slip or two of the keyboard away; other unknown keys pass.
 """
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 from nemo_ada.errors import UserError
 
 OURS = ("backend", "run_dir", "resume", "reinforce_ada", "defaults")
-CLOSE = 0.85
+LONG = 8  # letters from which two slips are still the same word
 
 
 def check_names(config: Mapping[str, Any], schema: type) -> None:
@@ -40,8 +39,26 @@ def _near_misses(section: Mapping[str, Any], kinds: list[Any], where: str) -> It
         if name in known:
             if isinstance(value, Mapping):
                 yield from _near_misses(value, known[name], f"{where}{name}.")
-        elif close := difflib.get_close_matches(name, list(known), n=1, cutoff=CLOSE):
-            yield f"{where}{name}", f"{where}{close[0]}"
+        else:
+            close = [other for other in known if _slips(name, other) <= (2 if len(name) >= LONG else 1)]
+            if close:
+                yield f"{where}{name}", f"{where}{close[0]}"
+
+
+def _slips(left: str, right: str) -> int:
+    """Letters to add, leave out, change or swap with their neighbour (optimal string alignment distance)."""
+    if abs(len(left) - len(right)) > 2:
+        return 3
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, letter in enumerate(left, 1):
+        before, last, row = row, before, [i]
+        for j, other in enumerate(right, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == right[j - 2] and left[i - 2] == other:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+    return row[-1]
 
 
 def _fields(kind: Any) -> dict[str, Any]:

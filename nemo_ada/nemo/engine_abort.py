@@ -11,9 +11,10 @@ An engine without such workers (a stand-in, another back end) has nothing to sto
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -51,12 +52,12 @@ class EngineAbort:
         return sum(ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers]))
 
 
-def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], Coroutine[Any, Any, int]]:
+def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
     """The function that runs on a vLLM worker. Defined inside another one, it travels by value: the worker's own
     Python environment need not have this package."""
 
-    async def stop(worker: Any, prompts: list[tuple[int, ...]] | None) -> int:
-        """Abort the requests for these prompts (None = all); the number that was running."""
+    def stop(worker: Any, prompts: list[tuple[int, ...]] | None) -> int:
+        """Begin to abort the requests for these prompts (None = all); the number that was running."""
         engine = getattr(worker, "llm", None)
         states = getattr(getattr(engine, "output_processor", None), "request_states", None)
         if not states:
@@ -67,8 +68,8 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], Coroutine
             for name, state in list(states.items())
             if wanted is None or tuple(state.prompt_token_ids or ()) in wanted
         ]
-        if chosen:
-            await engine.abort(chosen)
+        if chosen and engine.output_handler is not None:  # a task of the engine's loop, which is not this thread's
+            asyncio.run_coroutine_threadsafe(engine.abort(chosen), engine.output_handler.get_loop())
         return len(chosen)
 
     return stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -28,9 +29,16 @@ def worker() -> Any:
                 for name in names:
                     del states[name]
 
-            self.llm = SimpleNamespace(output_processor=SimpleNamespace(request_states=states), abort=abort)
+            self.llm = SimpleNamespace(
+                output_processor=SimpleNamespace(request_states=states), abort=abort, output_handler=None
+            )
 
-        async def aborted(self) -> list[str]:
+        async def start(self) -> None:
+            self.llm.output_handler = asyncio.create_task(asyncio.sleep(3600))
+
+        async def aborted(self, count: int) -> list[str]:
+            while len(self.gone) < count:
+                await asyncio.sleep(0.01)
             return self.gone
 
     return Worker.remote()
@@ -40,11 +48,12 @@ def test_a_prompts_requests_are_stopped_and_then_the_rest(harness: ModuleType) -
     import ray
 
     actor = worker()
+    ray.get(actor.start.remote())
     engine = EngineAbort(SimpleNamespace(worker_group=SimpleNamespace(workers=[actor])))
     engine.stop([[7, 1]])
-    assert ray.get(actor.aborted.remote()) == ["r2", "r3"]
+    assert ray.get(actor.aborted.remote(2), timeout=60) == ["r2", "r3"]
     engine.stop_all()
-    assert ray.get(actor.aborted.remote()) == ["r2", "r3", "r0", "r1", "r4", "r5"]
+    assert ray.get(actor.aborted.remote(6), timeout=60) == ["r2", "r3", "r0", "r1", "r4", "r5"]
 
 
 def test_an_engine_without_workers_is_left_alone() -> None:

@@ -22,6 +22,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import JOB_END, JobControl
 from nemo_ada.nemo.job import Progress, Watch
 from nemo_ada.nemo.launch import continue_tracking, load, supervised
+from nemo_ada.verify.selftest import HANGING
 
 STEPS = 5
 OURS = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": {"preset": "ada_est_ema"}}
@@ -146,10 +147,10 @@ def test_nemo_rls_recipes_have_no_near_miss_and_ours_are_found(harness: ModuleTy
     config["policy"]["generation"]["max_new_token"] = 2
     with pytest.raises(UserError) as caught:
         check_names(config, schema)
-    assert str(caught.value).splitlines() == [
-        "unknown key policy.generation.max_new_token; did you mean policy.generation.max_new_tokens?",
-        "unknown key grpo.batch_multiplyer; did you mean grpo.batch_multiplier?",
+    assert sorted(str(caught.value).splitlines()) == [
         "unknown key gpro; did you mean grpo?",
+        "unknown key grpo.batch_multiplyer; did you mean grpo.batch_multiplier?",
+        "unknown key policy.generation.max_new_token; did you mean policy.generation.max_new_tokens?",
     ]
 
 
@@ -158,9 +159,9 @@ def test_the_math_environment_gives_no_label_to_a_hanging_answer(harness: Module
     environment = importlib.import_module("nemo_ada.nemo.environment")
     judge = environment.MathJudge({"deadline_s": 1.0, "workers": 1})
     try:
-        answers = [r"\boxed{42}", r"\boxed{41}", r"\boxed{9^{9^{9^{9}}} \bmod 7^{7^{7^{7}}}}", "42"]
+        answers = [r"\boxed{42}", r"\boxed{41}", HANGING.response, "42"]
         logs = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}] for answer in answers]
-        result = judge.step(logs, [{"ground_truth": "42"}] * 4)
+        result = judge.step(logs, [{"ground_truth": reference} for reference in ("42", "42", HANGING.reference, "42")])
     finally:
         judge.shutdown()
     assert result.rewards.tolist()[:2] == [1.0, 0.0] and result.rewards.tolist()[3] == 0.0
