@@ -2,13 +2,13 @@
 
     python recipes/prepare_and_evaluate.py
 
-Trains two small base models on recipes/data/chain_sum.jsonl (the second with more steps), prepares a
-training set with the pass rates of the first, evaluates both on held-out problems and compares them. Takes about a
-minute on two free cores; leaves everything in runs/prepare_and_evaluate. A second call with the same --out does only
-what is missing.
+Trains two small base models on recipes/data/chain_sum.jsonl (the second with more steps), prepares a training set with
+the pass rates of the first, evaluates both on held-out problems and compares them. Takes about a minute on two free
+cores; leaves everything in runs/prepare_and_evaluate. A second call with the same --out does only what is missing.
 
-What to expect: the set keeps what the model sometimes solves (band v3: 0 < pass rate <= 0.375), and the comparison
-finds the longer trained model better, most of all where the first one was neither always right nor always wrong.
+What to expect: 93 of 200 problems in the set (band v3: 0 < pass rate <= 0.375; no problem is above it yet), and the
+second model better by 22.9 points of avg@8 (95 % interval 19.5 to 26.2): 6.1 against 29.0. A difference of 4.8 points
+would have been found with a chance of 80 %.
 """
 
 from __future__ import annotations
