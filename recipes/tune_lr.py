@@ -22,7 +22,6 @@ from nemo_ada.report.curves import Run, markdown_table
 from nemo_ada.tasks.registry import build_task
 
 TUNING_SEED = 1000
-EVALUATIONS = 6
 
 
 def main() -> int:
@@ -35,8 +34,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
     out = fresh_folder(arguments.out)
-    period = max(1, arguments.steps // EVALUATIONS)
-    extra = [f"grpo.val_period={period}", "checkpointing.enabled=false", *arguments.overrides]
+    extra = ["checkpointing.enabled=false", *arguments.overrides]
     configs = {
         (name, lr): method_config(
             arguments.task, name, out / f"{name}-{lr:g}".replace(" ", "_"), arguments.steps, TUNING_SEED, lr, extra
