@@ -58,7 +58,7 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
 
     def stop(worker: Any, prompts: list[tuple[int, ...]] | None) -> int:
         """Begin to abort the requests for these prompts (None = all); the number that was running."""
-        engine = getattr(worker, "llm", None)
+        engine: Any = getattr(worker, "llm", None)
         states = getattr(getattr(engine, "output_processor", None), "request_states", None)
         if not states:
             return 0

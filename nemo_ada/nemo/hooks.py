@@ -177,7 +177,7 @@ class Hooks:
         metrics: dict[str, float] = {
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
-            "truncation_rate": float(np.mean([response.truncated for response in responses] or [0.0])),
+            "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
             "mean_prompt_length": float(repeated_batch["length"].float().mean()),  # stumps would lower NeMo-RL's own
         }
         metrics |= named(result.stats | rows.metrics)

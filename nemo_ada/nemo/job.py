@@ -49,7 +49,10 @@ class Progress:
     def of(cls, save_state: Any, dataloader: Any, prompts: int) -> Progress:
         """From the state that grpo_train starts with."""
         return cls(
-            **{name: int(get(save_state, name, 0)) for name in COUNTERS},
+            total_steps=int(get(save_state, "total_steps", 0)),
+            current_step=int(get(save_state, "current_step", 0)),
+            current_epoch=int(get(save_state, "current_epoch", 0)),
+            consumed_samples=int(get(save_state, "consumed_samples", 0)),
             steps_per_epoch=max(len(dataloader), 1),
             prompts=prompts,
             loader_state=dataloader.state_dict(),

@@ -261,6 +261,8 @@ def test_stand_ins_agree_with_the_real_types(harness: ModuleType) -> None:
         target.check(loop)
         target.check(harness.grpo)
         fake = list(inspect.signature(getattr(loop, target.name)).parameters)
-        assert list(inspect.signature(getattr(harness.grpo, target.name)).parameters)[: len(fake)] == fake
+        true = list(inspect.signature(getattr(harness.grpo, target.name)).parameters)
+        shared = min(len(fake), len(true))  # versions add parameters at the end
+        assert true[:shared] == fake[:shared] and shared >= len(target.parameters)
     SAMPLE_ROLLOUT.check(rollouts)
     SAMPLE_ROLLOUT.check(fake_rollouts)
