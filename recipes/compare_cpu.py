@@ -1,6 +1,6 @@
 """GRPO and Reinforce-Ada side by side on a small model with the real libraries: what `make train` runs.
 
-    python recipes/compare_cpu.py [--task mini_sudoku] [--steps 60] [--seed 0] [--out runs/compare]
+    python recipes/compare_cpu.py [--task mini_sudoku] [--steps 45] [--seed 0] [--out runs/compare]
 
 Every method starts from the same supervised base and trains with the learning rate that recipes/tune_lr.py found for it
 (LEARNING_RATES). Writes comparison.md and comparison.png into the output folder, with one run directory per method.
@@ -23,7 +23,7 @@ from nemo_ada.progress import observer
 from nemo_ada.report.curves import Run, comparison_rows, markdown_table, plot_comparison
 from nemo_ada.tasks.registry import build_task
 
-EVALUATIONS = 6  # per run, beside the one before the first step
+EVALUATIONS = 5  # per run, beside the one before the first step
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = {
     "grpo n=4": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=4"],
@@ -66,7 +66,7 @@ def fresh_folder(out: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=45)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "compare")
     parser.add_argument("overrides", nargs="*", help="key=value for every method")
