@@ -32,7 +32,7 @@ METHODS = {
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
 }
 LEARNING_RATES = {
-    "mini_sudoku": {"grpo n=4": 2e-4, "grpo n=8": 2e-4, "ada_seq_balance": 2e-4, "ada_seq_lean": 4e-4},
+    "mini_sudoku": {"grpo n=4": 2e-4, "grpo n=8": 2e-4, "ada_seq_balance": 2e-4, "ada_seq_lean": 2e-4},
     "spell_backward": {"grpo n=4": 3e-5, "grpo n=8": 3e-5, "ada_seq_balance": 3e-5, "ada_seq_lean": 3e-5},
 }
 

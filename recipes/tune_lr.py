@@ -3,7 +3,8 @@
     python recipes/tune_lr.py [--task mini_sudoku] [--steps 60] [--rates 5e-5 1e-4 2e-4 4e-4] [--out runs/tune]
 
 Every method gets the same rates, steps and seeds. Tuning uses its own seed (1000), so the comparison's seeds are not
-tuned on. Prints a table and writes it to tune.md.
+tuned on. The rate to take is the smallest whose area is within 0.01 of the method's best: that much is noise here, and
+too high a rate costs more than too low a one. Prints a table and writes it to tune.md.
 """
 
 from __future__ import annotations

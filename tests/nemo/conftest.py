@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from nemo_support.compat import why_not_importable  # noqa: E402
+from nemo_support.compat import why_not_importable
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -25,11 +25,11 @@ def use_typing_extensions_typed_dict() -> None:
 def why_not_importable() -> str | None:
     """The reason why NeMo-RL's GRPO module cannot be imported here, or None where it can.
 
-    Any exception counts: a broken optional dependency of a CUDA build surfaces as an OSError or a RuntimeError.
+    A broken optional dependency of a CUDA build surfaces as an OSError or a RuntimeError, and counts too.
     """
     use_typing_extensions_typed_dict()
     try:
         importlib.import_module(MODULE)
-    except Exception as cause:
+    except (ImportError, OSError, RuntimeError, AttributeError, TypeError) as cause:
         return f"{MODULE} cannot be imported: {type(cause).__name__}: {cause}"
     return None
