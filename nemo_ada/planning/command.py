@@ -184,7 +184,10 @@ def _costs(facts: Facts, model: _Model, forecast: Forecast, this: phase.Phases) 
     scale = facts.prompts / model.prompts
     found = []
     for name in COMPARED:
-        plan = ada_settings({"preset": name}).plan(facts.group, facts.longest)
+        try:
+            plan = ada_settings({"preset": name}).plan(facts.group, facts.longest)
+        except UserError:  # a preset with waves of 4 has no place where groups of 8 are kept
+            continue
         simulated = model.phases(plan, (1.0, 0.0), STEPS_COMPARED)
         seconds = forecast.fixed + unit * float(np.median(simulated.engine_steps_S))
         responses = float(np.median(simulated.responses_S)) * scale

@@ -88,16 +88,22 @@ def test_another_plan_is_carried_over_by_simulation(tmp_path: Path) -> None:
     assert "carried" in grpo.forecast.step.source
 
 
-@pytest.mark.skipif(
-    "PLAN_RUN" not in os.environ, reason="PLAN_RUN (folder of a run of configs/cpu/mini_sudoku.yaml) is not set"
-)
+@pytest.mark.skipif("PLAN_RUN" not in os.environ, reason="PLAN_RUN (folder of an embedded run) is not set")
 def test_ten_steps_predict_the_rest_of_a_recorded_run() -> None:
     folder = Path(os.environ["PLAN_RUN"])
     rest = History.read(folder).step_S[10:]
-    config = ROOT / "configs/cpu/mini_sudoku.yaml"
+    config = folder / "config.yaml"
     step = make_plan(config, ["base.cache_dir=.cache/base"], time="01:00:00", run=folder, run_steps=10).forecast.step
     assert step.p50 == pytest.approx(np.median(rest), rel=0.10)
     assert np.quantile(rest, 0.95) < step.worst
+
+
+def test_presets_that_cannot_fill_a_group_are_left_out_of_the_advice(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    eight = planned(tmp_path, tmp_path, "grpo.num_generations_per_prompt=8", "reinforce_ada.preset=grpo")
+    found = render(eight, as_json=True)
+    assert "ada_seq_balance" in found
+    assert "ada_seq_lean" not in found
 
 
 @pytest.mark.parametrize("beta", [(8.0, 8.0), (3.0, 1.0)])
