@@ -72,6 +72,10 @@ def advise(costs: Sequence[Cost], pass_rate: float, response_seconds: float, row
             f"{cost}; the engine is {grpo.utilisation:.0%} occupied in GRPO's own phase: responses in its tail are "
             "nearly free",
         )  # fmt: skip
+    if "ada_seq_lean" not in by_name:
+        return Advice(
+            name, gain, "grpo", f"{cost}, and no cheap preset fills groups of this size: responses are paid for"
+        )
     return Advice(
         name,
         gain,
