@@ -222,8 +222,9 @@ def test_advice_follows_cost_and_difficulty() -> None:
     free = [cost("grpo", 256, 100), cost("ada_seq_balance", 1200, 105)]
     assert advise(free, 0.2, 0.01, 0.1).best == "ada_seq_balance"
     paid = [cost("grpo", 256, 100), cost("ada_seq_idle", 300, 100), cost("ada_seq_balance", 1200, 470)]
-    dear = advise(paid, 0.2, 0.3, 0.1)
+    dear = advise([*paid, cost("ada_seq_lean", 400, 130)], 0.2, 0.3, 0.1)
     assert dear.best == "ada_seq_lean"
+    assert advise(paid, 0.2, 0.3, 0.1).best == "grpo"  # groups of 8: the lean preset's waves of 4 do not fill them
     assert dear.gain < 0
     tail = [
         cost("grpo", 256, 100, 0.5, 0.2), cost("ada_seq_idle", 400, 100, 0.35, 0.4), cost("ada_seq_balance", 1200, 470)
