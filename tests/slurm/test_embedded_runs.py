@@ -19,7 +19,7 @@ import pytest
 from chain import ROOT, Run
 from cluster import Cluster
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 6
 
