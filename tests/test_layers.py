@@ -22,7 +22,7 @@ PACKAGE = ROOT / "nemo_ada"
 
 BASE = {"errors", "core"}
 RUN = {"files", "jobcontrol", "rundir", "prompt_order", "observer"}
-CONFIG = BASE | {"config", "tasks", "verify"}
+CONFIG = BASE | {"config", "tasks", "verify", "files"}
 SHARED = RUN | CONFIG
 EVERYTHING = {"*"}
 
@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors"},
     "verify": BASE,
-    "tasks": BASE | {"verify"},
+    "tasks": BASE | {"verify", "files"},
     "config": CONFIG,
     "simulate": CONFIG,
     "files": BASE,

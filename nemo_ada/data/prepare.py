@@ -4,7 +4,7 @@
     OUT/rejected.jsonl    {line, stage, reason} of everything that was left out, in the order of stage and line
     OUT/pass_rates.jsonl  measured pass rates of all problems, for another band later (`--pass-rates`)
     OUT/card.json, OUT/README.md
-    OUT/work/             journals of the stages; removed at the end
+    work/ in OUT          journals of the stages; removed at the end
 
 A killed preparation is continued by the same command and writes the same bytes. (What a verifier judges under a wall
 clock deadline, and only that, may differ between two runs; such responses are drawn again, see `measure`.)

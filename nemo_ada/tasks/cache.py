@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError
+from nemo_ada.files import write_atomically
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,8 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
         except (ValueError, KeyError, TypeError, InvariantError) as problem:
             log.warning("the cached splits %s are damaged (%s); building them again", path, problem)
     text = _dumps(build())
-    _write_atomically(path, text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
     return _loads(text)
 
 
@@ -62,16 +62,3 @@ def _loads(text: str) -> Splits:
     prompts = tuple(Prompt(*row) for row in rows[: train + heldout])
     demonstrations = tuple(Demonstration(*row) for row in rows[train + heldout :])
     return Splits(prompts[:train], prompts[train:], demonstrations)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
