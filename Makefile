@@ -8,7 +8,7 @@ TRAIN ?= $(PY) recipes/compare_cpu.py
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slurm check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train test test-slow test-slurm check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,8 +22,11 @@ $(STAMP): pyproject.toml .ci/install
 train: install  ## GRPO and Reinforce-Ada side by side on a small model
 	$(TRAIN)
 
-test: install  ## all tests but those on a real SLURM
-	$(PY) -m pytest -m "not slurm" $(PYTEST_ARGS)
+test: install  ## the tests, but those on a real SLURM and the slow ones
+	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
+
+test-slow: install  ## whole pipelines: data preparation and evaluation on the engine
+	$(PY) -m pytest -m "slow and not slurm"
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes
