@@ -5,7 +5,10 @@ Names are logged with the prefix `ada/`; in NeMo-RL they appear as `train/ada/..
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nemo_ada.errors import InvariantError
 
@@ -55,10 +58,39 @@ TABLE: Mapping[str, str] = {
     "idle_label_bias": "idle mode: estimated excess pass rate of extra responses because long waves are dropped",
 }
 
+EIGHTHS = 8
+RATE_BINS = ("0", *(f"{i}/{EIGHTHS}" for i in range(1, EIGHTHS)), "1")
+"""Bins of pass rates: exactly 0, the nearest of seven eighths for what lies between, exactly 1. Eighths because waves
+are powers of two: a first wave of 8 fills every bin, one of 4 every other one."""
+
+LISTS: Mapping[str, str] = {
+    "pass_rate_histogram": "prompts per bin of the rates whose mean is pass_rate: " + ", ".join(RATE_BINS),
+}
+"""Metrics with several values per step. They go into step records, not to loggers of scalars."""
+
+ROUNDING = 1e-9
+
+
+def rate_histogram(rate_P: NDArray[np.float64]) -> list[int]:
+    """Prompts in each of RATE_BINS."""
+    inner_P = np.clip(np.floor(rate_P * EIGHTHS + 0.5), 1, EIGHTHS - 1)
+    bin_P = np.where(rate_P <= ROUNDING, 0, np.where(rate_P >= 1.0 - ROUNDING, EIGHTHS, inner_P)).astype(np.int64)
+    return [int(count) for count in np.bincount(bin_P, minlength=len(RATE_BINS))]
+
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
     """Prefix the metrics of a step; raises InvariantError for a name that the table does not know."""
-    unknown = sorted(set(values) - set(TABLE))
+    _check(values, TABLE)
+    return {PREFIX + name: float(value) for name, value in values.items()}
+
+
+def listed(values: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """As `named`, for the metrics of LISTS."""
+    _check(values, LISTS)
+    return {PREFIX + name: list(value) for name, value in values.items()}
+
+
+def _check(values: Mapping[str, object], table: Mapping[str, str]) -> None:
+    unknown = sorted(set(values) - set(table))
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
-    return {PREFIX + name: float(value) for name, value in values.items()}

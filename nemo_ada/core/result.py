@@ -27,7 +27,10 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult:
-    """Pools of one step. row_N are the session's ids, under which the source holds the payloads."""
+    """Pools of one step. row_N are the session's ids, under which the source holds the payloads.
+
+    rate_F: unbiased pass rates of the F drawn prompts that have a labelled response.
+    """
 
     row_N: IntArray
     prompt_N: IntArray
@@ -45,6 +48,7 @@ class SamplingResult:
     resolved_P: BoolArray
     cut_P: BoolArray
     refilled: int
+    rate_F: FloatArray
     stats: dict[str, float]
     failures: dict[str, int]
 
@@ -90,6 +94,7 @@ def collect(session: FinishedSession) -> SamplingResult:
     waves = table.wave[state.tail_P[drawn]] + 1
     filled = drawn[size_P[drawn] > 0]
     reward_sum_P = np.bincount(prompt_N, weights=table.reward[rows], minlength=len(size_P))
+    rate_F = _unbiased_rates(plan, state, first_pos_P, first_size_P)[filled]
     lost = drawn[~met_P[drawn]]
     sizes = size_P[drawn]
     duration = session.now - session.began
@@ -115,7 +120,7 @@ def collect(session: FinishedSession) -> SamplingResult:
         "pool_size_mean": _mean(sizes),
         "pool_size_p95": float(np.percentile(sizes, 95)) if len(sizes) else 0.0,
         "pool_size_max": int(sizes.max(initial=0)),
-        "pass_rate": _mean(_unbiased_rates(plan, state, first_pos_P, first_size_P)[filled]),
+        "pass_rate": _mean(rate_F),
         "pool_reward": _mean(reward_sum_P[filled] / size_P[filled]),
         "response_length_pools": _mean(table.tokens[rows]),
         "groups_refilled": int(drawn_P[state.n_starting :].sum()),
@@ -150,6 +155,7 @@ def collect(session: FinishedSession) -> SamplingResult:
         resolved_P=met_P,
         cut_P=state.cut_P,
         refilled=int(stats["groups_refilled"]),
+        rate_F=rate_F,
         stats=stats,
         failures=dict(session.failures),
     )

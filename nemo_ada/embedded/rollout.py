@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import listed, named, rate_histogram
 from nemo_ada.core.result import SamplingResult
 from nemo_ada.core.rows import StepRows
 from nemo_ada.core.sampler import AdaSampler
@@ -38,7 +38,7 @@ class StepData:
     """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
 
     weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. drawn: prompts that were used, which
-    is how far the data moves on.
+    is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
     """
 
     tokens_RT: IntArray
@@ -49,7 +49,7 @@ class StepData:
     old_logprob_RT: FloatArray
     prompt_R: IntArray
     drawn: int
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     engine_steps: int
 
 
@@ -197,7 +197,8 @@ class Rollout:
             if payload is not None:
                 tokens_RT[r, start:end] = payload.token_ids
                 logprob_RT[r, start:end] = payload.logprobs
-        metrics = named(result.stats | rows.metrics)
+        metrics: dict[str, Any] = {**named(result.stats | rows.metrics)}
+        metrics |= listed({"pass_rate_histogram": rate_histogram(result.rate_F)})
         metrics.update({f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()})
         return StepData(
             tokens_RT=tokens_RT,

@@ -91,6 +91,8 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
         assert len(done) - len(given_up) <= stats["resolved_in_first_wave"] <= len(done)
     assert (spare is None) == ("budget_used_samples" not in stats)
     assert result.resolved_P.nonzero()[0].tolist() == resolved
+    assert len(result.rate_F) == len(filled)
+    assert stats["pass_rate"] == pytest.approx(np.mean(result.rate_F) if filled else 0.0)
     assert 0.0 <= stats["engine_utilisation"] <= 1.0
     metrics.named(stats)  # each one is in the table
 
@@ -111,6 +113,31 @@ def test_engine_utilisation_is_mean_over_peak():
     for row, now in ((0, 11.0), (1, 14.0)):  # two responses for 1 s, one for 3 s: mean 5/4 of peak 2
         session.record(Outcomes(np.array([row]), np.ones(1), np.ones(1, np.int64)), now)
     assert session.result().stats["engine_utilisation"] == pytest.approx(5 / 8)
+
+
+def test_the_histogram_keeps_the_ends_apart_and_counts_the_nearest_eighths():
+    sixteenths = metrics.rate_histogram(np.arange(17) / 16)
+    assert sixteenths == [1, 2, 2, 2, 2, 2, 2, 3, 1]  # 1/16 and 15/16 are no ends
+    assert metrics.rate_histogram(np.arange(9) / 8) == [1] * 9
+    assert metrics.rate_histogram(np.array([1e-6, 1 - 1e-6, 1e-12, 1.0, 1 / 3])) == [1, 1, 0, 1, 0, 0, 0, 1, 1]
+    assert metrics.rate_histogram(np.empty(0)) == [0] * len(metrics.RATE_BINS)
+
+
+def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
+    plan = SamplingPlan(PositiveExit(1), (8,), 32, 4, 40)
+    source = DiscreteEventSource(Workload(np.full(2000, 0.1), seed=3).draw)
+    result = run_sampling(SamplingSession(plan, np.arange(2000), run_seed=0, step=0), source)
+    none_of_8 = 0.9**8
+    found = np.array(metrics.rate_histogram(result.rate_F)) / 2000
+    assert found[0] == pytest.approx(none_of_8, abs=4 * np.sqrt(none_of_8 * (1 - none_of_8) / 2000))
+    assert (result.pos_P == 0).mean() < none_of_8 / 3  # most of them found a correct response later
+
+
+def test_lists_have_a_table_of_their_own():
+    assert metrics.listed({"pass_rate_histogram": (1, 2)}) == {"ada/pass_rate_histogram": [1, 2]}
+    with pytest.raises(InvariantError, match="pass_rate"):
+        metrics.listed({"pass_rate": [1]})
+    assert not set(metrics.LISTS) & set(metrics.TABLE)
 
 
 def test_names_get_the_prefix():

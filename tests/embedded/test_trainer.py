@@ -150,7 +150,8 @@ def test_every_preset_trains(make, stack, task, preset):
     assert Trainer(config, stack, task).run().exit_code == EXIT_DONE
     records = read_lines(config.folder / "metrics.jsonl")
     assert [r["step"] for r in records] == [1, 2]
-    assert all(np.isfinite(value) for r in records for value in r.values())
+    assert all(np.isfinite(value).all() for r in records for value in r.values())
+    assert all(sum(r["ada/pass_rate_histogram"]) == r["ada/prompts_drawn"] for r in records)
     rows = 16 * config.grpo.num_generations_per_prompt
     assert all(r["total/rows"] == rows * r["step"] for r in records)
 
