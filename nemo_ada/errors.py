@@ -1,4 +1,4 @@
-"""The two kinds of error that the project raises on purpose."""
+"""The kinds of error that the project raises on purpose, and the exit code of each (jobcontrol.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ class UserError(ValueError):
 
 class InvariantError(RuntimeError):
     """A promise of the code to itself is broken: a defect of ours or of a back end, never of the user's input."""
+
+
+class ProcessLostError(InvariantError):
+    """A process of the run died (killed, out of memory, its node lost): resuming goes on from the last save."""
+
+
+class StallError(InvariantError):
+    """A process of the run did not answer within its deadline: resuming goes on from the last save."""
 
 
 class FailedResponsesError(RuntimeError):

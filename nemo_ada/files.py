@@ -6,17 +6,18 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from nemo_ada.errors import UserError
 
 MANIFEST = "manifest.json"
+SHOWN = 5  # names in a message
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file in one step; on a full disk the old one stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -46,16 +47,31 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def verify_folder(folder: Path) -> None:
-    """Raise UserError when a folder that `write_folder` made is incomplete or changed."""
+def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
+    """Raise UserError when a folder that `write_folder` made is incomplete or changed, or lacks a file of `needs`.
+
+    A link inside the folder counts as a change: what it points at may be another file a moment later.
+    """
     try:
+        links = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink())
+        if links:
+            raise UserError(f"{folder}: {_some(links)} are links, which `nemo-ada` never writes")
         sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if not isinstance(sums, dict):
+            raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
         found = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
-    except (OSError, ValueError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
-    wrong = sorted(name for name in {*sums, *found} if sums.get(name) != found.get(name))
+    wrong = sorted(name for name in {*sums, *found, *needs} if name not in found or sums.get(name) != found[name])
     if wrong:
-        raise UserError(f"{folder}: {', '.join(wrong)} differ from their checksums (truncated or changed)")
+        raise UserError(f"{folder}: {_some(wrong)} differ from their checksums (truncated or changed)")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(name[:80] for name in names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _files(folder: Path) -> list[Path]:

