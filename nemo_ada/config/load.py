@@ -9,57 +9,81 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse, suggestion
+from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
+from nemo_ada.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
+MOST_PARENTS = 50  # files that `defaults` may lead to, one below the other
+# What hydra and OmegaConf raise for input that they did not foresee: their own families and bare ones of Python's.
+_LIBRARY_ERRORS = (
+    HydraException, OmegaConfBaseException, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError,
+    TypeError,
+)  # fmt: skip
 
 
 def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
     """A YAML with its `defaults` merged in. Raises UserError for a file that is missing or is no mapping."""
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that no file can have
+        raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
     if path in _children:
         raise UserError(f"{path}: its `defaults` lead back to itself")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {path}: {error}") from None
-    try:
-        content = yaml.safe_load(text)
-        config = OmegaConf.create(content) if isinstance(content, dict) else None
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(config, DictConfig):
+    if len(_children) > MOST_PARENTS:
+        raise UserError(f"{path}: its `defaults` are more than {MOST_PARENTS} files deep")
+    content = read_yaml(path)
+    if not isinstance(content, dict):
         raise UserError(f"{path} must hold a mapping of sections, as the files in configs/ do")
+    named = [key for key in content if not isinstance(key, str)]
+    if named:
+        raise UserError(f"{path}: the section {named[0]!r} has no name; sections are named by text")
     try:
+        config: DictConfig = OmegaConf.create(content)
         parents = config.pop("defaults", [])
+        names = [parents] if isinstance(parents, str) else parents
+        if not isinstance(names, (list, ListConfig)) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"defaults={parents!r} must be the path of another YAML, or a list of them")
         merged: DictConfig = OmegaConf.create({})
-        for parent in [parents] if isinstance(parents, str) else parents:
-            merged.merge_with(load_yaml(path.parent / str(parent), _children=(*_children, path)))
+        for parent in names:
+            merged.merge_with(load_yaml(path.parent / parent, _children=(*_children, path)))
         merged.merge_with(config)
         return merged
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    except UserError:
+        raise
+    except _LIBRARY_ERRORS as error:
+        raise UserError(f"{path}: {_one_line(error)}") from None
 
 
 def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """`key=value` with hydra's grammar (`+key=`, `++key=`, `~key`). Raises UserError, with the nearest known key."""
+    """`key=value` with hydra's grammar (`+key=`, `++key=`, `~key`). Raises UserError, with the nearest known key.
+
+    A secret in the configuration is refused: back ends write what they run with, and every user of the machine can
+    read a command line.
+    """
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         for override in parsed:
             if override.is_sweep_override():
                 raise UserError(f"{override.input_line}: one run takes one value")
         ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"override {' '.join(str(error).split())}") from None
+    except UserError:
+        raise
+    except _LIBRARY_ERRORS as error:
+        raise UserError(f"override {_one_line(error)}") from None
+    for key in secret_keys(OmegaConf.to_container(config, resolve=False)):  # type: ignore[arg-type]
+        raise UserError(
+            f"{key} is a secret, and configurations are written down; leave it out and set the variable that its "
+            f"library reads, such as WANDB_API_KEY or HF_TOKEN"
+        )
     return config
 
 
@@ -67,13 +91,21 @@ def plain(config: DictConfig) -> dict[str, Any]:
     """The configuration with its interpolations resolved."""
     try:
         return dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
-    except OmegaConfBaseException as error:
-        raise UserError(f"configuration: {' '.join(str(error).split())}") from None
+    except _LIBRARY_ERRORS as error:
+        raise UserError(f"configuration: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    """A library's message on one line, shortened; its type where it says nothing."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def backend_of(config: DictConfig) -> str:
     """Which back end the YAML asks for."""
-    backend = str(config.get("backend", "embedded"))
+    try:
+        backend = str(config.get("backend", "embedded"))
+    except _LIBRARY_ERRORS as error:  # an interpolation
+        raise UserError(f"backend: {_one_line(error)}") from None
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
     return backend

@@ -1,0 +1,86 @@
+"""A YAML file that a person wrote, read strictly: bounded, without repeated keys, without aliases that explode.
+
+PyYAML takes the last of two equal keys in silence, copies nothing for an alias (so that ten lines can stand for
+billions of values once a configuration is made of them) and raises bare errors of its constructors for values such as
+`!!bool x`. All of that is an error here, with the file and, where there is one, the line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_ada.errors import UserError
+
+MAX_BYTES = 1_000_000  # PyYAML takes seconds per megabyte
+MAX_VALUES = 100_000  # with every alias written out
+MAX_DEPTH = 100
+_PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses repeated keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, Any] = {}
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
+                first = seen[key_node.value].start_mark.line + 1
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key {key_node.value[:80]!r} was given on line {first} already",
+                    key_node.start_mark,
+                )
+            seen[key_node.value] = key_node
+        return dict(super().construct_mapping(node, deep))
+
+
+def read_yaml(path: Path, what: str = "the configuration") -> Any:
+    """What the file holds. Raises UserError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        text = data.decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
+        raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{_shown(path)} has more than {MAX_BYTES:,} bytes: it is no configuration")
+    try:
+        content = yaml.load(text, _Loader)
+        _count(content, 0, {})
+    except _PARSER_ERRORS as error:
+        raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}") from None
+    return content
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
+    if isinstance(error, RecursionError):
+        return f"it is nested deeper than {MAX_DEPTH} levels"
+    text = " ".join(str(error).split())[:200]
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".strip()
+
+
+def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
+    """Values below a node with every alias written out; raises ValueError where they are too many."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels (or refers to itself)")
+    if not isinstance(node, (dict, list, tuple, set)):
+        return 1
+    if id(node) not in sizes:
+        parts = [*node.keys(), *node.values()] if isinstance(node, dict) else node
+        sizes[id(node)] = 1 + sum(_count(part, depth + 1, sizes) for part in parts)
+    if sizes[id(node)] > MAX_VALUES:
+        raise ValueError(f"it stands for more than {MAX_VALUES:,} values (aliases of aliases)")
+    return sizes[id(node)]
