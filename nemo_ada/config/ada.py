@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from nemo_ada.config.strict import Section
+from nemo_ada.config.strict import Section, Size
 from nemo_ada.core import objectives
 from nemo_ada.core.estimators import EmaBeta, PassRateEstimator, ValueRegressor
 from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
@@ -21,6 +21,9 @@ from nemo_ada.core.rows import RowSettings
 from nemo_ada.core.sampler import AdaSampler, Allocation
 from nemo_ada.errors import UserError
 
+MOST_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
+Responses = Annotated[int, Field(gt=0, le=MOST_RESPONSES)]
+Cap = Annotated[int, Field(gt=0, le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 
@@ -29,7 +32,7 @@ class PositiveSettings(Section):
     """Stop at enough correct responses (Reinforce-Ada-Seq-pos)."""
 
     kind: Literal["positive"]
-    k_pos: PositiveInt = 1
+    k_pos: Responses = 1
     """Correct responses wanted."""
 
     def rule(self, group: int) -> ExitRule:
@@ -40,9 +43,9 @@ class BalancedSettings(Section):
     """Stop at enough correct and incorrect responses (Reinforce-Ada-Seq-balance)."""
 
     kind: Literal["balanced"]
-    k_pos: PositiveInt | None = None
+    k_pos: Responses | None = None
     """Correct responses wanted; null takes n // 2."""
-    k_neg: PositiveInt | None = None
+    k_neg: Responses | None = None
     """Incorrect responses wanted; null takes n - n // 2."""
 
     def rule(self, group: int) -> ExitRule:
@@ -53,7 +56,7 @@ class FixedSettings(Section):
     """Stop at a number of responses: GRPO."""
 
     kind: Literal["fixed"]
-    n: PositiveInt | None = None
+    n: Responses | None = None
     """Responses wanted; null takes the group size n."""
 
     def rule(self, group: int) -> ExitRule:
@@ -73,9 +76,9 @@ class IssueOrderStopping(Section):
     """The pool is a prefix in issue order, ended by the exit condition; later responses are aborted and dropped."""
 
     kind: Literal["issue_order"]
-    window: PositiveInt = 4
+    window: Responses = 4
     """Responses in flight per prompt."""
-    max_window: PositiveInt | None = None
+    max_window: Responses | None = None
     """With it the window follows the shortfall / pass-rate estimate, between `window` and this."""
 
     @model_validator(mode="after")
@@ -94,9 +97,9 @@ class SequentialSampling(Section):
     kind: Literal["sequential"]
     exit: Exit
     """When a prompt has enough responses."""
-    wave_size: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)] | None = None
+    wave_size: Responses | Annotated[list[Responses], Field(min_length=1)] | None = None
     """Responses per wave; a list gives the first, second, ... wave and its last entry repeats; null takes n."""
-    max_responses: PositiveInt | None = None
+    max_responses: Responses | None = None
     """N_max, responses per prompt at most; null takes n."""
     scheduler: Literal["rounds", "continuous"] = "continuous"
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
@@ -166,9 +169,9 @@ class EstimationSampling(Section):
     kind: Literal["estimation"]
     allocation: AllocationRule = PowerRule()
     """How responses are shared out; their sum is always num_prompts_per_step * num_generations_per_prompt."""
-    min_responses: PositiveInt = 4
+    min_responses: Responses = 4
     """N_min per prompt."""
-    max_responses: PositiveInt = 32
+    max_responses: Responses = 32
     """N_max per prompt."""
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     """Added to p_hat before the allocation."""
@@ -239,15 +242,15 @@ class BudgetSettings(Section):
 
     mode: Literal["capped", "idle"] = "capped"
     """`idle`: waves after the first are drawn only inside the tail of the first ones (GRPO's own step time)."""
-    max_samples: PositiveInt | None = None
+    max_samples: Cap | None = None
     """Responses issued."""
-    max_tokens: PositiveInt | None = None
+    max_tokens: Cap | None = None
     """Generated tokens."""
     max_seconds: PositiveFloat | None = None
     """Seconds of the sampling phase."""
     token_reservation: Literal["expected", "worst_case"] = "expected"
     """Reserve a high quantile of recent lengths per response, or its longest possible length."""
-    expected_tokens: PositiveInt | None = None
+    expected_tokens: Size | None = None
     """Tokens reserved per response before any length was seen; null takes the longest possible length."""
     policy: Literal["uniform", "greedy"] = "uniform"
     """Who is served when not all can be: seeded random order, or exit probability per expected token."""
@@ -272,7 +275,7 @@ class AdaSettings(Section):
     """A response is correct when its reward is above this."""
     max_failed_share: Share = 0.05
     """Share of responses without a label (engine or verifier failure) above which a step is an error."""
-    refill_prompts: NonNegativeInt = 0
+    refill_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:

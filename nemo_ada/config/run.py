@@ -5,32 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.ada import MOST_RESPONSES, AdaSettings
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.strict import Section
+from nemo_ada.config.strict import Count, CountOrNone, Section, Size
 from nemo_ada.tasks.settings import TaskSettings
 
 
 class GrpoSettings(Section):
     """The training loop."""
 
-    num_prompts_per_step: PositiveInt = 64
+    num_prompts_per_step: Size = 64
     """Prompts per step."""
-    num_generations_per_prompt: Annotated[int, Field(ge=2)] = 4
+    num_generations_per_prompt: Annotated[int, Field(ge=2, le=MOST_RESPONSES)] = 4
     """n: rows kept per prompt."""
-    max_num_steps: PositiveInt = 150
+    max_num_steps: Count = 150
     """Steps of the run."""
-    val_period: NonNegativeInt = 25
+    val_period: CountOrNone = 25
     """Steps between evaluations; 0 = only before the first and after the last step."""
     val_at_start: bool = True
     """Evaluate before the first step."""
@@ -54,15 +46,15 @@ class LossSettings(Section):
 class ModelSettings(Section):
     """A small Qwen2-style decoder, made and trained by supervision when there is no policy.model_name."""
 
-    hidden_size: PositiveInt = 128
+    hidden_size: Size = 128
     """Width."""
-    ffn_hidden_size: PositiveInt = 256
+    ffn_hidden_size: Size = 256
     """Width of the feed-forward layer."""
-    num_layers: PositiveInt = 2
+    num_layers: Size = 2
     """Decoder layers."""
-    num_attention_heads: PositiveInt = 4
+    num_attention_heads: Size = 4
     """Attention heads."""
-    num_query_groups: PositiveInt = 2
+    num_query_groups: Size = 2
     """Key-value heads."""
 
 
@@ -84,16 +76,16 @@ class OptimizerSettings(Section):
 class SchedulerSettings(Section):
     """Constant learning rate after a linear warm-up."""
 
-    lr_warmup_iters: NonNegativeInt = 0
+    lr_warmup_iters: CountOrNone = 0
     """Warm-up steps (paper: 10)."""
 
 
 class MegatronSettings(Section):
     """Parallel layout and optimizer of the learner."""
 
-    tensor_model_parallel_size: PositiveInt = 1
+    tensor_model_parallel_size: Size = 1
     """TP: ranks that share each layer."""
-    pipeline_model_parallel_size: PositiveInt = 1
+    pipeline_model_parallel_size: Size = 1
     """PP: ranks that share the stack of layers."""
     optimizer: OptimizerSettings = OptimizerSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
@@ -104,9 +96,9 @@ class GenerationSettings(Section):
 
     temperature: PositiveFloat = 1.0
     """Sampling temperature in training."""
-    max_new_tokens: PositiveInt | None = None
+    max_new_tokens: Size | None = None
     """Longest response, tokens; null takes the task's."""
-    max_num_seqs: PositiveInt = 256
+    max_num_seqs: Size = 256
     """Responses that decode at the same time."""
 
 
@@ -117,11 +109,11 @@ class PolicySettings(Section):
     """Folder of a Hugging Face Qwen2 checkpoint to start from; null makes a small model from `model` and `base`."""
     model: ModelSettings = ModelSettings()
     megatron_cfg: MegatronSettings = MegatronSettings()
-    data_parallel_size: PositiveInt = 1
+    data_parallel_size: Size = 1
     """DP: replicas of the learner."""
-    train_global_batch_size: PositiveInt | None = None
+    train_global_batch_size: Count | None = None
     """Rows per optimizer step; null takes all rows of a step (one update)."""
-    train_micro_batch_size: PositiveInt = 128
+    train_micro_batch_size: Size = 128
     """Rows per forward pass and rank."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Gradient norm is clipped to this; 0 = never."""
@@ -131,9 +123,9 @@ class PolicySettings(Section):
 class BaseSettings(Section):
     """The supervised base model, trained once per setting and cached."""
 
-    steps: NonNegativeInt = 700
+    steps: CountOrNone = 700
     """Supervised optimizer steps."""
-    batch_size: PositiveInt = 64
+    batch_size: Size = 64
     """Demonstrations per step."""
     lr: PositiveFloat = 2e-3
     """Peak learning rate (warm-up over 5 % of the steps, then linear decay to 0)."""
@@ -146,11 +138,11 @@ class BaseSettings(Section):
 class ValidationSettings(Section):
     """Held-out evaluation."""
 
-    responses: PositiveInt = 4
+    responses: Size = 4
     """Responses per held-out prompt (accuracy is their mean, pass@k is over them)."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 = greedy."""
-    max_prompts: PositiveInt | None = None
+    max_prompts: Count | None = None
     """Held-out prompts used; null = all."""
 
 
@@ -159,9 +151,9 @@ class CheckpointSettings(Section):
 
     enabled: bool = True
     """Write checkpoints."""
-    save_period: PositiveInt = 50
+    save_period: Count = 50
     """Steps between them (the last step is always saved)."""
-    keep: PositiveInt = 2
+    keep: Size = 2
     """Newest ones that are kept."""
 
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from reprlib import Repr
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nemo_ada.errors import UserError
 
 T = TypeVar("T")
+_shorten = Repr()
+_shorten.maxstring = _shorten.maxother = _shorten.maxlong = 100
+
+
+MOST = 2**31 - 1  # of anything counted: above, a number is a mistake, and arithmetic on it is no longer exact
+Size = Annotated[int, Field(gt=0, le=10_000_000)]
+"""Of a part of a model, a batch or a layout."""
+Count = Annotated[int, Field(gt=0, le=MOST)]
+"""Of steps, rows or prompts, at least one."""
+CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
+"""The same, or none."""
 
 
 class Section(BaseModel):
@@ -60,7 +72,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     if cause == "missing":
         return f"{key} is missing; set it"
     message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], Mapping) else f"={problem['input']!r}"
+    given = "" if isinstance(problem["input"], Mapping) else f"={_shorten.repr(problem['input'])}"
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
 
 
