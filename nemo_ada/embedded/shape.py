@@ -6,12 +6,16 @@ any actor starts.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
 
+LARGEST = 10_000_000  # of any size of a model: above, a number is a mistake
 _TP_KEY = "policy.megatron_cfg.tensor_model_parallel_size"
 _PP_KEY = "policy.megatron_cfg.pipeline_model_parallel_size"
 
@@ -105,6 +109,11 @@ class ModelShape:
         }
 
     @classmethod
+    def read(cls, folder: Path) -> ModelShape:
+        """The shape of the model in a Hugging Face folder. Raises UserError."""
+        return cls.from_hf_config(read_json(folder / "config.json"))
+
+    @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> ModelShape:
         """The shape that a `config.json` describes; raises `UserError` for a model that is not a plain Qwen2."""
         if config.get("model_type") != "qwen2":
@@ -112,28 +121,58 @@ class ModelShape:
                 f"config.json: model_type is {config.get('model_type')!r}; the CPU learner runs 'qwen2' only"
             )
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rope, Mapping):
+            raise UserError(f"config.json: rope_parameters is {str(rope)[:80]!r}, not a mapping")
         if rope.get("rope_type", "default") != "default" or config.get("use_sliding_window"):
             raise UserError("config.json: rope scaling and sliding windows are not supported by the CPU learner")
         try:
             return cls(
-                hidden_size=config["hidden_size"],
-                ffn_hidden_size=config["intermediate_size"],
-                num_layers=config["num_hidden_layers"],
-                num_attention_heads=config["num_attention_heads"],
-                num_query_groups=config["num_key_value_heads"],
-                vocab_size=config["vocab_size"],
-                max_position_embeddings=config["max_position_embeddings"],
-                rope_theta=float(config["rope_theta"] if "rope_theta" in config else rope["rope_theta"]),
-                norm_eps=config["rms_norm_eps"],
+                hidden_size=_whole(config, "hidden_size"),
+                ffn_hidden_size=_whole(config, "intermediate_size"),
+                num_layers=_whole(config, "num_hidden_layers"),
+                num_attention_heads=_whole(config, "num_attention_heads"),
+                num_query_groups=_whole(config, "num_key_value_heads"),
+                vocab_size=_whole(config, "vocab_size"),
+                max_position_embeddings=_whole(config, "max_position_embeddings"),
+                rope_theta=_number(config if "rope_theta" in config else rope, "rope_theta"),
+                norm_eps=_number(config, "rms_norm_eps"),
                 tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-                initializer_range=config.get("initializer_range", 0.02),
+                initializer_range=_number({"initializer_range": 0.02, **config}, "initializer_range"),
             )
         except KeyError as missing:
             raise UserError(f"config.json has no {missing}, which a Qwen2 model needs") from None
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a file that may be damaged. Raises UserError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}, not an object")
+    return content
+
+
+def _whole(config: Mapping[str, Any], name: str) -> int:
+    """A whole number of a config.json; KeyError where it is missing. Raises UserError for anything else."""
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LARGEST:
+        raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a whole number from 1 to {LARGEST}")
+    return value
+
+
+def _number(config: Mapping[str, Any], name: str) -> float:
+    """A positive finite number of a config.json, as `_whole`."""
+    value = config[name]
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e30:
+        raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a positive number")
+    return float(value)
+
+
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def _text(numbers: list[int]) -> str:

@@ -6,7 +6,6 @@ and save. The state between steps is (learner, sampler, data position, totals); 
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import time
@@ -70,7 +69,7 @@ def check_run(config: RunConfig, task: Task) -> ModelShape:
         path = Path(config.policy.model_name) / "config.json"
         if not path.is_file():
             raise UserError(f"policy.model_name={config.policy.model_name}: no config.json there; name a folder")
-        shape = ModelShape.from_hf_config(json.loads(path.read_text(encoding="utf-8")))
+        shape = ModelShape.read(path.parent)
         if shape.vocab_size < task.tokenizer.vocab_size:
             raise UserError(
                 f"policy.model_name={config.policy.model_name} has {shape.vocab_size} tokens, the task needs "
