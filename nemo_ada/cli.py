@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from nemo_ada.check.cli import check
 from nemo_ada.cli_data import app as data_commands
@@ -20,6 +22,7 @@ from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.planning.cli import plan
+from nemo_ada.redaction import Redacted, hide
 from nemo_ada.report.command import report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -35,7 +38,9 @@ def _options(
 ) -> None:
     """Reinforce-Ada on NVIDIA NeMo-RL, and the same stack on a CPU."""
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
+    handler = RichHandler(console=errors, show_path=False)
+    handler.addFilter(Redacted())
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -83,7 +88,12 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _plain(error: Exception) -> str:
-    return str(error).replace("[", r"\[")
+    except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
+        sys.stderr.write(hide("".join(traceback.format_exception(error))))
+        return EXIT_FAILED
+    """The message without secrets, without characters that a terminal would obey, and without rich's markup."""
+    shown = (letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
+    return escape("".join(shown))
 
 
 def main() -> None:
