@@ -1,0 +1,223 @@
+"""One run's sampler over its steps: what it asks, what it learns, what it remembers.
+
+1. The estimator's Beta distribution is the session's prior and, for Est, decides the allocation.
+2. After a step the estimator has learned from its pools, under the prompts' ids and with their features.
+3. A step that was not finished leaves no trace; its state survives JSON. 4. What cannot be is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nemo_ada.core.estimators import EmaBeta
+from nemo_ada.core.exits import BalancedExit, FixedExit
+from nemo_ada.core.objectives import PowerShare
+from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.rows import RowSettings, StepRows
+from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.errors import FailedResponsesError, InvariantError
+from tests.core.scripted import Script, ScriptedSource
+
+PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
+EST = SamplingPlan(FixedExit(1), (1,), 32, 4, 40)
+ROWS = RowSettings(4, StopRule(PLAN.exit, PLAN.wave_sizes, PLAN.max_responses))
+ALLOCATION = Allocation(PowerShare(0.5), 2, 16, 0.01)
+
+
+def sampler(plan: SamplingPlan = PLAN, *, run_seed: int = 3, **options: Any) -> AdaSampler:
+    return AdaSampler(plan, ROWS, run_seed=run_seed, **options)
+
+
+def one_step(own: AdaSampler, step: int, ids: list[str], script: Script, **options: Any) -> StepRows:
+    session = own.begin(step, ids, **options)
+    return own.finish(run_sampling(session, ScriptedSource(script, np.random.default_rng(step))))
+
+
+def knowing(rates: dict[str, float], mass: int = 20) -> EmaBeta:
+    """An estimator that has seen `mass` responses of each prompt."""
+    estimator = EmaBeta(0.9)
+    pos = np.array([round(rate * mass) for rate in rates.values()])
+    estimator.update(list(rates), pos, np.full(len(rates), mass))
+    return estimator
+
+
+def test_the_estimator_learns_each_prompts_pool_under_its_id():
+    own = sampler(estimator=EmaBeta(0.5))
+    one_step(own, 0, ["a", "b"], Script.of("+---", "----" * 2))
+    assert own.estimator is not None
+    np.testing.assert_allclose(own.estimator.predict(["b", "a", "new"]), [1 / 10, 2 / 6, 1 / 2])
+    one_step(own, 1, ["b", "c"], Script.of("++--", "+---"))
+    np.testing.assert_allclose(own.estimator.predict(["a", "b"]), [2 / 6, (2 + 1) / (0.5 * 8 + 4 + 2)])
+
+
+def test_features_reach_the_estimator_before_and_after_the_step():
+    seen = []
+
+    class Watching(EmaBeta):
+        def beta(self, prompt_ids, features_PF=None):
+            seen.append(("beta", list(prompt_ids), features_PF))
+            return super().beta(prompt_ids)
+
+        def update(self, prompt_ids, pos_P, total_P, features_PF=None):
+            seen.append(("update", list(prompt_ids), features_PF))
+            super().update(prompt_ids, pos_P, total_P)
+
+    features = np.arange(6.0).reshape(2, 3)
+    one_step(sampler(estimator=Watching()), 0, ["a", "b"], Script.of("+-", "-+"), features_PF=features)
+    assert [(call, ids) for call, ids, _ in seen] == [("beta", ["a", "b"]), ("update", ["a", "b"])]
+    assert all(found is features for _, _, found in seen)
+
+
+def test_the_sessions_prior_is_the_estimators_and_without_one_the_plans():
+    with_estimator = sampler(estimator=knowing({"a": 0.2, "b": 0.9})).begin(0, ["b", "a", "new"])
+    np.testing.assert_allclose(with_estimator.state.prior_pos_P, [19, 5, 1])
+    np.testing.assert_allclose(with_estimator.state.prior_neg_P, [3, 17, 1])
+    plan = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40, prior=(0.5, 2.0))
+    without = sampler(plan).begin(0, ["a", "b"])
+    assert without.state.prior_pos_P.tolist() == [0.5, 0.5]
+    assert without.state.prior_neg_P.tolist() == [2.0, 2.0]
+
+
+def test_the_plans_prior_is_the_shrunk_pass_rates_prior():
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, prior=(1.0, 2.0))
+    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=True)
+    own = AdaSampler(plan, settings, run_seed=0)
+    rows = one_step(own, 0, ["a"], Script.of("-"))
+    np.testing.assert_allclose(rows.advantage_R, -1 / 6)  # (0 + a) / (3 + a + b)
+
+
+def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
+    rates = {"hard": 0.0, "middle": 0.5, "easy": 1.0, "other": 0.5}
+    own = sampler(EST, estimator=knowing(rates), allocation=ALLOCATION)
+    asked = own.begin(0, list(rates)).next_requests(0.0)
+    counts = np.bincount(asked.prompt_N)
+    assert counts.sum() == 16
+    predicted = np.array([1 / 22, 11 / 22, 21 / 22, 11 / 22]) + 0.01
+    np.testing.assert_allclose(counts, 16 * predicted**-0.5 / (predicted**-0.5).sum(), atol=1.0)
+    assert counts[0] > counts[1] >= counts[2] >= 2
+    np.testing.assert_array_equal(asked.index_N, np.concatenate([np.arange(count) for count in counts]))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.9])
+def test_epsilon_keeps_a_rate_at_most_one_and_never_zero(rate):
+    """VarianceShare-like rules are 0 from p = 1 on; a rate above 1 would turn the power rule round."""
+    seen = []
+
+    class Recording(PowerShare):
+        def weight(self, p_P):
+            seen.append(p_P)
+            return super().weight(p_P)
+
+    own = sampler(EST, estimator=knowing({"a": rate}, 2000), allocation=Allocation(Recording(), 1, 8, 0.05))
+    own.begin(0, ["a"])
+    mean = (rate * 2000 + 1) / 2002
+    np.testing.assert_allclose(seen[0], [min(mean + 0.05, 1.0)])
+
+
+def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_or_run():
+    ids = [f"p{i}" for i in range(12)]
+    plan = SamplingPlan(FixedExit(1), (1,), 32, 3, 40)
+
+    def favoured(run_seed: int, step: int) -> tuple[int, ...]:
+        weights = {name: 0.1 if i < 5 else 0.8 for i, name in enumerate(ids)}
+        own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(PowerShare(), 1, 9, 0))
+        counts = np.bincount(own.begin(step, ids).next_requests(0.0).prompt_N)
+        assert counts.sum() == 36
+        return tuple(counts.tolist())
+
+    assert favoured(1, 1) == favoured(1, 1)
+    assert len({favoured(1, step) for step in range(8)}) > 1
+    assert len({favoured(run, 1) for run in range(8)}) > 1
+
+
+def test_prompts_on_standby_are_not_rows_of_the_batch():
+    rows = one_step(sampler(), 0, ["a", "b", "c"], Script.of("-", "+-", "-+"), standby=1)
+    assert rows.prompt_R.tolist() == [1] * 4 + [2] * 4
+
+
+def test_failing_prompts_are_named_by_their_ids():
+    with pytest.raises(FailedResponsesError, match="prompts bad one"):
+        one_step(sampler(), 0, ["fine", "bad one"], Script.of("+-", "x"))
+
+
+def test_each_step_draws_and_keeps_under_its_own_number():
+    ids = ["a", "b"]
+    seeds = [sampler().begin(step, ids).next_requests(0.0).seed_N.tolist() for step in (0, 0, 1)]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert sampler(run_seed=4).begin(0, ids).next_requests(0.0).seed_N.tolist() != seeds[0]
+    plan = SamplingPlan(FixedExit(24), (24,), 24, 4, 40)
+    script = Script.random(1, [0.5] * 8)
+    names = [f"p{i}" for i in range(8)]
+    kept = [
+        one_step(sampler(plan, run_seed=run), step, names, script).pool_R.tolist()
+        for run, step in ((3, 0), (3, 1), (4, 0))
+    ]
+    assert kept[0] != kept[1]
+    assert kept[0] != kept[2]
+
+
+def test_a_step_teaches_the_next_ones_latency_model():
+    own = sampler()
+    assert not own.latency.ready
+    one_step(own, 0, ["a"], Script.of("+-"))
+    assert own.latency.ready
+    assert own.begin(1, ["a"]).latency is own.latency
+
+
+def test_a_step_that_was_begun_again_counts_once():
+    own = sampler(estimator=EmaBeta(0.5))
+    own.begin(0, ["x"], standby=0)
+    rows = one_step(own, 0, ["a", "b"], Script.of("+-", "-+"))
+    assert len(rows.row_R) == 8
+    assert own.estimator is not None
+    assert own.estimator.state_dict()["ids"] == ["a", "b"]
+    result = run_sampling(own.begin(1, ["a"]), ScriptedSource(Script.of("+-"), np.random.default_rng(0)))
+    own.finish(result)
+    with pytest.raises(InvariantError, match="finish without begin"):
+        own.finish(result)
+
+
+def test_a_restored_sampler_goes_on_identically():
+    script, ids = Script.random(2, [0.1, 0.5, 0.9]), ["a", "b", "c"]
+    straight = sampler(EST, estimator=EmaBeta(0.7), allocation=ALLOCATION)
+    one_step(straight, 0, ids, script)
+    state = straight.state_dict()
+    plain = json.loads(json.dumps(state, default=lambda array: array.tolist()))
+    resumed = sampler(EST, estimator=EmaBeta(0.7), allocation=ALLOCATION)
+    resumed.load_state_dict(plain)
+    for own in (straight, resumed):
+        rows = one_step(own, 1, ids, script)
+    assert rows.metrics["batch_reward"] > 0
+    assert json.dumps(straight.state_dict(), default=lambda array: array.tolist()) == json.dumps(
+        resumed.state_dict(), default=lambda array: array.tolist()
+    )
+
+
+def test_the_state_of_a_sampler_without_estimator_is_its_latency_model():
+    own, other = sampler(), sampler(estimator=knowing({"a": 0.5}))
+    one_step(own, 0, ["a"], Script.of("+-"))
+    state = own.state_dict()
+    assert state["estimator"] is None
+    other.load_state_dict(state)  # a run that starts to use an estimator keeps it as it is
+    assert other.estimator is not None
+    assert other.estimator.predict(["a"])[0] == pytest.approx(0.5)
+    assert other.latency.state_dict() == own.latency.state_dict()
+    fresh = sampler()
+    fresh.load_state_dict(other.state_dict())  # and one that no longer uses it ignores what was saved
+    assert fresh.latency.state_dict() == own.latency.state_dict()
+    assert fresh.state_dict()["estimator"] is None
+
+
+def test_an_allocation_without_estimator_and_rows_without_a_step_are_refused():
+    with pytest.raises(InvariantError, match="allocates by an estimator"):
+        sampler(EST, allocation=ALLOCATION)
+    with pytest.raises(InvariantError, match="finish without begin"):
+        sampler().finish(
+            run_sampling(sampler().begin(0, ["a"]), ScriptedSource(Script.of("+-"), np.random.default_rng(0)))
+        )
