@@ -84,13 +84,13 @@ def guarded(command: Callable[[], object]) -> int:
     except (FailedResponsesError, InvariantError) as error:
         errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         return EXIT_FAILED
+    except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
+        sys.stderr.write(hide("".join(traceback.format_exception(error))))
+        return EXIT_FAILED
     return 0
 
 
 def _plain(error: Exception) -> str:
-    except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
-        sys.stderr.write(hide("".join(traceback.format_exception(error))))
-        return EXIT_FAILED
     """The message without secrets, without characters that a terminal would obey, and without rich's markup."""
     shown = (letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
     return escape("".join(shown))
