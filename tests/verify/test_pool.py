@@ -146,6 +146,7 @@ def test_leaving_the_block_by_ctrl_c_leaves_no_process(
 OWNER = """
 import os, signal, sys, time
 from tests.verify.test_pool import box, make
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 verifier = make(deadline_s=100)
 verifier.submit(*box("spin")); verifier.submit(*box("spin"))
 time.sleep(1)
