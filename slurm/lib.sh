@@ -35,6 +35,18 @@ whole() { local value=${1%%.*}; if [[ $value =~ ^[0-9]+$ ]]; then echo "$value";
 
 newer() { [[ -e $1 && ! $1 -ot $ATTEMPT_DIR/canary ]]; }  # written by this attempt? (by the file server's clock)
 
+refuse_secrets() {  # a command line can be read by every user of the machine (ps, squeue), and is printed and recorded
+  local word name
+  for word in "$@"; do
+    name=${word%%=*}
+    name=${name,,}
+    if [[ $word == *=* && $name =~ (^|[+~._-])(token|secret|password|passwd|passphrase|credentials?|(api|access|secret|private|auth|wandb)_?key(_id)?)$ &&
+      ! $name =~ (^|[._-])(pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token$ ]]; then
+      die "${word%%=*} is a secret: leave it out and export the variable that its library reads (WANDB_API_KEY, HF_TOKEN), e.g. in site.env"
+    fi
+  done
+}
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 load_settings() {
@@ -294,6 +306,7 @@ main() {  # main SCRIPT PROJECT_ROOT [OVERRIDES...]
   SCRIPT=$1
   load_settings "$2"
   shift 2
+  refuse_secrets "$@"
   if [[ -z ${SLURM_JOB_ID:-} ]]; then
     submit "$@"
     if ! dry; then return; fi

@@ -19,18 +19,13 @@ import numpy as np
 import yaml
 
 from nemo_ada.errors import UserError
+from nemo_ada.redaction import HIDDEN, hide, is_secret_name
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20
 MAX_TEXT = 4000
 SHOWN_LINES = 5
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-SECRET_KEY = r"(?:[\w.+-]*[_.-])?(?:token|secret|password|passwd|api_?key|credentials?)"
-SECRETS = (
-    (re.compile(rf"(?i)(?<![\w.-])(--{SECRET_KEY}[= ]|\+*{SECRET_KEY}=)\S+"), r"\1[hidden]"),
-    (re.compile(r"\b(hf|sk|ghp|gho|glpat|wandb)[_-][A-Za-z0-9_-]{16,}"), "[hidden]"),
-    (re.compile(r"(://)[^/\s@]+@"), r"\1[hidden]@"),
-)
 _shorten = Repr()
 _shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
 _shorten.maxstring = _shorten.maxother = 300
@@ -38,10 +33,8 @@ _shorten.maxstring = _shorten.maxother = 300
 
 def clean(value: object) -> str:
     """Text that can be shown: no control or direction characters, valid UTF-8, secrets hidden."""
-    text = UNPRINTABLE.sub("\ufffd", str(value)[:MAX_TEXT]).encode("utf-8", "replace").decode("utf-8")
-    for pattern, replacement in SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
+    text = hide(str(value)[: 2 * MAX_TEXT])[:MAX_TEXT]  # a secret is hidden before it could be cut in two
+    return UNPRINTABLE.sub("\ufffd", text).encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +198,6 @@ def _leaves(config: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, 
             notes.append(f"config.yaml: only the first {MAX_CONFIG_KEYS} keys are shown")
             return
         shown += 1
-        secret = re.fullmatch(f"(?i){SECRET_KEY}", name) and value not in (None, "")
+        secret = is_secret_name(name) and value not in (None, "")
         text = value if isinstance(value, str) else "null" if value is None else _shorten.repr(value)
-        yield clean(name), "[hidden]" if secret else clean(text)[:400]
+        yield clean(name), HIDDEN if secret else clean(text)[:400]
