@@ -76,8 +76,8 @@ NAMES = {
     "api_key": True, "logger.wandb.api_key": True, "HF_TOKEN": True, "hf_token": True, "a.password": True,
     "token": True, "aws_secret_access_key": True, "env_vars.WANDB_API_KEY": True, "db-password": True,
     "private_key": True, "max_tokens": False, "tokenizer": False, "eos_token": False, "stop_token": False,
-    "input_key": False, "key": False, "policy.max_total_sequence_length": False, "token_level_loss": False, "keep_top_k": False,
-    "stop_token_ids": False,
+    "input_key": False, "key": False, "policy.max_total_sequence_length": False, "token_level_loss": False,
+    "keep_top_k": False, "stop_token_ids": False,
 }  # fmt: skip
 
 
