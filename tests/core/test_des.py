@@ -40,7 +40,7 @@ def table_engine(lengths: list[int], **options: float) -> DiscreteEventSource:
 
 
 def requests(*index: int) -> Requests:
-    column = np.array(index)
+    column = np.array(index, np.int64)
     return Requests(column, np.zeros_like(column), column, np.zeros_like(column), column)
 
 
@@ -82,6 +82,13 @@ def test_a_waiting_request_that_is_aborted_never_starts():
     engine.submit(requests(0, 1, 2))
     assert engine.abort(np.array([1])).tolist() == [0]
     assert [engine.poll().row_N.tolist() for _ in range(2)] == [[0], [2]]
+    with pytest.raises(InvariantError, match="no requests"):
+        engine.poll()
+
+
+def test_nothing_submitted_is_nothing_to_run():
+    engine = table_engine([2])
+    engine.submit(requests())
     with pytest.raises(InvariantError, match="no requests"):
         engine.poll()
 

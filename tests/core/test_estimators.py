@@ -106,6 +106,14 @@ def test_features_are_checked() -> None:
         ValueRegressor(7).load_state_dict(estimator.state_dict())
 
 
+def test_a_value_prediction_is_worth_its_strength_in_responses() -> None:
+    features, _ = task(50, 777)
+    estimator = trained(5, ValueRegressor(FEATURES, strength=6.0))
+    a_P, b_P = estimator.beta(ids(50), features)
+    np.testing.assert_allclose(a_P + b_P, 6.0)
+    np.testing.assert_allclose(a_P / (a_P + b_P), estimator.predict(ids(50), features))
+
+
 def ema_after(steps: int, estimator: EmaBeta, start: int = 0) -> EmaBeta:
     for step in range(start, steps):
         rng = np.random.default_rng(step)

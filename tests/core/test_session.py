@@ -310,7 +310,7 @@ def test_dropped_waves_leave_nothing_half_done_in_a_pool():
 
 
 def outcomes(*rows: int) -> Outcomes:
-    return Outcomes(np.array(rows), np.ones(len(rows)), np.ones(len(rows), np.int64))
+    return Outcomes(np.array(rows, np.int64), np.ones(len(rows)), np.ones(len(rows), np.int64))
 
 
 @pytest.mark.parametrize("rows", [(0, 0), (99,), (-1,), (1,)])
@@ -335,3 +335,18 @@ def test_a_clock_that_runs_backwards_does_not_make_time_negative():
     session.record(outcomes(0), 12.0)
     session.record(outcomes(1), 11.0)
     assert session.result().stats["sampling_seconds"] == 2.0
+
+
+@pytest.mark.parametrize("standby", [-1, 2, 3])
+def test_somebody_has_to_start(standby):
+    with pytest.raises(InvariantError, match=f"{standby} of 2 prompts on standby"):
+        SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(2), run_seed=0, step=0, standby=standby)
+
+
+def test_an_empty_batch_of_outcomes_only_lets_time_pass():
+    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session.next_requests(1.0)
+    session.record(outcomes(), 3.0)
+    assert len(outcomes()) == 0
+    assert session.now == 3.0
+    assert session.state.in_flight == 2

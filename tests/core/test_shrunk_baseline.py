@@ -11,6 +11,7 @@ import pytest
 
 from nemo_ada.core.advantage import advantages
 from nemo_ada.core.estimators import EmaBeta
+from nemo_ada.errors import InvariantError
 
 PROMPTS, GROUP = 40_000, 4
 
@@ -72,3 +73,9 @@ def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
     restored = EmaBeta(decay=0.5, adaptive_prior=True)
     restored.load_state_dict(ema.state_dict())
     assert restored.beta(["x", "z"])[0].tolist() == ema.beta(["x", "z"])[0].tolist()
+
+
+@pytest.mark.parametrize("options", [{"normalize": "std"}, {"weighting": "objective"}])
+def test_it_is_not_combined_with_other_weights(options):
+    with pytest.raises(InvariantError, match="shrunk baseline goes with reference weighting"):
+        updates(0.3, prior_P=prior(1.0, 1.0), **options)
