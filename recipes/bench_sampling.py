@@ -5,7 +5,9 @@
 Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
 interleaved, seed by seed, and each policy is compared with the barrier (or, for idle mode, with GRPO n = 4) of the same
 seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine steps
-are what carries over, wall time is reported beside what the latency model predicts for these engine steps.
+are what carries over, wall time is reported beside what the latency model predicts for these engine steps. Idle mode
+decides by predicted time, so on the engine it runs twice: with the wall clock, and with a clock that counts engine
+steps, which is what time is to an engine whose step costs the same under any load.
 
 Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
 same labels; pass-rate bias = unbiased estimate (haldane; the first wave for idle mode) minus the true pass rate; label
@@ -53,6 +55,8 @@ POLICIES: dict[str, SamplingPlan] = {
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
     "idle, waves of 4": SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, idle=True),
 }
+STEP_CLOCK = "idle, waves of 4, clock in steps"
+POLICIES[STEP_CLOCK] = POLICIES["idle, waves of 4"]
 BASELINE = {name: "GRPO n=4" if name.startswith(("idle", "GRPO")) else "barrier waves of 8" for name in POLICIES}
 
 
@@ -92,7 +96,7 @@ class TimedSession(SamplingSession):
 class ReplaySource:
     """The vLLM engine with labels and lengths from a workload: what is drawn is real, what it is worth is given."""
 
-    def __init__(self, engine: Any, workload: Workload) -> None:
+    def __init__(self, engine: Any, workload: Workload, *, step_clock: bool) -> None:
         from nemo_ada.embedded.engine import Sampling
         from nemo_ada.embedded.engine_source import EngineSource
 
@@ -102,7 +106,7 @@ class ReplaySource:
         self._inner = EngineSource(
             engine, prompts, lambda *_: (0.0, None), Sampling(LENGTHS.max_new_tokens), lengths=self._length
         )
-        self.clock = self._inner.clock
+        self.clock = (lambda: float(engine.steps)) if step_clock else self._inner.clock
 
     def _length(self, prompt: int, index: int) -> int:
         return int(self._workload.draw(np.array([prompt]), np.array([index]))[1][0])
@@ -206,7 +210,8 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
         if wall:
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
             row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.1f} %"
-            row["predicted / measured wall"] = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
+            predicted = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
+            row["predicted / measured wall"] = "" if name == STEP_CLOCK else predicted
         rows.append(row)
     return markdown_table(rows)
 
@@ -217,11 +222,12 @@ def plan_has_waves(name: str) -> bool:
 
 
 def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:
-    """All policies in the discrete-event model."""
-    phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
+    """All policies in the discrete-event model, whose clock counts engine steps."""
+    policies = {name: plan for name, plan in POLICIES.items() if name != STEP_CLOCK}
+    phases: dict[str, list[Phase]] = {name: [] for name in policies}
     for seed in range(seeds):
         rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
-        for name, plan in POLICIES.items():
+        for name, plan in policies.items():
             latency = LatencyModel()
             for step in range(WARM_STEPS + 1):
                 workload = Workload(rates, LENGTHS, seed=seed, step=step)
@@ -251,7 +257,7 @@ def run_engine(prompts: int, seeds: int) -> dict[str, list[Phase]]:
             for name, plan in POLICIES.items():
                 for step in range(WARM_STEPS + 1 if seed == 0 else 1):
                     workload = Workload(rates, LENGTHS, seed=seed, step=step)
-                    source = ReplaySource(engine, workload)
+                    source = ReplaySource(engine, workload, step_clock=name == STEP_CLOCK)
                     last = phase(plan, workload, source, latencies[name], engine)
                     source.close()
                 phases[name].append(last)

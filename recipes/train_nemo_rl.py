@@ -10,8 +10,8 @@ import logging
 import sys
 from pathlib import Path
 
-from nemo_ada.errors import UserError
-from nemo_ada.jobcontrol import EXIT_USER_ERROR
+from nemo_ada.errors import ProcessLostError, UserError
+from nemo_ada.jobcontrol import EXIT_LOST, EXIT_USER_ERROR
 from nemo_ada.nemo.launch import run
 
 
@@ -26,6 +26,9 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USER_ERROR
+    except ProcessLostError as error:
+        sys.stderr.write(f"interrupted: {error}; resume=auto goes on from the last save\n")
+        return EXIT_LOST
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 
 import pytest
 
@@ -74,6 +75,16 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     with pytest.raises(UserError, match=rf"in use by process {os.getpid()} on "):
         second.open(CONFIG, resume=True)
     first.close()
+    second.open(CONFIG, resume=True)
+    second.close()
+
+
+def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    monkeypatch.setattr("platform.node", lambda: "a-node-that-went-down")
+    first.open(CONFIG, resume=False)
+    monkeypatch.undo()
+    threading.Timer(0.5, first.close).start()
     second.open(CONFIG, resume=True)
     second.close()
 

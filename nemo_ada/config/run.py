@@ -172,6 +172,8 @@ class RunConfig(Section):
     """Folder of the run."""
     resume: Literal["never", "auto"] = "never"
     """`auto` continues from the newest complete checkpoint in run_dir, or starts anew when there is none."""
+    stall_seconds: PositiveFloat = 900.0
+    """Longest wait for one answer of the engine or the learner, seconds; then stacks are written and the run ends."""
     task: TaskSettings
     """Problems and their verifier."""
     grpo: GrpoSettings = GrpoSettings()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from nemo_ada.embedded import processes
 from nemo_ada.embedded.batch import Floats, TokenRows, TrainBatch
 from nemo_ada.embedded.settings import LearnerConfig
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 
 if TYPE_CHECKING:
     from nemo_ada.embedded.learner import Learner
@@ -50,6 +50,7 @@ class _Rank:
 
     def prepare(self) -> int:
         """Import the libraries; the process id."""
+        processes.prepare_actor(f"learner-{self._rank}")
         import nemo_ada.embedded.learner  # noqa: F401
 
         return os.getpid()
@@ -91,7 +92,8 @@ class LearnerGroup:
     `weights` is a folder with `config.json` and `model.safetensors` (Hugging Face), or None for a seeded random model
     that is the same in every layout. Usable as a context manager; `shutdown` leaves no process.
 
-    Raises `UserError` for weights of another model, `InvariantError` when a rank fails, dies or is late.
+    Raises `UserError` for weights of another model, `InvariantError` when a rank fails, `ProcessLostError` when one
+    dies and `StallError` when one is late.
     """
 
     def __init__(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
@@ -108,6 +110,11 @@ class LearnerGroup:
     def processes(self) -> int:
         """Rank processes that exist: the largest world that `restart` can build."""
         return len(self._actors)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, once the group has started."""
+        return {f"learner-{rank}": pid for rank, pid in enumerate(self._pids)}
 
     def restart(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
         """A new model, optimizer, layout or settings in the processes that are already there (they take seconds to
@@ -185,16 +192,8 @@ class LearnerGroup:
         self._closed = True
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
-        start, told = time.monotonic(), False
-        while alive := [pid for pid in self._pids if _alive(pid)]:
-            waited = time.monotonic() - start
-            if waited > 2 * _GRACE_S and not told:  # a process that is stopped cannot follow Ray's request
-                told = True
-                for pid in alive:
-                    os.kill(pid, signal.SIGKILL)
-            if waited > 10 * _GRACE_S:
-                raise InvariantError(f"learner processes did not end: {alive}")
-            time.sleep(0.02)
+        if remaining := processes.end(self._pids, 2 * _GRACE_S):
+            raise InvariantError(f"learner processes did not end: {remaining}")
 
     def __enter__(self) -> LearnerGroup:
         return self
@@ -245,21 +244,24 @@ class LearnerGroup:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
         if not failed and not pending:
             return [results[rank] for rank in range(len(refs))]
+        if not failed:
+            late = ", ".join(self._name(refs.index(ref)) for ref in pending)
+            seen = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
+            self.shutdown()
+            raise StallError(f"learner {what}: no answer in time from {late}{seen}")
         causes = {rank: getattr(error, "cause", None) for rank, error in failed.items()}
-        if len(failed) < len(refs) or None in causes.values():
+        died = [rank for rank, cause in causes.items() if cause is None]
+        if len(failed) < len(refs) or died:
             self.shutdown()
         for cause in causes.values():
             if isinstance(cause, UserError):
                 raise cause
-        if not failed:
-            late = ", ".join(self._name(refs.index(ref)) for ref in pending)
-            raise InvariantError(f"learner {what}: no answer in time from {late}")
-        died = [rank for rank, cause in causes.items() if cause is None]
         told = "; ".join(
             f"{self._name(rank)} " + ("died" if rank in died else f"failed with {causes[rank]!r}")
             for rank in [*died, *sorted(causes.keys() - set(died))]
         )
-        raise InvariantError(f"learner {what}: {told}") from failed[next(iter(died), next(iter(failed)))]
+        kind = ProcessLostError if died else InvariantError
+        raise kind(f"learner {what}: {told}") from failed[next(iter(died), next(iter(failed)))]
 
     def _name(self, rank: int) -> str:
         tensor = rank % self.config.tensor_parallel
@@ -273,11 +275,3 @@ class LearnerGroup:
         if len(norms) != 1:
             raise InvariantError(f"learner ranks disagree about the gradient norm: {sorted(norms)}")
         return results[-1]
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process still runs (a zombie that its parent has not collected does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -5,6 +5,7 @@ The driver asks for a step and gets its training rows; what the engine drew stay
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from nemo_ada.core.result import SamplingResult
 from nemo_ada.core.rows import StepRows
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.embedded import processes
 from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.engine_source import EngineSource
 from nemo_ada.errors import InvariantError
@@ -73,9 +75,12 @@ class Rollout:
         self._temperature = 1.0
         self._max_new_tokens = self._task.max_new_tokens
 
-    def warm_up(self) -> None:
-        """Import vLLM (seconds), while the driver does something else."""
+    def warm_up(self) -> int:
+        """Import vLLM (seconds), while the driver does something else; the process id."""
+        processes.prepare_actor("rollout")
         import vllm.v1.engine.llm_engine  # noqa: F401
+
+        return os.getpid()
 
     def open(
         self, model_dir: str, sampler: AdaSampler, temperature: float, max_new_tokens: int, max_num_seqs: int

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded import private_ray, processes
 from nemo_ada.embedded.engine_env import ENVIRONMENT
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.embedded.rollout import Rollout
 from nemo_ada.embedded.settings import LearnerConfig
 from nemo_ada.embedded.shape import ModelShape
-from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
+from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 180.0
-CALL_SECONDS = 1800.0
 OBJECT_STORE_BYTES = 256 << 20
+GCS_SECONDS = 10  # a private head on this machine that does not answer for so long will not come back
+PREFIX = "ada-"
+LOCK = "lock"
 
 
 def model_shape(config: RunConfig, task: Task) -> ModelShape:
@@ -66,6 +71,7 @@ def learner_config(config: RunConfig, shape: ModelShape) -> LearnerConfig:
         ratio_clip_c=config.loss_fn.ratio_clip_c,
         entropy_coefficient=config.loss_fn.entropy_coefficient,
         seed=config.base.seed,
+        call_timeout_s=config.stall_seconds,
     )
 
 
@@ -77,34 +83,81 @@ class Stack:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._folder = ""
+        self._folder = Path()
+        self._lock: Any = None
         self._learner: LearnerGroup | None = None
         self._rollout: Any = None
+        self._warm: Any = None
+        self._rollout_pid = 0
 
     def __enter__(self) -> Stack:
-        self._folder = tempfile.mkdtemp(prefix="ada-")  # short: Ray puts sockets below it
+        _clear_abandoned(Path(tempfile.gettempdir()))
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: Ray puts sockets below it
+        self._lock = (self._folder / "taken").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self._folder / "taken").replace(self._folder / LOCK)
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        """Ray, and the rollout on its way. Raises StallError when Ray does not come up (a busy machine)."""
+        stacks, temporary = self._folder / "stacks", self._folder / "tmp"
+        stacks.mkdir()
+        temporary.mkdir()
+        os.environ[processes.STACKS] = str(stacks)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=self._folder,
-        )
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_SECONDS))
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = str(temporary)  # the actors inherit it: what vLLM and torch leave there goes with ours
+        try:
+            private_ray.start(
+                num_cpus=4,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._folder),
+            )
+        except Exception as error:
+            told = str(error).strip().splitlines() or [repr(error)]
+            raise StallError(f"Ray did not start on this machine: {told[0]}") from error
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
         actor = ray.remote(Rollout).options(num_cpus=0, max_restarts=0, runtime_env={"env_vars": dict(ENVIRONMENT)})
         self._rollout = actor.remote(self._config.task, self._config.base.cache_dir)
-        self._rollout.warm_up.remote()
-        return self
+        self._warm = self._rollout.warm_up.remote()
 
     def __exit__(self, *_exc: object) -> None:
         try:
             if self._learner is not None:
                 self._learner.shutdown()
         finally:
+            if self._rollout_pid:
+                ray.kill(self._rollout, no_restart=True)
+                processes.end([self._rollout_pid], grace=2.0)
             ray.shutdown()
+            os.environ.pop(processes.STACKS, None)
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.close()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the actors that have started, by name."""
+        learners = {} if self._learner is None else self._learner.pids
+        return learners | ({"rollout": self._rollout_pid} if self._rollout_pid else {})
+
+    def keep_stacks(self, folder: Path) -> None:
+        """Copy the stacks that a stalled process wrote into the run's folder."""
+        for path in (self._folder / "stacks").glob("*.txt"):
+            if path.stat().st_size:
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, folder / path.name)
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
         """A learner with these settings, in the processes of the last one where they suffice."""
@@ -119,18 +172,35 @@ class Stack:
 
     def fetch(self, reference: Any) -> Any:
         """What a reference to Ray's object store (the learner's weights) stands for."""
-        return ray.get(reference, timeout=CALL_SECONDS)
+        return ray.get(reference, timeout=self._config.stall_seconds)
 
-    def call(self, method: str, *args: Any, timeout: float = CALL_SECONDS) -> Any:
-        """Run a method of the rollout and wait for it. Raises InvariantError when the actor died or is late."""
-        pending = getattr(self._rollout, method).remote(*args)
+    def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
+        """Run a method of the rollout and wait for it, at most `seconds` (None = the run's stall_seconds).
+
+        Raises ProcessLostError when the actor died, StallError when it is late, and what the method raises.
+        """
+        if not self._rollout_pid:
+            self._rollout_pid = self._answer("warm_up", self._warm, START_SECONDS)
+        limit = self._config.stall_seconds if seconds is None else seconds
+        return self._answer(method, getattr(self._rollout, method).remote(*args), limit)
+
+    def _answer(self, method: str, pending: Any, seconds: float) -> Any:
         try:
-            return ray.get(pending, timeout=timeout)
+            return ray.get(pending, timeout=seconds)
         except ray.exceptions.GetTimeoutError:
-            raise InvariantError(f"the rollout did not answer `{method}` within {timeout:g} s") from None
+            seen = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
+            raise StallError(f"the rollout did not answer `{method}` within {seconds:g} s{seen}") from None
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, (UserError, FailedResponsesError, InvariantError)):
                 raise error.cause from None
             raise InvariantError(f"the rollout failed in `{method}`: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
-            raise InvariantError(f"the rollout died during `{method}`: {str(error).splitlines()[0]}") from None
+            raise ProcessLostError(f"the rollout died during `{method}`: {str(error).splitlines()[0]}") from None
+
+
+def _clear_abandoned(parent: Path) -> None:
+    """Delete the temporary folders of drivers that were killed: their lock is free."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError), (folder / LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,9 +25,9 @@ from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.embedded.rollout import Evaluation, StepData
 from nemo_ada.embedded.shape import ModelShape
-from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.embedded.stack import START_SECONDS, Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.embedded.update import train_on
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.observer import Observer
 from nemo_ada.prompt_order import PromptOrder
@@ -131,8 +131,14 @@ class Trainer:
                 self.control.status("running", self.step)
                 reason = self._loop()
                 self.control.status("stopped" if reason else "done", self.step)
+            except (ProcessLostError, StallError):
+                with suppress(OSError):  # a full disk must not hide the error
+                    self.stack.keep_stacks(config.folder / "stacks")
+                    self.control.status("interrupted", self.step)
+                raise
             except BaseException:
-                self.control.status("failed", self.step)
+                with suppress(OSError):
+                    self.control.status("failed", self.step)
                 raise
             finally:
                 self.run_dir.close()
@@ -160,13 +166,14 @@ class Trainer:
             generation.temperature,
             max_new_tokens(config, task),
             generation.max_num_seqs,
+            seconds=START_SECONDS,
         )
         self.stack.call("control", str(config.folder.resolve()))
-        newest = self.run_dir.newest_checkpoint() if config.resume == "auto" else None
+        newest = self.run_dir.resume_point() if config.resume == "auto" else None
         if newest is not None:
             self._load(newest)
             self.observer.on_message(f"resumed from {newest}")
-        self.run_dir.rewind(self.step)
+        self.run_dir.rewind(-1 if newest is None else self.step)
         if self.step == 0 and config.grpo.val_at_start:
             self._evaluate()
 
@@ -193,15 +200,14 @@ class Trainer:
         times: dict[str, float] = {}
         prompts, standby = config.grpo.num_prompts_per_step, config.reinforce_ada.refill_prompts
         indices = self.order.at(self.position, prompts + standby)
-        self.control.heartbeat(self.step)
-        with _timed(times, "sampling"):
+        with self._phase("sampling", times):
             features = self._features(indices)
             data: StepData | None = self.stack.call("sample", step, indices.tolist(), standby, features)
         if data is None:
             return False
-        with _timed(times, "update"):
+        with self._phase("update", times):
             learned = train_on(self.learner, data, config, step)
-        with _timed(times, "refit"):
+        with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())
         self.step, self.position = step, self.position + data.drawn
         seconds = sum(times.values())
@@ -242,14 +248,15 @@ class Trainer:
         count = len(self.task.splits().heldout)
         indices = None if settings.max_prompts is None else list(range(min(settings.max_prompts, count)))
         seed = int(np.random.SeedSequence([self.config.grpo.seed, self.step, EVALUATION_STREAM]).generate_state(1)[0])
-        started = time.perf_counter()
-        found: Evaluation = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
+        times: dict[str, float] = {}
+        with self._phase("evaluation", times):
+            found: Evaluation = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
         record = {
             "step": self.step,
             "val/accuracy": float(found.reward_PK.mean()),
             f"val/pass@{settings.responses}": float((found.reward_PK > 0).any(axis=1).mean()),
             "val/response_length": float(found.length_PK.mean()),
-            "time/evaluation": time.perf_counter() - started,
+            "time/evaluation": times["evaluation"],
             **{f"total/{name}": value for name, value in asdict(self.totals).items()},
         }
         self._evaluated = record
@@ -260,13 +267,14 @@ class Trainer:
         saving = self.config.checkpointing
         if not saving.enabled or self._saved_at == self.step:
             return
-        started = time.perf_counter()
-        state = SavedState(
-            self.step, self.position, asdict(self.totals), self.stack.call("sampler_state"), self._evaluated
-        )
-        checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
+        times: dict[str, float] = {}
+        with self._phase("save", times):
+            state = SavedState(
+                self.step, self.position, asdict(self.totals), self.stack.call("sampler_state"), self._evaluated
+            )
+            checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
         self._saved_at = self.step
-        self.control.observe_save(time.perf_counter() - started)
+        self.control.observe_save(times["save"])
 
     def _load(self, folder: Path) -> None:
         state = checkpoint.load(folder, self.config, self.learner)
@@ -276,6 +284,15 @@ class Trainer:
         self.totals = Totals(**state.totals)
         self._evaluated = dict(state.evaluated)
         self._saved_at = self.step
+
+    @contextmanager
+    def _phase(self, name: str, times: dict[str, float]) -> Iterator[None]:
+        """A timed part of a step (seconds into times[name]); the heartbeat and the observer hear of it first."""
+        self.control.heartbeat(self.step, name)
+        self.observer.on_phase(self.step, name)
+        started = time.perf_counter()
+        yield
+        times[name] = time.perf_counter() - started
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -306,10 +323,3 @@ def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     with Stack(config) as stack:
         return Trainer(config, stack, task, observer).run()
-
-
-@contextmanager
-def _timed(times: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    times[name] = time.perf_counter() - started

@@ -1,0 +1,87 @@
+"""The actors' processes as the operating system sees them: do they live, what are they doing, end them.
+
+Ray cannot answer for a process that hangs in C code or was stopped, so this looks at the process itself (Linux).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO
+
+STACKS = "NEMO_ADA_STACKS"
+"""Variable: the folder into which actors write their stacks when asked."""
+
+DUMP_SECONDS = 2.0
+END_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
+_open_files: list[IO[str]] = []  # faulthandler writes to a file descriptor that must stay open
+
+
+def prepare_actor(name: str) -> None:
+    """In an actor, once: end with the parent process, and answer `dump_stacks` even from inside a C call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    folder = os.environ.get(STACKS)
+    if folder:
+        file = (Path(folder) / f"{name}.txt").open("w", encoding="utf-8")
+        _open_files.append(file)
+        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+
+
+def dump_stacks(pids: Mapping[str, int]) -> list[str]:
+    """Have the named actors write the stacks of all their threads; one line about each."""
+    folder = os.environ.get(STACKS)
+    if not folder:
+        return []
+    asked: dict[str, Path] = {}
+    lines = []
+    for name, pid in pids.items():
+        path = Path(folder) / f"{name}.txt"
+        if not path.exists() or not alive(pid):  # without a handler the signal would end the process
+            lines.append(f"{name} (pid {pid}): {'not prepared' if alive(pid) else 'gone'}")
+            continue
+        asked[name] = path
+        os.kill(pid, signal.SIGUSR2)
+    deadline = time.monotonic() + DUMP_SECONDS
+    while any(path.stat().st_size == 0 for path in asked.values()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for name, path in asked.items():
+        told = path.name if path.stat().st_size else "no answer, the process is stopped or in the kernel"
+        lines.append(f"{name} (pid {pids[name]}, state {state(pids[name])}): {told}")
+    return lines
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for a process (R running, S sleeping, D disk, T stopped, Z zombie); X when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """Whether the process still runs (a zombie that its parent has not collected does not)."""
+    return state(pid) not in "XZ"
+
+
+def end(pids: Iterable[int], grace: float) -> list[int]:
+    """Wait until processes that were asked to end are gone; kill those still there after `grace` seconds.
+
+    Returns those that remain after END_SECONDS.
+    """
+    start, told = time.monotonic(), False
+    while remaining := [pid for pid in pids if alive(pid)]:
+        waited = time.monotonic() - start
+        if waited > grace and not told:  # a stopped process cannot follow Ray's request
+            told = True
+            for pid in remaining:
+                os.kill(pid, signal.SIGKILL)
+        if waited > END_SECONDS:
+            break
+        time.sleep(0.02)
+    return remaining

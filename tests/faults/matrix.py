@@ -1,0 +1,179 @@
+"""Every fault in every phase, one after another in one run: python -m tests.faults.matrix [--quick] [--out FILE]
+
+The run of `victim` is struck, looked at and continued, then compared to the bit with the same run without faults. The
+full matrix takes about a quarter of an hour on two cores, --quick (one fault of each kind) two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_STOPPED
+from nemo_ada.rundir import RunDir
+from tests.faults.drill import Attempt, Drill, Fault
+from tests.faults.victim import FILLER
+
+PHASES = ("sampling", "update", "refit", "evaluation", "save")
+STALL_SECONDS = 20
+DISK_BYTES = 6 << 20  # holds the two checkpoints that are kept and the one that is written, of 0.9 MB each
+
+QUICK = [
+    Fault("driver killed", "save", 0.05),
+    Fault("engine killed", "sampling"),
+    Fault("learner rank killed", "update"),
+    Fault("learner rank stalls", "update"),
+    Fault("stop file", "sampling"),
+    Fault("SIGTERM", "sampling", 0.1),
+    Fault("disk full", "save"),
+]
+FULL = [
+    *(Fault(kind, phase) for kind in ("driver killed", "engine killed", "learner rank killed") for phase in PHASES),
+    Fault("driver killed", "sampling", 0.2),
+    *(Fault("driver killed", "save", delay) for delay in (0.02, 0.05, 0.1)),
+    *(Fault(kind, phase) for kind in ("Ray head killed", "Ray node killed") for phase in PHASES),
+    *(Fault("engine stalls", phase) for phase in ("sampling", "refit", "evaluation")),
+    *(Fault("learner rank stalls", phase) for phase in ("update", "refit", "save")),
+    *(Fault("stop file", phase) for phase in PHASES),
+    *(Fault(kind, phase, 0.1 if phase == "sampling" else 0.0) for kind in ("SIGTERM", "SIGINT")
+      for phase in ("sampling", "update", "save")),
+    Fault("disk full", "save"),
+]  # fmt: skip
+
+
+def truncate(folder: Path) -> None:
+    """Cut the weights in half."""
+    path = folder / "learner" / "model.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip_a_bit(folder: Path) -> None:
+    """Change one bit of Adam's moments."""
+    path = folder / "learner" / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def drop_manifest(folder: Path) -> None:
+    """Remove the checksums."""
+    (folder / "manifest.json").unlink()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "newest checkpoint truncated": truncate,
+    "newest checkpoint: a bit flipped": flip_a_bit,
+    "newest checkpoint: no manifest": drop_manifest,
+}
+EXPECTED = {  # exit code and status; None: the process may end in any way but well
+    "driver killed": (-9, "running"),
+    "engine killed": (EXIT_LOST, "interrupted"),
+    "learner rank killed": (EXIT_LOST, "interrupted"),
+    "Ray head killed": None,
+    "Ray node killed": None,
+    "engine stalls": (EXIT_STALLED, "interrupted"),
+    "learner rank stalls": (EXIT_STALLED, "interrupted"),
+    "stop file": (EXIT_STOPPED, "stopped"),
+    "SIGTERM": (EXIT_STOPPED, "stopped"),
+    "SIGINT": (EXIT_STOPPED, "stopped"),
+    "disk full": (EXIT_FAILED, "failed"),
+}
+
+
+def check(attempt: Attempt, run_dir: Path) -> None:
+    """What every fault must lead to; raises AssertionError."""
+    kind, told = attempt.fault.kind, attempt.output[-2000:]
+    expected = EXPECTED[kind]
+    if expected is None:
+        assert attempt.exit_code != 0 and attempt.status in ("running", "interrupted"), (attempt.exit_code, told)
+    else:
+        assert (attempt.exit_code, attempt.status) == expected, (attempt.fault.name, attempt.exit_code, told)
+    assert attempt.steps_lost <= (0 if kind in ("stop file", "SIGTERM", "SIGINT") else 1), attempt
+    if kind != "driver killed" and expected is not None:
+        assert "Traceback" not in attempt.output, told
+    if kind.endswith("stalls"):
+        assert list((run_dir / "stacks").glob("*.txt")), "no stacks were written"
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """A file system of DISK_BYTES at `folder`; False where this user may not mount one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def play(faults: list[Fault], damages: list[str], say: Callable[[str], None]) -> None:
+    """Strike one run with all faults and compare it with an undisturbed one; raises AssertionError."""
+    with Drill("policy.megatron_cfg.tensor_model_parallel_size=2", "grpo.max_num_steps=10000") as drill:
+        checkpoints = drill.run_dir / "checkpoints"
+        with small_disk(checkpoints) as has_small_disk:
+            say("| fault | outcome | complete steps lost | noticed, s | all gone, s | next first step, s |")
+            say("|---|---|---|---|---|---|")
+            rows: list[tuple[str, Attempt]] = []
+            for fault in faults:
+                if fault.kind == "disk full" and not has_small_disk:
+                    say(f"| {fault.name} | not run: needs the right to mount a file system | | | | |")
+                    continue
+                stall = STALL_SECONDS if fault.kind.endswith("stalls") else 300
+                attempt = drill.attempt(fault, f"stall_seconds={stall}")
+                (checkpoints / FILLER).unlink(missing_ok=True)
+                check(attempt, drill.run_dir)
+                tell(rows, attempt, say)
+                rows.append((fault.name, attempt))
+            for name in damages:
+                attempt = drill.attempt(Fault("driver killed", "update"), "stall_seconds=300")
+                tell(rows, attempt, say)
+                newest = RunDir(drill.run_dir).newest_checkpoint()
+                assert newest is not None
+                DAMAGES[name](newest)
+                rows.append((name, attempt))
+            last = drill.finish(rows[-1][1].steps + 2)
+            tell(rows, last, say)
+            aside = list(checkpoints.glob("damaged-*"))
+            assert len(aside) == len(damages), aside
+    say(
+        f"\n{len(rows)} injections; the run equals the undisturbed one to the bit: metrics, evaluations, weights, Adam."
+    )
+
+
+def tell(rows: list[tuple[str, Attempt]], following: Attempt, say: Callable[[str], None]) -> None:
+    """The row of the fault before, whose cost is known when the next attempt has made a step."""
+    if not rows:
+        return
+    name, before = rows[-1]
+    lost = before.steps_lost + (name in DAMAGES)
+    seconds = " | ".join(f"{value:.1f}" for value in (before.noticed_s, before.clean_s, following.ready_s))
+    say(f"| {name} | exit {before.exit_code}, {before.status} | {lost} | {seconds} |")
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one fault of each kind")
+    parser.add_argument("--out", type=Path, help="write the table to this file as well")
+    options = parser.parse_args()
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    play(QUICK if options.quick else FULL, list(DAMAGES)[1:2] if options.quick else list(DAMAGES), say)
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
