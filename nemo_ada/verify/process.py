@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
+from nemo_ada.redaction import without_secrets
 from nemo_ada.verify.limits import VerifierLimits
 from nemo_ada.verify.messages import Done, Hello, Work
 
@@ -46,8 +47,10 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                # The scorer is found where the caller finds it; one thread per worker is what the pool counts on.
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                # The scorer is found where the caller finds it; one thread per worker is what the pool counts on; who
+                # reads model output needs no token of a hub.
+                env=without_secrets(os.environ)
+                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
             )
         self._connection.send(Hello(scorer, limits))
         self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
+from nemo_ada.verify.confine import confine
 from nemo_ada.verify.verdict import INVALID, MEMORY
 
 Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
@@ -25,15 +26,14 @@ def load_scorer(name: str) -> Scorer:
 
 
 def start(memory_bytes: int) -> None:
-    """Set a new worker's limits.
+    """Confine a new worker (`confine`).
 
     SIGTERM gets its default action back: pebble's handler for it is Python code, which does not run while the
     interpreter is inside a C function that does not look for signals, and pebble would wait 3 s for it with the pool's
     lock held, in which no other worker gets an answer.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine(memory_bytes)
 
 
 def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:

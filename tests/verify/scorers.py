@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
+import errno
+import faulthandler
 import hashlib
 import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import tempfile
 import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
 
 def misbehave(answer: str, reference: str) -> float:
@@ -14,7 +24,7 @@ def misbehave(answer: str, reference: str) -> float:
         case ["exit", code]:
             os._exit(int(code))
         case ["segfault"]:
-            ctypes.string_at(0)
+            faulthandler._sigsegv()
         case ["sleep", seconds]:
             time.sleep(float(seconds))
             return 1.0
@@ -37,3 +47,86 @@ def misbehave(answer: str, reference: str) -> float:
 def die_at_once(answer: str, reference: str) -> float:
     """A scorer whose module is fine and whose every call ends the worker."""
     os._exit(9)
+
+
+def _setrlimit_back() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _native() -> None:
+    import ctypes
+
+    ctypes.CDLL(None).getpid()
+
+
+ATTACKS: dict[str, Callable[[str], object]] = {
+    "socket": lambda _: socket.socket(),
+    "socketpair": lambda _: socket.socketpair(),
+    "resolve": lambda _: socket.getaddrinfo("localhost", 80),
+    "download": lambda _: urllib.request.urlopen("http://127.0.0.1:9/x", timeout=1),
+    "write": lambda target: Path(target).write_text("x"),
+    "append": lambda target: open(target, "a").close(),
+    "create": lambda target: os.open(target + ".new", os.O_CREAT | os.O_WRONLY),
+    "temporary": lambda _: tempfile.mkstemp(),
+    "mkdir": lambda target: os.mkdir(target + ".d"),
+    "remove": lambda target: os.remove(target),
+    "rename": lambda target: os.rename(target, target + ".moved"),
+    "replace": lambda target: Path(target).replace(target + ".moved"),
+    "symlink": lambda target: os.symlink(target, target + ".link"),
+    "hardlink": lambda target: os.link(target, target + ".link"),
+    "chmod": lambda target: os.chmod(target, 0o777),
+    "truncate": lambda target: os.truncate(target, 0),
+    "rmtree": lambda target: shutil.rmtree(Path(target).parent),
+    "database": lambda target: sqlite3.connect(target + ".db"),
+    "subprocess": lambda _: subprocess.run(["true"], check=True),
+    "shell": lambda _: os.system("true"),
+    "fork": lambda _: os.fork() or os._exit(0),
+    "spawn": lambda _: os.posix_spawn("/bin/true", ["true"], {}),
+    "exec": lambda _: os.execv("/bin/true", ["true"]),
+    "kill": lambda _: os.kill(os.getppid(), signal.SIGTERM),
+    "kill group": lambda _: os.killpg(os.getpgrp(), signal.SIGTERM),
+    "read": lambda target: Path(target).read_text(),
+    "read system file": lambda _: Path("/etc/passwd").read_bytes(),
+    "read environment": lambda _: Path("/proc/self/environ").read_bytes(),
+    "list": lambda target: os.listdir(Path(target).parent),
+    "native": lambda _: _native(),
+    "limits": lambda _: _setrlimit_back(),
+    "climb out": lambda _: open(os.path.join(os.path.dirname(os.__file__), *[".."] * 30, "etc", "passwd")).close(),
+}
+
+
+def attack(answer: str, reference: str) -> float:
+    """Try the attack `answer` on the file `reference`: 0.0 where it is refused, 1.0 where it works."""
+    if answer == "secrets":
+        return float(any("hostile-secret" in value for value in os.environ.values()))
+    if answer == "inherited":
+        return _inherited()
+    try:
+        ATTACKS[answer](reference)
+    except OSError:
+        return 0.0
+    return 1.0
+
+
+_LOG = os.environ.get("NEMO_ADA_TEST_LOG")
+_DESCRIPTOR = os.open(_LOG, os.O_WRONLY | os.O_APPEND) if _LOG else None  # by the fork server, before any limit
+
+
+def _inherited() -> float:
+    """A file that was open for writing before the limits: the kernel's own refusal."""
+    if _DESCRIPTOR is None:
+        return 1.0
+    try:
+        os.write(_DESCRIPTOR, b"x")
+    except OSError as refusal:
+        return float(refusal.errno != errno.EFBIG)
+    return 1.0
+
+
+def limit(answer: str, reference: str) -> float:
+    """Whether the resource limit `answer` is `reference`, soft and hard."""
+    import resource
+
+    return float(resource.getrlimit(int(answer)) == (int(reference), int(reference)))

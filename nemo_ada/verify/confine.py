@@ -1,0 +1,101 @@
+"""What a worker process may still do once it judges answers: compute, read code, and answer on its pipe.
+
+Answers are model output, and a scorer is a parser of some ten thousand lines: an answer that finds a way to run code in
+it must not find a network, a file to write, a process to start or a secret to read. Three layers, none needing root:
+
+* the kernel's limits (`limits_of`): memory, no core dump, no growing file, few descriptors, no new process or thread
+  (the last one does not bind root);
+* the interpreter's audit hook (`refuse`), which cannot be removed again: no socket, no file opened for writing, none
+  for reading outside of the places that Python code is imported from, no process, no foreign library, no signal;
+* the environment without secrets, which the server's starter leaves out (`process`).
+
+That is defence in depth and no sandbox: code that has found a way around the interpreter (native code in a library
+that is loaded already) is stopped by the kernel's limits only. SECURITY.md says what follows from that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+from typing import Any, NoReturn
+
+DESCRIPTORS = 64
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+# Refused audit events (docs.python.org/3/library/audit_events.html), by module.
+_EVENTS: dict[str, tuple[str, ...]] = {
+    "os": ("chflags", "chmod", "chown", "exec", "fork", "forkpty", "kill", "killpg", "link", "lockf", "mkdir",
+           "posix_spawn", "remove", "removexattr", "rename", "rmdir", "setxattr", "spawn", "startfile", "symlink",
+           "system", "truncate", "utime"),
+    "ctypes": ("call_function", "cdata", "cdata/buffer", "dlopen", "dlsym", "dlsym/handle", "string_at", "wstring_at"),
+    "pty": ("spawn",),
+    "resource": ("prlimit",),
+    "signal": ("pthread_kill",),
+    "sqlite3": ("connect", "enable_load_extension", "load_extension"),
+    "subprocess": ("Popen",),
+    "tempfile": ("mkdtemp", "mkstemp"),
+    "webbrowser": ("open",),
+}  # fmt: skip
+_REFUSED = frozenset(f"{module}.{name}" for module, names in _EVENTS.items() for name in names)
+_REFUSED_FAMILIES = ("socket.", "shutil.", "ftplib.", "http.client.", "imaplib.", "poplib.", "smtplib.", "syslog.",
+                     "urllib.")  # fmt: skip
+_READING = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.glob/2", "pathlib.Path.glob")
+
+
+def limits_of(memory_bytes: int) -> dict[int, int]:
+    """The kernel's limits of a worker, soft and hard: resource -> value."""
+    return {
+        resource.RLIMIT_AS: memory_bytes,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: DESCRIPTORS,
+        resource.RLIMIT_NPROC: 0,
+    }
+
+
+def confine(memory_bytes: int) -> None:
+    """Bind this process, for good."""
+    for kind, value in limits_of(memory_bytes).items():
+        resource.setrlimit(kind, (value, value))
+    sys.dont_write_bytecode = True
+    roots = tuple(sorted({_folder(path) for path in (*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix)}))
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            _check_open(args, roots)
+        elif event in _REFUSED or event.startswith(_REFUSED_FAMILIES):
+            _refuse(event)
+        elif event in _READING:
+            _check_inside(args[0] if args else ".", roots, event)
+        elif event == "resource.setrlimit" and args[0] != resource.RLIMIT_CPU:  # `judge` moves that one
+            _refuse(event)
+
+    sys.addaudithook(hook)
+
+
+def _folder(path: str) -> str:
+    return os.path.join(os.path.realpath(path or "."), "")
+
+
+def _check_open(args: tuple[Any, ...], roots: tuple[str, ...]) -> None:
+    path, mode, flags = args
+    if isinstance(path, int):
+        return  # a descriptor that is open already; RLIMIT_FSIZE keeps files behind it from growing
+    writing = any(letter in mode for letter in "wax+") if isinstance(mode, str) else False
+    if writing or (isinstance(flags, int) and flags & _WRITING):
+        _refuse(f"open {path!r} for writing")
+    _check_inside(path, roots, "open")
+
+
+def _check_inside(path: Any, roots: tuple[str, ...], event: str) -> None:
+    if isinstance(path, int):
+        return
+    place = os.path.realpath(os.fspath(path) if path is not None else ".")
+    if not os.path.join(os.fsdecode(place), "").startswith(roots):
+        _refuse(f"{event} {os.fsdecode(place)!r}")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise PermissionError(errno.EPERM, f"a verifier's worker may not {what[:200]}")
