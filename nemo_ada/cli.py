@@ -1,4 +1,4 @@
-"""The command line `nemo-ada`. Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved."""
+"""The command line `nemo-ada`. Exit codes: see jobcontrol.py."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nemo_ada.cli_data import app as data_commands
 from nemo_ada.cli_eval import app as eval_commands
 from nemo_ada.cli_simulate import simulate
 from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
-from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
-from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.planning.cli import plan
 from nemo_ada.redaction import Redacted, hide
 from nemo_ada.report.command import report
@@ -75,13 +75,17 @@ app.command(name="report")(report)
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command and turn the project's own errors into one line and an exit code."""
+    """Run a command and turn the project's own errors, and the disk's, into one line and an exit code."""
     try:
         command()
     except UserError as error:
         errors.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         return EXIT_USER_ERROR
-    except (FailedResponsesError, InvariantError) as error:
+    except (ProcessLostError, StallError) as error:
+        hint = "resume=auto goes on from the last save"
+        errors.print(f"[bold red]interrupted:[/] {_plain(error)}; {hint}", highlight=False, soft_wrap=True)
+        return EXIT_STALLED if isinstance(error, StallError) else EXIT_LOST
+    except (FailedResponsesError, InvariantError, OSError) as error:
         errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         return EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
