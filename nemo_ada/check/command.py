@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from nemo_ada.check.capacity import checkpoint_disk, learner_memory, rollout_mem
 from nemo_ada.check.finding import Finding, error, exit_code, ok, warning
 from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.memory import H100_GIB
+from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
-from nemo_ada.check.recipe import Recipe, Values, load_config
+from nemo_ada.check.recipe import Recipe, Values, load_config, upstream_part
 from nemo_ada.check.shapes import find_shape
 from nemo_ada.config.load import BACKENDS
 from nemo_ada.config.presets import ada_settings
@@ -33,9 +34,19 @@ def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, 
     backend = config.get("backend", "embedded")
     if backend not in BACKENDS:
         return [error("backend", f"{backend}: no such back end; {' or '.join(BACKENDS)} would work")]
-    found, gib = gpu.node() if on_gpu else ([], None)
-    findings = embedded(config) if backend == "embedded" else recipe(config, gpu_gib=gib or H100_GIB)
+    found, gib = gpu.node(fp8=uses_fp8(config)) if on_gpu else ([], None)
+    if backend == "embedded":
+        findings = embedded(config)
+    else:
+        findings = [*recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))]
     return [*findings, *(data.verifier() if verifier else ()), *found]
+
+
+def uses_fp8(config: Mapping[str, Any]) -> bool:
+    """Whether learner or rollout compute in FP8."""
+    values = Values(config)
+    rollout = values.get("policy.generation.vllm_cfg.precision") == "fp8"
+    return rollout or bool(values.get("policy.megatron_cfg.fp8_cfg.enabled", False))
 
 
 def embedded(config: dict[str, Any]) -> list[Finding]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
@@ -17,8 +18,11 @@ HOPPER = (9, 0)
 SECONDS = 300
 
 
-def node() -> tuple[list[Finding], float | None]:
-    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours)."""
+def node(*, fp8: bool = False) -> tuple[list[Finding], float | None]:
+    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours).
+
+    fp8: the configuration needs FP8, so that its absence is an error.
+    """
     names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
@@ -33,7 +37,17 @@ def node() -> tuple[list[Finding], float | None]:
     if done.returncode or not done.stdout.strip():
         return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
     answer = json.loads(done.stdout.splitlines()[-1])
-    return [Finding(**finding) for finding in answer["findings"]], answer["gib"]
+    return for_recipe([Finding(**finding) for finding in answer["findings"]], fp8=fp8), answer["gib"]
+
+
+def for_recipe(findings: Iterable[Finding], *, fp8: bool) -> list[Finding]:
+    """The findings as they weigh for a configuration: what FP8 lacks is an error where it is used."""
+    return [
+        error(finding.key, f"{finding.message}; use the recipe without -fp8 here")
+        if fp8 and finding.key == "gpu.fp8" and finding.level == "warning"
+        else finding
+        for finding in findings
+    ]
 
 
 def _probe() -> tuple[list[Finding], float | None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.load import apply_overrides, load_yaml, plain
 from nemo_ada.errors import UserError
@@ -34,6 +35,22 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
                 f"(export {HOME}=/path/to/RL)"
             ) from None
         raise
+
+
+def upstream_part(path: Path) -> dict[str, Any]:
+    """What a YAML that `load_config` has read takes from NeMo-RL's own files, interpolations unresolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(_upstream(path), resolve=False))
+
+
+def _upstream(path: Path) -> DictConfig:
+    home = os.environ.get(HOME)
+    if home is not None and Path(home).resolve() in path.resolve().parents:
+        return load_yaml(path)
+    taken = OmegaConf.create({})
+    parents = cast(DictConfig, OmegaConf.load(path)).get("defaults", [])
+    for name in [parents] if isinstance(parents, str) else parents:
+        taken.merge_with(_upstream(path.parent / name))
+    return taken
 
 
 class Values:

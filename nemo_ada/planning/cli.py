@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nemo_ada.planning.command import make_plan, render
+from nemo_ada.planning.command import make_plan
+from nemo_ada.planning.render import render, write
 
 
 def plan(
@@ -18,10 +19,19 @@ def plan(
     run_steps: Annotated[int | None, typer.Option(help="use only the first steps of that run")] = None,
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
     cold_start: Annotated[float | None, typer.Option(help="seconds from the job's start to its first step")] = None,
+    write_to: Annotated[
+        Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Step time, job slots, caps and the preset that pays, each figure with its source."""
+    """Step time, job slots, caps and the preset that pays, each figure with its source.
+
+    The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is for that run.
+    """
     made = make_plan(
         config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start
     )
     typer.echo(render(made, as_json=as_json))
+    folder = write_to or (run if made.own_run else None)
+    if folder is not None:
+        typer.echo(f"kept as {write(made, folder)}", err=True)

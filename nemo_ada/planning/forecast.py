@@ -7,14 +7,14 @@ slowest pace seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.planning.history import History
-from nemo_ada.planning.phase import Phases, worst_work
+from nemo_ada.planning.phase import Phases
 
 FloatArray = NDArray[np.float64]
 DRAWS = 4000
@@ -32,15 +32,31 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of the sampling phase = (per_step * engine steps + per_token * tokens) * a factor of noise_S."""
+    """Seconds of the sampling phase = (per_step * engine steps + per_token * tokens) * calibration * one of noise_S."""
 
     per_step: float
     per_token: float
     noise_S: FloatArray
+    calibration: float = 1.0
 
     def seconds(self, engine_steps: FloatArray | float, tokens: FloatArray | float) -> FloatArray:
-        """Without noise."""
-        return np.asarray(self.per_step * engine_steps + self.per_token * tokens, np.float64)
+        """Of simulated work, without noise."""
+        return np.asarray(self.calibration * (self.per_step * engine_steps + self.per_token * tokens), np.float64)
+
+    def bound(self, engine_steps: float, tokens: float) -> float:
+        """Of work that no step passes, at the slowest pace seen."""
+        slowest = max(1.0, float(self.noise_S.max()))
+        return float(self.seconds(engine_steps, tokens)) / min(self.calibration, 1.0) * slowest
+
+    @property
+    def clock(self) -> tuple[float, float]:
+        """Seconds of a simulated engine step, and more of it per running response."""
+        return max(self.calibration * self.per_step, 1e-9), self.calibration * self.per_token
+
+    def calibrated(self, history: History, own: Phases) -> Pace:
+        """With the run's median as the median of its own simulated phases."""
+        simulated = self.per_step * own.engine_steps_S + self.per_token * own.tokens_S
+        return replace(self, calibration=float(np.median(history.sampling_S) / np.median(simulated)))
 
     @classmethod
     def fit(cls, history: History) -> Pace:
@@ -68,6 +84,16 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """A published step without its update: seconds per engine step, seconds that do not follow the engine's steps, and
+    where they come from."""
+
+    per_step: float
+    fixed: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Phases of a step by name, and the whole step; evaluation and save come between steps."""
 
@@ -78,40 +104,43 @@ class Forecast:
     fixed: float = 0.0
     """Seconds of the first phase that do not follow the engine's steps (published figures hold log-probs and refit)."""
 
+    @property
+    def sampling(self) -> Time:
+        """The first phase, which the caps bound."""
+        return next(iter(self.phases.values()))
+
 
 def from_history(
     history: History,
-    own: Phases,
+    pace: Pace,
     this: Phases,
     plan: SamplingPlan,
     *,
     prompts: int,
-    slots: int | None,
     longest: int,
+    worst: tuple[float, float],
     save: Time,
+    carried: float | None = None,
     seed: int = 0,
 ) -> Forecast:
-    """Forecast for `plan` from a run. own, this: simulated phases of the run's plan and of `plan` (may be the same).
+    """Forecast for `plan` from a run. pace: calibrated. this: simulated phases of `plan`.
 
-    The simulation is calibrated on the run: its median of the run's own plan is the run's median.
+    worst: engine steps and tokens that no step of `plan` passes. carried: where `plan` is not the run's own, its rows
+    with an advantage over the run's, which is what the update costs.
     """
-    rng, pace = np.random.default_rng(seed), Pace.fit(history)
-    calibration = float(np.median(history.sampling_S) / np.median(pace.seconds(own.engine_steps_S, own.tokens_S)))
-    simulated_S = pace.seconds(this.engine_steps_S, this.tokens_S) * calibration
+    rng = np.random.default_rng(seed)
     drawn = rng.integers(len(history.update_S), size=DRAWS)  # phases of a step together: a slow machine slows all
-    sampling = rng.choice(simulated_S, DRAWS) * pace.noise_S[drawn]
-    update, refit = history.update_S[drawn], history.refit_S[drawn]
-    slowest = max(1.0, float(pace.noise_S.max()))
-    bound = float(pace.seconds(*worst_work(plan, prompts, slots, longest))) * max(calibration, 1.0) * slowest
-    bound = max(bound, float(sampling.max()))
+    sampling = rng.choice(pace.seconds(this.engine_steps_S, this.tokens_S), DRAWS) * pace.noise_S[drawn]
+    update, refit = history.update_S[drawn] * (carried or 1.0), history.refit_S[drawn]
+    bound = max(pace.bound(*worst), float(sampling.max()))
     if plan.caps.max_seconds is not None:
-        drain = longest * pace_per_engine_step(pace, history) * slowest
+        drain = pace.bound(longest, longest * tokens_per_engine_step(history))
         bound = min(bound, max(plan.caps.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
     every_row = prompts * plan.group_size / max(float(np.median(history.rows_S)), 1.0)
-    label = "measured here" if own is this else "measured here, carried to this plan by simulation"
+    label = "measured here" + ("" if carried is None else ", carried to this plan by simulation")
     phases = {
         "sampling": Time(*_quantiles(sampling), bound, label),
-        "training": Time(*_quantiles(update), float(history.update_S.max()) * max(every_row, 1.0), "measured here"),
+        "update": Time(*_quantiles(update), float(history.update_S.max()) * max(every_row, 1.0), label),
         "refit": Time(*_quantiles(refit), float(history.refit_S.max()), "measured here"),
     }
     total = sampling + update + refit
@@ -121,10 +150,9 @@ def from_history(
     return Forecast(phases, step, evaluation, save)
 
 
-def pace_per_engine_step(pace: Pace, history: History) -> float:
-    """Seconds of one engine step at the run's mean load."""
-    tokens_per_step = float((history.tokens_S / np.maximum(history.engine_steps_S, 1)).mean())
-    return pace.per_step + pace.per_token * tokens_per_step
+def tokens_per_engine_step(history: History) -> float:
+    """Responses in flight, mean over the run's engine steps."""
+    return float((history.tokens_S / np.maximum(history.engine_steps_S, 1)).mean())
 
 
 def _quantiles(seconds: FloatArray) -> tuple[float, float]:
@@ -132,37 +160,38 @@ def _quantiles(seconds: FloatArray) -> tuple[float, float]:
 
 
 def from_published(
-    sampling: float,
-    fixed: float,
-    update: float,
-    label: str,
+    sampling: Published,
+    update: tuple[float, str],
     this: Phases,
     worst_steps: float,
     *,
+    longest: int,
     evaluation: Time,
     save: Time,
     cap: float | None = None,
 ) -> Forecast:
-    """Forecast from a step time that somebody published: `sampling` is this plan's median, spread as simulated.
+    """Forecast from step times that somebody published, spread as simulated. update: seconds, and their source.
 
-    Log-probs, refit and whatever else the published figure held stay inside `sampling`, as its part `fixed`: nobody
-    published them apart. cap: budget.max_seconds.
+    Log-probs, refit and whatever else the published figure held stay inside the first phase, as its part `fixed`:
+    nobody published them apart. cap: budget.max_seconds, which `this` was simulated under; what is in flight then
+    takes a longest response more.
     """
-    median = float(np.median(this.engine_steps_S))
-    p95 = fixed + (sampling - fixed) * float(np.quantile(this.engine_steps_S, 0.95)) / median
-    worst = fixed + (sampling - fixed) * worst_steps / median
+    fixed, unit = sampling.fixed, sampling.per_step
+    p50, p95 = (fixed + unit * float(np.quantile(this.engine_steps_S, q)) for q in (0.5, 0.95))
+    worst = fixed + unit * worst_steps
+    said = f"{sampling.source}; p95 and worst simulated"
     if cap is not None:
-        first_waves = fixed + (sampling - fixed) * float(this.engine_steps_S.min()) / median
-        worst = min(worst, fixed + max(cap, first_waves) * 1.5)
-        sampling, p95 = min(sampling, fixed + max(cap, first_waves)), min(p95, worst)
+        worst = max(p95, min(worst, fixed + cap + unit * longest))
+        said += f", and the effect of max_seconds={cap:g}"
+    seconds, update_said = update
     phases = {
-        "sampling, log-probs, refit": Time(sampling, p95, worst, label),
-        "training": Time(update, 1.1 * update, 1.3 * update, label),
+        "sampling, rest": Time(p50, p95, worst, said),
+        "update": Time(seconds, 1.1 * seconds, 1.3 * seconds, f"{update_said}; p95 and worst assumed: x1.1, x1.3"),
     }
     step = Time(
         sum(time.p50 for time in phases.values()),
         sum(time.p95 for time in phases.values()),
         sum(time.worst for time in phases.values()),
-        label,
+        f"{sampling.source.partition(' (')[0]}; update {update_said.partition(' (')[0]}",
     )
     return Forecast(phases, step, evaluation, save, fixed)

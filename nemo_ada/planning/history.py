@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from nemo_ada.config.presets import ada_settings
 from nemo_ada.errors import UserError
+from nemo_ada.planning.facts import Facts
+from nemo_ada.planning.model import variant
 from nemo_ada.rundir import read_lines
+from nemo_ada.simulate import Variant
 
 FloatArray = NDArray[np.float64]
 FEWEST = 3  # steps from which something can be said
@@ -98,3 +103,23 @@ def _lengths(run_dir: Path) -> NDArray[np.int64]:
         lengths = json.loads(state.read_text(encoding="utf-8")).get("sampler", {}).get("latency", {}).get("lengths", [])
         return np.array(lengths, np.int64)
     return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What an earlier run sampled, and for how many prompts per step."""
+
+    variant: Variant
+    prompts: int
+
+    @classmethod
+    def read(cls, run_dir: Path, facts: Facts) -> Ran | None:
+        """From its config.yaml; None where there is none."""
+        path = run_dir / "config.yaml"
+        config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        section, grpo = config.get("reinforce_ada"), config.get("grpo", {})
+        if not isinstance(section, dict):
+            return None
+        group = int(grpo.get("num_generations_per_prompt", facts.group))
+        prompts = int(grpo.get("num_prompts_per_step", facts.prompts))
+        return cls(variant(ada_settings(section), group, facts.longest), prompts)

@@ -5,6 +5,7 @@ P prompts, S steps, N responses of a call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,13 +45,16 @@ def _normal_share(z_N: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Simulated steps S: engine steps, tokens, responses; means of zero-signal groups and of the engine's occupancy."""
+    """Simulated steps S: engine steps, tokens, responses, duration in the source's clock; means over steps of the
+    zero-signal groups, of the engine's occupancy and of the prompts that a cap refused another response (shares)."""
 
     engine_steps_S: FloatArray
     tokens_S: FloatArray
     responses_S: FloatArray
+    seconds_S: FloatArray
     zero_signal: float
     utilisation: float
+    cut: float
 
 
 def simulate(
@@ -63,27 +67,34 @@ def simulate(
     slots: int | None = None,
     step_seconds: float = 1.0,
     row_seconds: float = 0.0,
-    allocation: IntArray | None = None,
+    allocate: Callable[[FloatArray], IntArray] | None = None,
     seed: int = 0,
 ) -> Phases:
-    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds give max_seconds a meaning."""
+    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds give max_seconds a meaning.
+
+    allocate: responses per prompt of the estimation variant, from the true pass rates (a perfect estimator's).
+    """
     latency = LatencyModel()
-    found: list[tuple[float, float, float]] = []
-    zero: list[float] = []
-    busy: list[float] = []
+    found: list[tuple[float, ...]] = []
     for step in range(WARM_UP + steps):
-        workload = Workload(rates.draw(prompts, seed * 100_003 + step), lengths, seed=seed, step=step)
+        rate_P = rates.draw(prompts, seed * 100_003 + step)
+        allocation = None if allocate is None else allocate(rate_P)
+        workload = Workload(rate_P, lengths, seed=seed, step=step)
         source = DiscreteEventSource(workload.draw, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
         session = SamplingSession(
             plan, np.arange(prompts), run_seed=seed, step=step, latency=latency, first_wave_P=allocation
         )
         stats = run_sampling(session, source).stats
         if step >= WARM_UP:
-            found.append((source.steps, stats["tokens_drawn"], stats["samples_drawn"]))
-            zero.append(stats["zero_signal_groups"])
-            busy.append(stats["engine_utilisation"])
-    steps_S, tokens_S, responses_S = np.array(found, np.float64).T
-    return Phases(steps_S, tokens_S, responses_S, float(np.mean(zero)), float(np.mean(busy)))
+            found.append(
+                (
+                    source.steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
+                    stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
+                )
+            )  # fmt: skip
+    steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(found, np.float64).T
+    zero, busy, cut = (float(share_S.mean()) for share_S in shares)
+    return Phases(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
 
 
 def most_waves(plan: SamplingPlan) -> int:

@@ -29,6 +29,7 @@ class Cost:
     step: float
     zero_signal: float
     utilisation: float
+    source: str = "simulated"
 
 
 @dataclass(frozen=True, slots=True)

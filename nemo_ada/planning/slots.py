@@ -1,4 +1,4 @@
-"""From step times to job slots: what to ask the scheduler for, and the caps under which the worst case fits."""
+"""From step times to job slots: what to ask the scheduler for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from nemo_ada.planning.forecast import Forecast
 @dataclass(frozen=True, slots=True)
 class Slots:
     """steps: expected per slot. guaranteed: even if all are worst. lead: seconds before the end at which the
-    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots."""
+    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots. source: of the cold start."""
 
     seconds: float
     cold_start: float
+    source: str
     lead: int
     steps: int
     guaranteed: int
@@ -50,7 +51,15 @@ def clock(seconds: float) -> str:
 
 
 def plan_slots(
-    forecast: Forecast, *, seconds: float, cold_start: float, steps: int, val_period: int, save_period: int, gpus: int
+    forecast: Forecast,
+    *,
+    seconds: float,
+    cold_start: float,
+    steps: int,
+    val_period: int,
+    save_period: int,
+    gpus: int,
+    source: str = "assumed",
 ) -> Slots:
     """Slots of `seconds` for `steps` steps on `gpus` GPUs."""
     step, save, evaluation = forecast.step, forecast.save, forecast.evaluation
@@ -65,33 +74,4 @@ def plan_slots(
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
     hours = ((count - 1) * seconds + min(last, seconds)) / 3600 * gpus if count else 0.0
-    return Slots(seconds, cold_start, lead, each, guaranteed, count, hours)
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestedCaps:
-    """Values for reinforce_ada.budget, and the worst step with them; max_seconds None where no cap can help."""
-
-    max_samples: int
-    max_tokens: int
-    max_seconds: float | None
-    worst_step: float
-    fits: bool
-
-
-def suggest_caps(
-    forecast: Forecast, *, samples_p95: float, tokens_p95: float, first_wave: int, drain: float, available: float
-) -> SuggestedCaps:
-    """Caps at the simulated 95th percentile, tightened until one worst step fits into `available` seconds.
-
-    drain: seconds that the longest response in flight at the cap may still take; first waves are never cut.
-    """
-    name = next(iter(forecast.phases))
-    others = sum(time.worst for phase, time in forecast.phases.items() if phase != name)
-    sampling = forecast.phases[name]
-    limit = min(sampling.p95, available - others - drain)
-    possible = limit > 0.25 * sampling.p50
-    limit = round(limit, 1) if limit < 10 else float(math.floor(limit))
-    worst = others + min(sampling.worst, max(limit, sampling.p50) + drain)
-    samples = max(first_wave, int(samples_p95))
-    return SuggestedCaps(samples, int(tokens_p95), limit if possible else None, worst, possible and worst <= available)
+    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nemo_ada.check import precision
+from nemo_ada.check import gpu, precision
 from nemo_ada.check.command import recipe as check
 from nemo_ada.check.finding import Finding, divisors, exit_code
 from nemo_ada.check.shapes import TABLE
@@ -25,9 +26,32 @@ LEARNER, VLLM = "policy.megatron_cfg", "policy.generation.vllm_cfg"
 OPTIMIZER, CORRECTION = f"{LEARNER}.optimizer", "loss_fn.use_importance_sampling_correction"
 TP, PP, CP = (f"{LEARNER}.{word}_parallel_size" for word in ("tensor_model", "pipeline_model", "context"))
 
+STAGES = EXPERTS | {
+    "policy.model_name": "Qwen/Qwen3-235B-A22B",
+    "cluster.num_nodes": 16,
+    TP: 2,
+    PP: 8,
+    CP: 2,
+    "policy.make_sequence_length_divisible_by": 8,
+    f"{LEARNER}.expert_model_parallel_size": 16,
+    f"{VLLM}.tensor_parallel_size": 16,
+}
+
 # (what breaks, the change, the key that must be named, a part of the remedy)
 MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
     ("GPUs by layout", {"cluster.gpus_per_node": 6}, "cluster.num_nodes", "cluster.num_nodes=2"),
+    (
+        "GPUs by context parallelism",
+        {CP: 3, "policy.make_sequence_length_divisible_by": 24},
+        "cluster.num_nodes",
+        "cluster.num_nodes=3, 6 or 9",
+    ),
+    (
+        "feed-forward columns by TP",
+        {"cluster.gpus_per_node": 7, TP: 7, "policy.make_sequence_length_divisible_by": 7},
+        TP,
+        "18944 feed-forward columns do not divide by TP 7; 1, 2 or 4 would work",
+    ),
     ("heads by TP", {TP: 8, "policy.make_sequence_length_divisible_by": 8}, TP, "1, 2 or 4 would work"),
     ("layers by PP", {TP: 1, PP: 8, "policy.make_sequence_length_divisible_by": 1}, PP, "1, 2, 4, 7 or 14"),
     (
@@ -36,6 +60,13 @@ MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
         f"{LEARNER}.num_layers_in_first_pipeline_stage",
         "would work",
     ),
+    (
+        "outer stages of 94 layers",
+        STAGES | {f"{LEARNER}.num_layers_in_{end}_pipeline_stage": 10 for end in ("first", "last")},
+        f"{LEARNER}.num_layers_in_first_pipeline_stage",
+        "outer stages of 11 or 14 layers would work",
+    ),
+    ("94 layers by PP", STAGES, PP, "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage"),
     ("TP accuracy", {"policy.logprob_batch_size": 2}, "policy.logprob_batch_size", "set logprob_batch_size=1"),
     (
         "one update per forced ratio",
@@ -67,7 +98,13 @@ MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
         "policy.make_sequence_length_divisible_by",
         "4 would work",
     ),
-    ("length multiple, CP", {CP: 2}, "policy.make_sequence_length_divisible_by", "16 would work"),
+    ("length multiple, both", {CP: 2}, "policy.make_sequence_length_divisible_by", "16 would work"),
+    (
+        "length multiple, CP alone",
+        {TP: 1, CP: 2, f"{LEARNER}.sequence_parallel": False, "policy.make_sequence_length_divisible_by": 2},
+        "policy.make_sequence_length_divisible_by",
+        "must be a multiple of 4 (2 * CP 2); 4 would work",
+    ),
     (
         "rows by batch",
         {"policy.train_global_batch_size": 600},
@@ -175,6 +212,18 @@ MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
         "16 or 32 would work",
     ),
     (
+        "experts by expert parallelism",
+        EXPERTS
+        | {
+            "cluster.num_nodes": 3,
+            "grpo.num_prompts_per_step": 510,
+            "policy.train_global_batch_size": 2040,
+            f"{LEARNER}.expert_model_parallel_size": 24,
+        },
+        f"{LEARNER}.expert_model_parallel_size",
+        "128 experts do not divide by EP 24; 1, 2, 4, 8",
+    ),
+    (
         "experts of a dense model",
         {f"{LEARNER}.expert_model_parallel_size": 2},
         f"{LEARNER}.expert_model_parallel_size",
@@ -228,8 +277,9 @@ def errors(changes: dict[str, Any]) -> list[Finding]:
 @pytest.mark.parametrize(
     "changes",
     [{}, FP8_TRAINING, FP8_ROLLOUT, EXPERTS, {TP: 2, PP: 2}, {"loss_fn.force_on_policy_ratio": True,
-     "policy.train_global_batch_size": 2048, "policy.logprob_batch_size": 2}],
-    ids=["bf16", "fp8 training", "fp8", "experts", "pipeline", "forced ratio"],
+     "policy.train_global_batch_size": 2048, "policy.logprob_batch_size": 2},
+     STAGES | {f"{LEARNER}.num_layers_in_{end}_pipeline_stage": 11 for end in ("first", "last")}],
+    ids=["bf16", "fp8 training", "fp8", "experts", "pipeline", "forced ratio", "outer stages"],
 )  # fmt: skip
 def test_a_valid_recipe_has_no_errors(changes: dict[str, Any]) -> None:
     assert errors(changes) == []
@@ -292,6 +342,44 @@ def test_an_unknown_model_is_read_from_its_folder(tmp_path: Path) -> None:
         '"num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 4096}'
     )
     assert {finding.key for finding in errors({"policy.model_name": str(tmp_path)})} == {TP}
+
+
+def test_fp8_blocks_must_fit_the_key_value_width_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, '
+        '"num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 4096}'
+    )
+    narrow = FP8_ROLLOUT | {"policy.model_name": str(tmp_path), f"{VLLM}.tensor_parallel_size": 4}
+    found = errors(narrow)  # 4096 / 4 fits blocks of 128, 256 / 4 does not
+    assert [finding.key for finding in found] == [f"{VLLM}.precision"]
+    assert "tensor_parallel_size=1 or 2 would work" in found[0].message
+    assert errors(narrow | {f"{VLLM}.tensor_parallel_size": 2}) == []
+
+
+@pytest.mark.parametrize(("model", "tp", "padded"), [("Qwen/Qwen2.5-Math-7B", 4, 152064), ("Qwen/Qwen3-4B", 8, 152576)])
+def test_the_vocabulary_is_padded_to_a_multiple_of_128_by_tp(model: str, tp: int, padded: int) -> None:
+    assert TABLE[model].padded_vocab(tp) == padded
+    assert padded % (128 * tp) == 0
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "said"),
+    [((8, 0), "12.9", "need Hopper"), ((9, 0), "12.8", "12.9 or newer"), ((9, 0), "13.0", "Transformer Engine")],
+)
+def test_fp8_needs_hopper_a_new_cuda_and_transformer_engine(
+    capability: tuple[int, int], cuda: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(get_device_capability=lambda index: capability), version=SimpleNamespace(cuda=cuda)
+    )
+    found = list(gpu._fp8(torch))
+    assert [finding.level for finding in found] == ["warning"]
+    assert said in found[0].message
+    used = gpu.for_recipe(found, fp8=True)
+    assert [finding.level for finding in used] == ["error"]
+    assert "without -fp8" in used[0].message
+    assert gpu.for_recipe(found, fp8=False) == found
 
 
 # From the published sizes: model, TP, even PP up to 8, FP8 rollout TP.

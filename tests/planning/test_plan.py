@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from nemo_ada.check.shapes import TABLE
 from nemo_ada.config.presets import ada_settings
@@ -24,13 +26,22 @@ from nemo_ada.core.des import LengthModel
 from nemo_ada.core.ledger import Caps
 from nemo_ada.errors import UserError
 from nemo_ada.planning import phase
-from nemo_ada.planning.command import make_plan, render
+from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
+from nemo_ada.planning.cli import plan as plan_command
+from nemo_ada.planning.command import make_plan
 from nemo_ada.planning.forecast import Forecast, Time
 from nemo_ada.planning.history import History
+from nemo_ada.planning.model import capped, variant
 from nemo_ada.planning.presets import Cost, advise
 from nemo_ada.planning.published import grpo_step
-from nemo_ada.planning.slots import parse_time, plan_slots, suggest_caps
+from nemo_ada.planning.render import render
+from nemo_ada.planning.slots import parse_time, plan_slots
+from nemo_ada.report.run import Run
+from nemo_ada.report.timing import step_time
 from nemo_ada.simulate import BetaRates
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
+from recipes import changed
 
 ROOT = Path(__file__).parents[2]
 JSONL = ROOT / "configs/cpu/jsonl.yaml"
@@ -52,7 +63,8 @@ def write_run(folder: Path, steps: int = 60, seed: int = 3) -> None:
         for i in range(steps):
             record = {
                 "step": i + 1, "time/sampling": sampling[i], "time/update": 0.3 * noise[1][i],
-                "time/refit": 0.02 * noise[2][i], "engine_steps": found.engine_steps_S[i],
+                "time/refit": 0.02 * noise[2][i], "time/step": sampling[i] + 0.3 * noise[1][i] + 0.02 * noise[2][i],
+                "engine_steps": found.engine_steps_S[i],
                 "ada/tokens_drawn": found.tokens_S[i],
                 "ada/samples_drawn": found.responses_S[i], "ada/live_rows": 180.0,
                 "ada/pass_rate": float(rates.mean()), "ada/zero_signal_groups_if_grpo": zero,
@@ -204,14 +216,26 @@ def test_another_time_is_refused_with_an_example() -> None:
 
 def test_published_figures_are_used_as_they_are_and_scaled_otherwise() -> None:
     seven = TABLE["Qwen/Qwen2.5-Math-7B"]
-    step, label = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 8, 700.0)
-    assert (step.seconds, step.update, label) == (236.0, 85.0, "published")
-    wider, label = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 32, 700.0)
+    step = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 8, 700.0)
+    assert (step.seconds, step.update, step.said) == (236.0, 85.0, "published")
+    assert step.update_said.startswith("published (the authors' verl run")
+    wider = grpo_step("Qwen/Qwen2.5-Math-7B", seven, 2048, 32, 700.0)
     assert wider.seconds == pytest.approx(59.0)
-    assert label.startswith("extrapolated")
-    eight, label = grpo_step("x/y-8B", TABLE["meta-llama/Llama-3.1-8B-Instruct"], 2048, 8, 700.0)
+    assert wider.said == "scaled from Qwen/Qwen2.5-Math-7B's published 236 s by GPUs"
+    eight = grpo_step("x/y-8B", TABLE["meta-llama/Llama-3.1-8B-Instruct"], 2048, 8, 700.0)
     assert 236 < eight.seconds < 270
-    assert "Qwen2.5-Math-7B" in label
+    assert eight.update_said.startswith("scaled from Qwen/Qwen2.5-Math-7B's published 85 s by active parameters (")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "rows"), [("Qwen/Qwen3-30B-A3B", 32, 2048), ("Qwen/Qwen3-235B-A22B", 128, 512)]
+)
+def test_an_update_that_nobody_published_is_called_assumed(model: str, gpus: int, rows: int) -> None:
+    tokens = 3200.0 if gpus == 32 else 5700.0
+    step = grpo_step(model, TABLE[model], rows, gpus, tokens)
+    assert step.said == "published"
+    assert step.update_said.startswith("assumed")
+    assert step.update == pytest.approx(step.seconds * 85 / 236)
 
 
 def cost(name: str, responses: float, step: float, zero: float = 0.3, utilisation: float = 0.8) -> Cost:
@@ -238,9 +262,113 @@ def test_every_figure_says_where_it_comes_from(tmp_path: Path) -> None:
     made = planned(tmp_path / "run", tmp_path)
     text = render(made, as_json=False)
     for line in text.splitlines():
-        if line.startswith(("sampling", "training", "refit", "step ", "save")):
+        if line.startswith(("sampling", "update", "refit", "step ", "save")):
             assert line.rstrip().endswith(("measured here", "assumed")), line
     assert json.loads(render(made, as_json=True))["slots"]["steps"] == made.slots.steps
+
+
+def recipe(folder: Path, **reinforce_ada: object) -> Path:
+    """A published 7B recipe as a file of its own."""
+    config = changed({"grpo.max_num_steps": 400, "reinforce_ada": {"preset": "ada_seq_balance"} | reinforce_ada})
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_a_cap_on_seconds_is_simulated_without_a_run_too(tmp_path: Path) -> None:
+    free = make_plan(recipe(tmp_path), [], time="04:00:00", steps=8)
+    sampling = free.forecast.sampling
+    cap = round(0.6 * (sampling.p50 - free.forecast.fixed))
+    tight = make_plan(recipe(tmp_path, budget={"max_seconds": cap}), [], time="04:00:00", steps=8)
+    assert tight.forecast.sampling.p50 < 0.9 * sampling.p50
+    assert tight.forecast.sampling.worst < 0.7 * sampling.worst
+    assert tight.costs[0].responses < 0.9 * free.costs[0].responses
+    assert f"max_seconds={cap}" in tight.forecast.sampling.source
+    assert tight.slots.steps > free.slots.steps
+
+
+def test_a_cap_on_samples_holds_for_the_whole_step_though_fewer_prompts_are_simulated(tmp_path: Path) -> None:
+    tight = make_plan(recipe(tmp_path, budget={"max_samples": 5120}), [], time="04:00:00", steps=4)
+    assert 4096 <= tight.costs[0].responses <= 5120
+
+
+def test_each_published_figure_names_its_source(tmp_path: Path) -> None:
+    made = json.loads(render(make_plan(recipe(tmp_path), [], time="04:00:00", steps=4), as_json=True))
+    phases = made["forecast"]["phases"]
+    assert phases["sampling, rest"]["source"].startswith("published: 375 s less the update (the authors' verl run")
+    assert phases["update"]["source"].startswith("published (the authors' verl run")
+    assert phases["update"]["source"].endswith("; p95 and worst assumed: x1.1, x1.3")
+    assert made["forecast"]["evaluation"]["source"].startswith("assumed")
+    assert made["slots"]["source"] == "assumed"
+    assert {cost["source"] for cost in made["costs"]} == {"simulated"}
+    assert (made["caps"]["source"], made["even"]["source"]) == ("simulated", "simulated")
+
+
+def test_the_estimation_variant_is_simulated_with_its_own_allocation() -> None:
+    estimated = variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
+    assert estimated.allocate is not None
+    rates = np.array([0.05, 0.2, 0.8, 0.95])
+    shares = estimated.allocate(rates)
+    assert shares.sum() == 32
+    assert (np.diff(shares) <= 0).all()
+    assert shares[0] > 2 * shares[-1]
+    assert estimated == variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
+    lengths = LengthModel(60.0, 0.7, 2.0, 400)
+    own, uniform = (
+        phase.simulate(estimated.plan, BetaRates(0.6, 1.5), lengths, prompts=64, steps=8, allocate=allocate)
+        for allocate in (estimated.allocate, lambda rate_P: np.full(len(rate_P), 8))
+    )
+    assert own.responses_S.tolist() == uniform.responses_S.tolist() == [512.0] * 8
+    assert own.tokens_S.mean() > 1.02 * uniform.tokens_S.mean(), (
+        "hard prompts get more responses, wrong ones are longer"
+    )
+
+
+def test_the_even_cap_is_the_widest_that_flattens_the_tail() -> None:
+    lengths = LengthModel(200.0, 1.2, 1.3, 2048)
+    asked = variant(ada_settings({"preset": "ada_seq_positive"}), 4, 2048)
+
+    def phases(cap: float | None) -> phase.Phases:
+        return phase.simulate(capped(asked, cap).plan, BetaRates(8.0, 8.0), lengths, prompts=64, steps=30)
+
+    found = even_cap(phases)
+    assert found.uncapped > 1.5
+    assert found.max_seconds is not None
+    assert found.capped <= EVEN
+    assert 0.0 < found.cut < 0.5
+    even = even_cap(lambda cap: phase.simulate(
+        capped(variant(ada_settings({"preset": "grpo"}), 4, 2048), cap).plan, BetaRates(8.0, 8.0), lengths,
+        prompts=64, steps=30,
+    ))  # fmt: skip
+    assert even.max_seconds is None
+    assert even.uncapped <= EVEN
+
+
+def test_the_plan_is_kept_where_the_report_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run", steps=20)
+    (tmp_path / "run" / "config.yaml").write_text("{reinforce_ada: {preset: ada_seq_balance}, grpo: {seed: 0}}")
+
+    def command(*overrides: str, write_to: Path | None = None) -> None:
+        plan_command(
+            JSONL, [*CONFIG, f"base.cache_dir={tmp_path}", *overrides], time="01:00:00", run=tmp_path / "run",
+            run_steps=10, pass_rates=None, cold_start=None, write_to=write_to, as_json=True,
+        )  # fmt: skip
+
+    command("reinforce_ada.preset=grpo")
+    assert not (tmp_path / "run" / "plan.json").exists(), "another plan's prediction is not the run's"
+    capsys.readouterr()
+    command("reinforce_ada.preset=ada_seq_balance")
+    forecast = json.loads(capsys.readouterr().out)["forecast"]
+    run = Run.read(tmp_path / "run")
+    table = step_time([run]).table
+    columns = [table.columns.index(name) for name in ("phase", "planned p50 s", "planned p95 s")]
+    shown = {row[columns[0]]: [row[i] for i in columns[1:]] for _, row in table.rows}
+    for name in ("sampling", "update", "refit", "step", "evaluation"):
+        where = forecast["phases"].get(name) or forecast[name]
+        assert shown[name] == [where["p50"], where["p95"]]
+        assert where["p50"] > 0
+    command("reinforce_ada.preset=grpo", write_to=tmp_path / "next")
+    assert (tmp_path / "next" / "plan.json").is_file()
 
 
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")

@@ -1,0 +1,100 @@
+"""Key names in NeMo-RL's sections, which NeMo-RL itself does not check (tried: `gpro:` loads).
+
+Where NeMo-RL can be imported its own schema finds near misses, as at the start of a run. Everywhere else, a login node
+say, `nemo_rl_keys.yaml` knows the names of v0.7.0, and what a recipe's own files under NEMO_RL_HOME use is known too.
+A section that is not in that file takes any name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from nemo_ada.check.finding import Findings, error, ok, warning
+from nemo_ada.errors import UserError
+
+KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
+TOP = "top"  # the file's name for the level above all sections
+OURS = ("backend", "run_dir", "resume", "reinforce_ada", "defaults")
+CLOSE = 0.75  # difflib's ratio from which two names are taken for the same
+
+
+@cache
+def known_names() -> Mapping[str, frozenset[str]]:
+    """Dotted section -> names of its keys in NeMo-RL v0.7.0."""
+    sections = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    return {section: frozenset(names) for section, names in sections.items()}
+
+
+def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
+    """Misspelled and unknown keys. base: what NeMo-RL's own files gave, whose names are beyond doubt."""
+    schema = _schema()
+    near = {} if schema is None else dict(_refused(config, schema))
+    for key, message in near.items():
+        yield error(key, message)
+    found = 0
+    for key in unknown(config, base):
+        if key not in near:
+            found += 1
+            yield warning(key, f"NeMo-RL v0.7.0 has no such key and would pass over it; {_meant(key)}")
+    if not near and not found:
+        yield ok("configuration", "all keys are NeMo-RL's or ours")
+
+
+def unknown(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
+    """Dotted keys that neither the list nor `base` has."""
+    own = {key: value for key, value in config.items() if key not in OURS}
+    yield from _unknown(own, base, "")
+
+
+def _unknown(section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]:
+    names = known_names().get(where or TOP)
+    if names is None:
+        return
+    for key, value in section.items():
+        dotted = f"{where}.{key}" if where else str(key)
+        in_base = isinstance(base, Mapping) and key in base
+        if key not in names and not in_base:
+            yield dotted
+        elif isinstance(value, Mapping):
+            yield from _unknown(value, base[key] if in_base else {}, dotted)
+
+
+def _meant(key: str) -> str:
+    """What the user may have meant: a name of the same section, or the same name in another one."""
+    section, _, name = key.rpartition(".")
+    known = known_names()
+    close = difflib.get_close_matches(name, sorted(known[section or TOP]), n=1, cutoff=CLOSE)
+    if close:
+        return f"did you mean {f'{section}.' if section else ''}{close[0]}?"
+    elsewhere = [other for other, names in known.items() if name in names and other != TOP]
+    if elsewhere:
+        return f"did you mean {' or '.join(f'{other}.{name}' for other in elsewhere[:2])}?"
+    return "remove it, or look it up in NeMo-RL's examples/configs"
+
+
+def _schema() -> type | None:
+    """The installed NeMo-RL's classes, None where it cannot be imported: a checkout without its libraries or Python."""
+    from nemo_ada.nemo.targets import LOOP
+
+    try:
+        return cast(type, importlib.import_module(LOOP).MasterConfig)
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _refused(config: Mapping[str, Any], schema: type) -> Iterator[tuple[str, str]]:
+    """(key, message) of what the start of a run would refuse."""
+    from nemo_ada.nemo.config_check import check_names
+
+    try:
+        check_names(config, schema)
+    except UserError as problem:
+        for line in str(problem).splitlines():
+            yield line.removeprefix("unknown key ").partition(";")[0], line

@@ -1,0 +1,83 @@
+"""Caps for a batch: those under which the worst step fits the job, and the one that makes steps even."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_ada.planning.forecast import Forecast
+from nemo_ada.planning.phase import Phases
+
+EVEN = 1.15  # p95 / p50 of the sampling phase
+SHARES = (1.2, 1.05, 0.9, 0.75, 0.6, 0.5, 0.4)  # of the uncapped median that are tried, widest first
+
+
+@dataclass(frozen=True, slots=True)
+class EvenCap:
+    """p95 / p50 of the simulated sampling phase without a cap on seconds; the widest budget.max_seconds (None where
+    none of those tried does it, or none is needed) that brings it to EVEN, the ratio with it, and the share of prompts
+    that it refuses another response."""
+
+    uncapped: float
+    max_seconds: float | None
+    capped: float
+    cut: float
+    source: str = "simulated"
+
+
+def even_cap(phases: Callable[[float | None], Phases]) -> EvenCap:
+    """Try caps on seconds from wide to narrow. phases: simulates the sampling phase under one."""
+    free = phases(None)
+    uncapped = ratio(free)
+    if uncapped <= EVEN:
+        return EvenCap(uncapped, None, uncapped, free.cut)
+    best = EvenCap(uncapped, None, uncapped, free.cut)
+    for share in SHARES:
+        cap = _rounded(share * float(np.median(free.seconds_S)))
+        found = phases(cap)
+        if ratio(found) <= EVEN:
+            return EvenCap(uncapped, cap, ratio(found), found.cut)
+    return best
+
+
+def ratio(found: Phases) -> float:
+    """p95 / p50 of the duration of the sampling phase."""
+    p50, p95 = np.quantile(found.seconds_S, (0.5, 0.95))
+    return float(p95 / p50)
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedCaps:
+    """Values for reinforce_ada.budget, and the worst step with them; max_seconds None where no cap can help."""
+
+    max_samples: int
+    max_tokens: int
+    max_seconds: float | None
+    worst_step: float
+    fits: bool
+    source: str = "simulated"
+
+
+def suggest_caps(
+    forecast: Forecast, *, samples_p95: float, tokens_p95: float, first_wave: int, drain: float, available: float
+) -> SuggestedCaps:
+    """Caps at the simulated 95th percentile, tightened until one worst step fits into `available` seconds.
+
+    drain: seconds that the longest response in flight at the cap may still take; first waves are never cut.
+    """
+    sampling = forecast.sampling
+    others = sum(time.worst for time in forecast.phases.values()) - sampling.worst
+    limit = min(sampling.p95, available - others - drain)
+    possible = limit > 0.25 * sampling.p50
+    limit = _rounded(limit)
+    worst = others + min(sampling.worst, max(limit, sampling.p50) + drain)
+    samples = max(first_wave, int(samples_p95))
+    return SuggestedCaps(samples, int(tokens_p95), limit if possible else None, worst, possible and worst <= available)
+
+
+def _rounded(seconds: float) -> float:
+    """Down to whole seconds from 10 s on, to two digits below."""
+    return float(math.floor(seconds)) if seconds >= 10 else math.floor(100 * seconds) / 100

@@ -1,0 +1,78 @@
+"""A plan as text, as JSON, and as the file plan.json of a run directory, which the report reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_atomically
+from nemo_ada.planning.caps import EVEN, EvenCap, SuggestedCaps
+from nemo_ada.planning.command import Plan
+from nemo_ada.planning.slots import Slots, clock
+
+PLAN_FILE = "plan.json"
+
+
+def render(plan: Plan, *, as_json: bool) -> str:
+    """What is printed."""
+    if as_json:
+        return json.dumps(asdict(plan), indent=1)
+    forecast, slots = plan.forecast, plan.slots
+    lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
+    named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
+    lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.source}" for name, t in named.items()]
+    lines += [
+        "",
+        f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
+        f"slots: {slots.slots}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
+        f"(cold start {slots.cold_start:.0f} s, {slots.source})"
+        + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
+        _caps_line(slots, plan.caps),
+        _even_line(plan.even),
+        "",
+        "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
+    ]
+    lines += [
+        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {c.zero_signal:13.2f} {c.utilisation:16.0%}"
+        for c in plan.costs
+    ]
+    advice = plan.advice
+    lines += [
+        f"prompts are {advice.difficulty}; start from {advice.best}: {advice.why}",
+        f"expected gain of ada_seq_balance at equal seconds: {advice.gain:+.3f} accuracy area (extrapolated)",
+    ]
+    return "\n".join(lines)
+
+
+def write(plan: Plan, run_dir: Path) -> Path:
+    """Leave the plan in a run directory, which may not have begun. Raises UserError."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / PLAN_FILE, render(plan, as_json=True) + "\n")
+    except OSError as problem:
+        raise UserError(f"--write={run_dir}: {problem}; name a folder that can be written") from None
+    return run_dir / PLAN_FILE
+
+
+def _caps_line(slots: Slots, caps: SuggestedCaps) -> str:
+    if caps.max_seconds is None:
+        return "no cap makes the worst step fit: ask for a longer --time, or lower max_new_tokens or prompts per step"
+    state = "fits already" if slots.fits else "does not fit without caps"
+    return (
+        f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
+        f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.source})"
+    )
+
+
+def _even_line(even: EvenCap) -> str:
+    found = f"p95/p50 of the sampling phase without a cap on seconds: {even.uncapped:.2f} ({even.source})"
+    if even.uncapped <= EVEN:
+        return found
+    if even.max_seconds is None:
+        return f"{found}; no cap brings it to {EVEN}: the first waves alone vary as much"
+    return (
+        f"{found}; reinforce_ada.budget.max_seconds={even.max_seconds:g} makes it {even.capped:.2f} and refuses "
+        f"{even.cut:.0%} of the prompts another response"
+    )
