@@ -50,6 +50,23 @@ def test_leave_one_out_is_the_mean_of_the_others(weighting: str) -> None:
         assert ours[row] == pytest.approx(REWARD[row] - np.mean(others), abs=1e-12)
 
 
+def test_leave_one_out_of_a_side_of_two_is_the_other_one() -> None:
+    """Two correct responses and an incorrect one; a side of one keeps its own mean, which is right for whole pools."""
+    reward = np.array([0.9, 1.3, 0.1])
+    ours = advantages(
+        reward,
+        reward > 0.7,
+        np.zeros(3, int),
+        np.arange(3),
+        np.ones(3),
+        weight_P=np.ones(1),
+        rates=pool(np.array([2]), np.array([3])),
+        weighting="objective",
+        leave_one_out=True,
+    )
+    np.testing.assert_allclose(ours, [0.9 - 0.7, 1.3 - 0.5, 0.1 - 1.1], atol=1e-12)
+
+
 def test_objective_weighting_of_whole_fixed_pools_changes_nothing() -> None:
     ours = advantages(
         REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES, rates=pool(POS, TOTAL), weighting="objective"

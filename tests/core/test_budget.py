@@ -156,6 +156,23 @@ def test_greedy_policy_serves_first_who_is_most_likely_to_finish():
     assert result.size_P.tolist() == [4, 4, 8, 4]
 
 
+@pytest.mark.parametrize(("cut", "bound"), [(5, "max_samples"), (1, "stopped")])
+def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
+    """`cut` of six prompts want a second wave that the samples do not allow; then the step is dropped."""
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, caps=Caps(max_samples=24))
+    source = ScriptedSource(Script.of(*["+"] * 6), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(6), run_seed=0, step=0)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end(list(range(4 * cut))), 1.0)
+    assert len(session.next_requests(1.0)) == 0
+    session.stop(drain=False)
+    rows = session.take_aborts()
+    session.record_aborted(rows, source.abort(rows), 1.0)
+    result = session.result()
+    assert BOUNDS[int(result.stats["budget_bound"])] == bound
+    assert result.cut_P.all()
+
+
 # seconds --------------------------------------------------------------------------------------------------------------
 
 

@@ -83,6 +83,37 @@ def test_the_value_estimator_ranks_prompts_it_has_never_seen() -> None:
     assert rates.max() < 1
 
 
+@pytest.mark.parametrize(("start", "predicted"), [(0.3, 0.3), (1 - 1e-9, 1 - 1e-4), (1e-9, 1e-4)])
+def test_the_value_estimator_begins_at_its_initial_rate_and_is_never_quite_sure(start: float, predicted: float) -> None:
+    features, _ = task(3, 0)
+    rates = ValueRegressor(FEATURES, initial_pass_rate=start).predict(ids(3), features)
+    np.testing.assert_allclose(rates, predicted, rtol=1e-9)
+
+
+def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn() -> None:
+    estimator, seen = ValueRegressor(FEATURES), []
+    for step, drawn in enumerate((1, 5, 40)):
+        features = task(50, step)[0] + 3.0 * step
+        total = np.where(np.arange(50) < drawn, 8, 0)
+        estimator.update(ids(50), np.minimum(total, 2), total, features)
+        seen.append(features[:drawn])
+    rows, state = np.concatenate(seen), estimator.state_dict()
+    assert state["seen"] == len(rows)
+    np.testing.assert_allclose(state["mean_F"], rows.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(state["spread_F"], ((rows - rows.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-10)
+
+
+def test_features_in_single_precision_are_computed_with_in_double() -> None:
+    features = task(64, 0)[0].astype(np.float32)
+    states = []
+    for one in (features, features.astype(np.float64)):
+        estimator = ValueRegressor(FEATURES)
+        estimator.update(ids(64), np.arange(64) % 9, np.full(64, 8), one)
+        states.append(estimator.state_dict())
+    np.testing.assert_array_equal(states[0]["mean_F"], states[1]["mean_F"])
+    np.testing.assert_array_equal(states[0]["weight_F"], states[1]["weight_F"])
+
+
 def test_prompts_without_responses_teach_nothing() -> None:
     features, _ = task(4, 0)
     estimator = ValueRegressor(FEATURES)
@@ -94,9 +125,9 @@ def test_prompts_without_responses_teach_nothing() -> None:
 
 def test_features_are_checked() -> None:
     estimator = ValueRegressor(FEATURES)
-    with pytest.raises(InvariantError, match="shape"):
+    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found \(3, 23\)"):
         estimator.predict(ids(3), np.zeros((3, FEATURES - 1)))
-    with pytest.raises(InvariantError, match="shape"):
+    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found None"):
         estimator.predict(ids(3))
     bad = np.zeros((3, FEATURES))
     bad[1, 4] = np.nan

@@ -86,6 +86,21 @@ def test_an_incomplete_extra_wave_is_absent_and_its_tokens_are_paid_for():
     assert result.cut_P.tolist() == [True, False]
 
 
+def test_an_extra_wave_needs_a_running_first_wave_response_to_hide_behind():
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0)
+    source = ScriptedSource(Script.of("++++", "+x-+"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end(list(range(8))), 5.0)
+    redraw = session.next_requests(5.0)  # prompt 0 has no signal and waits, too, but nothing runs
+    assert (redraw.prompt_N.tolist(), redraw.index_N.tolist()) == ([1], [4])
+    source.submit(redraw)
+    behind_it = session.next_requests(9.0)  # at token 4 the redraw is a long one: a wave of two tokens fits
+    assert behind_it.prompt_N.tolist() == [0] * 4
+
+
 def test_a_prompt_on_standby_does_not_prolong_the_phase():
     latency = LatencyModel()
     for step in range(12):

@@ -152,6 +152,22 @@ def test_shrunk_is_the_posterior_mean_and_its_contrast_leaves_one_response_out()
     assert rates.contrast_P[0] == pytest.approx((1 - rates.rate_P[0]) * without_an_incorrect)
 
 
+@pytest.mark.parametrize(("pos", "total", "strength"), [(1, 1, 1.0), (0, 2, 0.5), (1, 3, 1.0)])
+def test_the_contrast_of_a_small_pool_leaves_one_response_out(pos: int, total: int, strength: float) -> None:
+    rates = pass_rate.shrunk(np.array([pos]), np.array([total]), np.array([0.4]), strength)
+    rate, mass = (pos + 0.4 * strength) / (total + strength), total + strength
+    assert rates.rate_P[0] == pytest.approx(rate)
+    assert rates.contrast_P[0] == pytest.approx(rate * (1 - rate) * mass / (mass - 1))
+
+
+def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another() -> None:
+    rule = StopRule(FixedExit(4), (4,), 4)
+    end = endings(rule, 0.3)
+    np.testing.assert_allclose(estimates("shrunk", end, rule).rate_P, (end.pos_E + 1) / 6)
+    told = estimates("shrunk", end, rule, prior_mean=0.2, strength=5.0)
+    np.testing.assert_allclose(told.rate_P, (end.pos_E + 1) / 9)
+
+
 def test_path_counts_stay_finite_for_long_pools() -> None:
     rule = StopRule(BalancedExit(2, 2), (1,), 1500)
     counts = path_counts(rule)

@@ -157,6 +157,16 @@ def test_each_setting_reaches_the_advantages(options, expected):
     np.testing.assert_allclose(rows.advantage_R[4:], expected[[1, 0, 2, 3]], rtol=1e-9)
 
 
+def test_objective_weighting_gives_kept_rows_the_inverse_of_their_design():
+    """3 of 12 correct, 2 and 2 kept: row weights q / (1/2) and (1 - q) / (1/2) with q = 1/4, baseline q."""
+    result = drawn(Script.of("+++-"), plan=SamplingPlan(FixedExit(12), (12,), 12, 4, 40))
+    objective = rows_of(result, 1, weighting="objective")
+    positive = result.positive_N[objective.pool_R]
+    assert positive.sum() == 2
+    np.testing.assert_allclose(objective.advantage_R, np.where(positive, 0.5 * 0.75, 1.5 * -0.25))
+    np.testing.assert_allclose(rows_of(result, 1).advantage_R, np.where(positive, 0.75, -0.25))
+
+
 def test_the_pass_rate_of_a_stopped_pool_follows_its_kind():
     result = drawn(Script.of("----" + "++--"))  # positive ones only in the second wave
     weight = {kind: rows_of(result, 1, objective=Log(), pass_rate=kind).weight_P[0] for kind in ("pool", "haldane")}

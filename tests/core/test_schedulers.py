@@ -59,6 +59,21 @@ def test_the_heartbeat_is_called_at_every_decision_until_it_orders_a_stop():
     assert not result.cut_P.any()
 
 
+@pytest.mark.parametrize("order", ["drain", "drop"])
+def test_after_an_order_to_stop_nobody_is_asked_again(order):
+    session, source = parts(SamplingPlan(FixedExit(4), (1,), 4, 4, 40), Script.of(*["+"] * 5))
+    source.newest_first = True  # one response per poll: draining takes several decisions
+    beats = []
+
+    def on_event():
+        beats.append(len(source.running))
+        return order if len(beats) > 1 else None
+
+    result = run_sampling(session, source, on_event=on_event)
+    assert beats == [0, 4]
+    assert result.size_P.sum() == (5 if order == "drain" else 1)
+
+
 def test_a_source_that_reports_twice_is_noticed():
     session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
     outcomes = []
