@@ -12,17 +12,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from nemo_ada.data.bands import NAMED, parse_band
 from nemo_ada.data.engine_provider import open_provider
 from nemo_ada.data.judge import Judge
+from nemo_ada.data.model_folder import Limits
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
-from nemo_ada.data.problem import ANSWER_FIELDS, PROMPT_FIELDS, Fields
+from nemo_ada.data.problem import Fields
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import Watch
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
@@ -71,16 +74,8 @@ def prepare(
     if model is not None and encoder is not None:
         if not max_prompt_tokens:
             raise UserError("--max-prompt-tokens=0: measuring needs a limit, which the engine reserves room for")
-        provider = open_provider(
-            server,
-            model,
-            encoder,
-            max_prompt_tokens=max_prompt_tokens,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            max_num_seqs=max_num_seqs,
-        )
+        limits = Limits(max_prompt_tokens, max_new_tokens, temperature, top_p, max_num_seqs)
+        provider = open_provider(server, model, encoder, limits)
     plan = Preparation(
         source=open_source(source, split=split, subset=subset, revision=revision),
         judge=Judge(
@@ -100,7 +95,9 @@ def prepare(
     )
     with display([stage.name for stage in plan.stages()]) as watch:
         card = run(plan, out, watch)
-    Console(highlight=False).print(_table(card, out))
+    console = Console(highlight=False)
+    console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
+    console.print(_table(card))
 
 
 @contextmanager
@@ -113,7 +110,9 @@ def display(stages: list[str]) -> Iterator[Watch]:
         def line(stage: str, done: int, total: int | None) -> None:
             if stage not in seen:
                 seen.add(stage)
-                console.print(f"{stage}: input {done + 1} of {total if total is not None else 'the source'}")
+                console.print(
+                    f"{stage}: input {done + 1} of {total if total is not None else 'the source'}", markup=False
+                )
 
         yield line
         return
@@ -153,8 +152,8 @@ def read_text(path: Path | None) -> str | None:
         raise UserError(f"{path} cannot be read: {problem}") from None
 
 
-def _table(card: Mapping[str, Any], out: Path) -> Table:
-    table = Table("stage", "inputs", "kept", "left out", title=f"{out}: {card['problems']} problems")
+def _table(card: Mapping[str, Any]) -> Table:
+    table = Table("stage", "inputs", "kept", "left out")
     for name, count in card["stages"].items():
         why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items())
         table.add_row(name, str(count["inputs"]), str(count["kept"]), why)

@@ -14,10 +14,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from nemo_ada.cli_data import at_least_one, choice, read_text
 from nemo_ada.data.engine_provider import open_provider
+from nemo_ada.data.model_folder import Limits
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
 from nemo_ada.evaluation.evaluate import Asked, Drawing, Watch
@@ -78,17 +80,8 @@ def evaluate(
     def asked(benchmark: Benchmark) -> Asked:
         prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
         encoder = ModelTokenizer(tokenizer or model, prompt_format)
-        provider = open_provider(
-            server,
-            model,
-            encoder,
-            max_prompt_tokens=benchmark.max_prompt_tokens,
-            max_new_tokens=benchmark.max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            max_num_seqs=max_num_seqs,
-        )
-        return Asked(benchmark, encoder, provider)
+        limits = Limits(benchmark.max_prompt_tokens, benchmark.max_new_tokens, temperature, top_p, max_num_seqs)
+        return Asked(benchmark, encoder, open_provider(server, model, encoder, limits))
 
     drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
     with display() as watch:
@@ -131,11 +124,11 @@ def display() -> Iterator[Watch]:
         def line(name: str, done: int, total: int | None) -> None:
             if name not in seen:
                 seen.add(name)
-                console.print(f"{name}: problem {done + 1} of {total}")
+                console.print(f"{name}: problem {done + 1} of {total}", markup=False)
 
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         tasks: dict[str, Any] = {}
 
@@ -151,10 +144,10 @@ def _results_table(found: Mapping[str, Any], k: int, out: Path) -> Table:
     passes = [name for name in found["overall"] if name.startswith("pass@")]
     title = f"{found['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
     columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "unjudged", "not asked")
-    table = Table(*columns, title=title)
+    table = Table(*columns, title=Text(title))
     for name, row in [*found["benchmarks"].items(), ("overall, by prompts", found["overall"])]:
         table.add_row(
-            name,
+            Text(name),
             str(row["prompts"]),
             _cell(row[f"avg@{k}"]),
             *(_cell(row[rung]) for rung in passes),
@@ -175,10 +168,10 @@ def _cell(value: Mapping[str, float]) -> str:
 def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second: Path) -> Table:
     title = f"{second} minus {first}: points of avg@k over the same prompts"
     columns = ("", "prompts", "first", "second", "difference [95 %]", "p (bootstrap)", "p (t)", "found at 80 %")
-    table = Table(*columns, title=title)
+    table = Table(*columns, title=Text(title))
     for name, row in rows.items():
         table.add_row(
-            "overall, by prompts" if name == "overall" else name,
+            Text("overall, by prompts" if name == "overall" else name),
             str(row["prompts"]) + (f" ({row['left_out']} left out)" if row.get("left_out") else ""),
             f"{100 * row['first']:.1f}",
             f"{100 * row['second']:.1f}",

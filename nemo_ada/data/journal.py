@@ -35,7 +35,7 @@ class Journal:
                 state = json.loads(self._state_path.read_text(encoding="utf-8"))
                 self._bytes, self.items = int(state["bytes"]), int(state["items"])
                 self.passed, self.complete = int(state["passed"]), bool(state["complete"])
-            except (ValueError, KeyError, TypeError) as problem:
+            except (ValueError, KeyError, TypeError, OverflowError) as problem:
                 raise UserError(
                     f"{self._state_path} is damaged ({problem}); remove the folder and begin anew"
                 ) from None
@@ -71,8 +71,11 @@ class Journal:
     def read(self) -> Iterator[dict[str, Any]]:
         """The committed records."""
         if self.path.exists():
-            with self.path.open(encoding="utf-8", newline="\n") as file:
-                yield from map(json.loads, file)
+            try:
+                with self.path.open(encoding="utf-8", newline="\n") as file:
+                    yield from map(json.loads, file)
+            except ValueError as problem:
+                raise UserError(f"{self.path} is damaged ({problem}); remove the folder and begin anew") from None
 
     def _save(self) -> None:
         state = {"bytes": self._bytes, "items": self.items, "passed": self.passed, "complete": self.complete}

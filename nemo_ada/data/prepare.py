@@ -138,8 +138,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
     finished = out / "card.json"
     if finished.exists():
         shutil.rmtree(out / WORK, ignore_errors=True)
-        card: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
-        return card
+        return read_card(finished)
     (out / WORK).mkdir(exist_ok=True)
     journals: dict[str, Journal] = {}
     inputs: Callable[[], Iterable[Any]] = plan.source.records
@@ -155,6 +154,18 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         if plan.provider is not None:
             plan.provider.close()
     return _write(out, settings, journals)
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """The card of a finished data set. Raises UserError where it is damaged."""
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        counts = [(int(count["inputs"]), dict(count["left_out"])) for count in card["stages"].values()]
+        if isinstance(card["problems"], int) and counts:
+            return dict(card)
+        raise ValueError("no count of problems")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and begin anew") from None
 
 
 def _reader(journal: Journal) -> Callable[[], Iterable[Record]]:

@@ -6,16 +6,13 @@ else is refused with a reason; nothing is dropped without one.
 
 from __future__ import annotations
 
-import json
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, text_field
 from nemo_ada.tasks.protocol import content_id
 
-PROMPT_FIELDS = ("problem", "prompt", "question")
-ANSWER_FIELDS = ("answer", "gt")
 EXCERPT = 200  # characters of a refused line that are shown
 
 
@@ -51,45 +48,13 @@ def problem_id(text: str) -> str:
     return content_id("problem", text)
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
-    """The object that a JSON line holds; a ValueError says why it holds none."""
-    try:
-        record = json.loads(line)
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"not JSON ({problem.msg} at column {problem.colno})") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON {type(record).__name__}, not an object")
-    return record
-
-
 def parse_record(line: int, record: Mapping[str, Any], fields: Fields) -> Problem:
     """The problem of a record; a ValueError says why it has none."""
-    text = _text(record, fields.prompt, "prompt")
-    return Problem(problem_id(text), line, text, _text(record, fields.answer, "answer").strip())
+    text = text_field(record, fields.prompt, "prompt")
+    return Problem(problem_id(text), line, text, text_field(record, fields.answer, "answer").strip())
 
 
 def excerpt(raw: bytes | Mapping[str, Any]) -> str:
     """The start of a refused line, for people; what is no text is shown as U+FFFD."""
     data = raw if isinstance(raw, bytes) else repr(dict(raw)).encode("utf-8", "replace")
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]
-
-
-def _text(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
-    name = next((n for n in names if n in record), None)
-    if name is None:
-        found = ", ".join(sorted(map(str, record))) or "no field"
-        raise ValueError(f"no {what} field ({', '.join(names)}); it has {found}"[:EXCERPT])
-    value = record[name]
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
-    if not value.strip():
-        raise ValueError(f"its {name!r} is empty")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise ValueError(f"its {name!r} holds half of a character (a lone surrogate)")
-    return unicodedata.normalize("NFC", value)

@@ -130,7 +130,9 @@ def positions(folder: Path) -> int | None:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        if not isinstance(config, dict):
+            raise ValueError(f"it holds a {type(config).__name__}")
+        found = config.get("max_position_embeddings")
+        return None if found is None else int(found)
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise UserError(f"{folder} is no Hugging Face model folder: {path.name} cannot be read ({problem})") from None
-    found = config.get("max_position_embeddings")
-    return None if found is None else int(found)

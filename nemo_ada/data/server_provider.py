@@ -15,50 +15,38 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.data.engine_provider import model_fingerprint, room
 from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.model_folder import FolderProvider, Limits
 from nemo_ada.errors import InvariantError, UserError
 
 ATTEMPTS, PAUSE_SECONDS = 3, 2.0
 ANSWER_SECONDS = 1800.0
 
 
-class ServerProvider:
+class ServerProvider(FolderProvider):
     """The model that `url` serves (its first one); `folder` names the same model, for its card and its positions."""
 
-    def __init__(
-        self,
-        url: str,
-        folder: Path,
-        *,
-        max_prompt_tokens: int,
-        max_new_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        max_num_seqs: int = 256,
-    ) -> None:
-        self.name, self.fingerprint = folder.name, model_fingerprint(folder)
-        self._url, self._concurrency = url.rstrip("/").removesuffix("/v1"), max_num_seqs
-        self._length = room(folder, max_prompt_tokens, max_new_tokens)
+    def __init__(self, url: str, folder: Path, limits: Limits) -> None:
+        super().__init__(folder, limits)
+        self._url = url.rstrip("/").removesuffix("/v1")
         # vLLM takes what is not said from the model's generation_config.json, which often narrows the distribution
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        self._options = {"temperature": temperature, "top_p": top_p, "n": 1} | whole
-        self._max_new_tokens = max_new_tokens
+        self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1} | whole
         self._served: str | None = None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """Ask for all of them at the same time, at most `max_num_seqs` at once."""
         if self._served is None:
             self._served = str(self._call("/v1/models", None)["data"][0]["id"])
-        with ThreadPoolExecutor(self._concurrency) as threads:
+        with ThreadPoolExecutor(self.limits.max_num_seqs) as threads:
             return list(threads.map(self._respond, requests))
 
     def close(self) -> None:
         """Nothing is held between requests."""
 
     def _respond(self, request: Request) -> Response:
-        limit = min(self._max_new_tokens, self._length - len(request.prompt))
-        asked = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed, "max_tokens": limit}
+        asked = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed}
+        asked["max_tokens"] = self.new_tokens(request.prompt)
         answer = self._call("/v1/completions", asked | self._options)
         chosen, used = answer["choices"][0], answer["usage"]
         return Response(chosen["text"], int(used["completion_tokens"]), chosen["finish_reason"] == "stop")

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,7 +48,7 @@ class JsonlFile:
         return _file_identity(self.path)
 
     def records(self) -> Iterator[tuple[int, Raw]]:
-        with self.path.open("rb") as file:
+        with _readable(self.path), self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if line.strip():
@@ -74,14 +74,18 @@ class ParquetFile:
         import pyarrow
 
         number = 0
+        # A damaged file shows itself as almost any of these, some only while values are converted
+        damage = (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError)
         try:
             with parquet.ParquetFile(self.path) as file:
                 for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                     for row in batch.to_pylist():
                         number += 1
                         yield number, row
-        except pyarrow.ArrowInvalid as problem:
-            raise UserError(f"{self.path} is no Parquet file: {str(problem).splitlines()[0]}") from None
+        except damage as problem:
+            raise UserError(
+                f"{self.path} is no Parquet file, or damaged after row {number}: {_first_line(problem)}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +142,16 @@ def open_source(
     return HubDataset(name, split, subset, revision)
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
+
+
 def _file_identity(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with _readable(path), path.open("rb") as file:
         return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 

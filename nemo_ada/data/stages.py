@@ -12,7 +12,6 @@ band       the pass rate must lie in the band
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -23,11 +22,12 @@ from nemo_ada.data.bands import Band
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.judge import Judge
 from nemo_ada.data.measure import Measurement
-from nemo_ada.data.problem import Fields, Problem, excerpt, parse_line, parse_record, problem_id
+from nemo_ada.data.problem import Fields, Problem, excerpt, parse_record, problem_id
 from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.source import Raw
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.jsonl import normalised
+from nemo_ada.tasks.lines import parse_line
 from nemo_ada.tasks.protocol import canonical_text
 
 Record = dict[str, Any]
@@ -230,28 +230,39 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except OSError as problem:
         raise UserError(f"--pass-rates={path} cannot be read: {problem}") from None
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            uid = record.get("id") or problem_id(record["problem"])
-            facts = {key: int(record[key]) for key in ("responses", "correct") if key in record}
-            rate = facts["correct"] / facts["responses"] if len(facts) == 2 else float(record["pass_rate"])
-        except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
-            raise UserError(
-                f"--pass-rates={path}: line {number} is unusable; each line needs `problem` or `id`, and `pass_rate` "
-                "or `correct` and `responses`"
-            ) from None
-        if not 0.0 <= rate <= 1.0:
-            raise UserError(f"--pass-rates={path}: line {number} has the pass rate {rate}, outside [0, 1]")
-        found[uid] = {**facts, "pass_rate": rate}
+        if line.strip():
+            try:
+                uid, facts = _measured(parse_line(line))
+            except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
+                why = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
+                raise UserError(
+                    f"--pass-rates={path}: line {number} is unusable ({why}); each line needs `problem` or `id`, and "
+                    "`pass_rate` or `correct` and `responses`"
+                ) from None
+            found[uid] = facts
     if not found:
         raise UserError(f"--pass-rates={path} holds no line")
     return found
+
+
+def _measured(record: Record) -> tuple[str, Record]:
+    """Identity and pass rate of a line; raises what damaged values raise."""
+    uid = record["id"] if "id" in record else problem_id(record["problem"])
+    if not isinstance(uid, str):
+        raise ValueError(f"its id is {type(uid).__name__}, not text")
+    counted = "correct" in record and "responses" in record
+    for key in ("correct", "responses") if counted else ("pass_rate",):
+        if isinstance(record[key], bool) or not isinstance(record[key], int if counted else (int, float)):
+            raise ValueError(f"its {key} is {str(record[key])[:40]!r}")
+    rate = record["correct"] / record["responses"] if counted else float(record["pass_rate"])
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"its pass rate is {rate}, outside [0, 1]")
+    counts = {key: record[key] for key in ("responses", "correct")} if counted else {}
+    return uid, {**counts, "pass_rate": rate}
 
 
 def _digest(text: str) -> bytes:

@@ -23,6 +23,8 @@ def claim(folder: Path, settings: Mapping[str, Any], marker: str = "settings.jso
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists():
             before = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(before, dict):
+                raise UserError(f"{path} is damaged (it holds no mapping); remove the folder")
             old, new = flatten(before), flatten(now)
             changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
             if changed:
@@ -37,5 +39,5 @@ def claim(folder: Path, settings: Mapping[str, Any], marker: str = "settings.jso
             write_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
     except OSError as problem:
         raise UserError(f"{folder} cannot be written: {problem}") from None
-    except json.JSONDecodeError as problem:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise UserError(f"{path} is damaged ({problem}); remove the folder") from None

@@ -10,8 +10,8 @@ import yaml
 from pydantic import Field, PositiveInt
 
 from nemo_ada.config.strict import Section, parse
-from nemo_ada.data.problem import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 PRESETS = Path("configs") / "eval"
 ROOT = Path(__file__).resolve().parents[2]

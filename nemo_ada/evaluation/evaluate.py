@@ -73,7 +73,10 @@ def evaluate(
     claim(out, settings)
     finished = out / "results.json"
     if finished.exists():
-        found: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+        try:
+            found: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+        except ValueError as problem:
+            raise UserError(f"{finished} is damaged ({problem}); remove it and repeat the command") from None
         return found
     scored = [
         _benchmark(one, source, drawing, out / one.benchmark.name, watch)

@@ -105,9 +105,10 @@ class Evaluation:
                 for name, summary in content["benchmarks"].items()
             }
             return cls(folder, content["settings"]["k"], content["settings"], found)
-        except (OSError, ValueError, KeyError) as problem:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
+            why = f"no {problem}" if isinstance(problem, KeyError) else problem
             raise UserError(
-                f"{folder} holds no complete evaluation ({problem}); make one with nemo-ada eval MODEL --out {folder}"
+                f"{folder} holds no complete evaluation ({why}); make one with nemo-ada eval MODEL --out {folder}"
             ) from None
 
 

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, canonical_text, content_id
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -170,19 +171,11 @@ class JsonlTask:
 
     def _row(self, number: int, line: bytes) -> _Row:
         """One usable line; a ValueError says why it is not."""
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as problem:
-            raise ValueError(f"not JSON ({problem.msg} at column {problem.colno})") from None
-        except UnicodeDecodeError:
-            raise ValueError("not UTF-8") from None
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"a JSON {type(record).__name__}, not an object")
-        text = _field(record, self.settings.prompt_fields, "prompt")
-        answer = _field(record, self.settings.answer_fields, "answer")
-        return _Row(number, text + self.settings.prompt_suffix, answer)
+        record = parse_line(line)
+        text = text_field(record, self.settings.prompt_fields, "prompt")
+        return _Row(
+            number, text + self.settings.prompt_suffix, text_field(record, self.settings.answer_fields, "answer")
+        )
 
     def _distinct(
         self, path: Path, rows: list[_Row], malformed: list[tuple[int, str]]
@@ -207,21 +200,6 @@ class JsonlTask:
         return list(kept.values()), JsonlReport(
             path, len(kept), tuple(malformed), tuple(repeated), tuple(conflicting), tuple(overlong)
         )
-
-
-def _field(record: dict[str, Any], names: tuple[str, ...], what: str) -> str:
-    """Text (NFC) of the first field that the record has; numbers become text. A ValueError says what is wrong."""
-    name = next((n for n in names if n in record), None)
-    if name is None:
-        raise ValueError(f"no {what} field ({', '.join(names)}); it has {', '.join(sorted(record)) or 'no field'}")
-    value = record[name]
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
-    if not value.strip():
-        raise ValueError(f"its {name!r} is empty")
-    return unicodedata.normalize("NFC", value)
 
 
 def _full_or_none(verdict: Verdict) -> Verdict:

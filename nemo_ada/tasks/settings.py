@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+
 _STRICT = ConfigDict(extra="forbid")
 
 Seed = Annotated[
@@ -75,11 +77,11 @@ class JsonlSettings:
     prompt_fields: Annotated[
         tuple[str, ...],
         Field(min_length=1, description="Names of the prompt field; the first one that a line has is used."),
-    ] = ("problem", "prompt", "question")
+    ] = PROMPT_FIELDS
     answer_fields: Annotated[
         tuple[str, ...],
         Field(min_length=1, description="Names of the answer field; the first one that a line has is used."),
-    ] = ("answer", "gt")
+    ] = ANSWER_FIELDS
     prompt_suffix: Annotated[
         str, Field(description="Text put after every prompt, to mark where the answer starts.")
     ] = ""

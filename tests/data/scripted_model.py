@@ -9,6 +9,7 @@ half of the bytes in case of a write.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -102,7 +103,7 @@ def kill_at(number: int) -> None:
     def torn_commit(self, records, *arguments):
         nonlocal calls
         if calls + 1 == number:
-            data = "".join(stages.json.dumps(record) + "\n" for record in records).encode()
+            data = "".join(json.dumps(record) + "\n" for record in records).encode()
             with self.path.open("ab") as file:
                 file.write(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)

@@ -10,6 +10,7 @@ import pytest
 
 from nemo_ada.data import server_provider
 from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.model_folder import Limits
 from nemo_ada.data.server_provider import ServerProvider
 from nemo_ada.errors import InvariantError, UserError
 
@@ -51,7 +52,7 @@ def provider(tmp_path):
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
-    yield ServerProvider(url, tmp_path, max_prompt_tokens=8, max_new_tokens=6, temperature=0.5, max_num_seqs=8)
+    yield ServerProvider(url, tmp_path, Limits(8, 6, temperature=0.5, max_num_seqs=8))
     server.shutdown()
     thread.join()
     server.server_close()
@@ -79,7 +80,7 @@ def test_a_refused_request_is_named(provider):
 def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
     monkeypatch.setattr(server_provider, "PAUSE_SECONDS", 0.0)
     (tmp_path / "config.json").write_text("{}")
-    provider = ServerProvider("http://127.0.0.1:9", tmp_path, max_prompt_tokens=8, max_new_tokens=6)
+    provider = ServerProvider("http://127.0.0.1:9", tmp_path, Limits(8, 6))
     with pytest.raises(UserError, match="vllm serve MODEL"):
         provider.respond([Request([1], 1)])
 
@@ -87,4 +88,4 @@ def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
 def test_a_prompt_limit_without_room_for_a_response_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 8}')
     with pytest.raises(UserError, match="leaves no room for a response in the 8 positions"):
-        ServerProvider("http://127.0.0.1:9", tmp_path, max_prompt_tokens=8, max_new_tokens=6)
+        ServerProvider("http://127.0.0.1:9", tmp_path, Limits(8, 6))

@@ -1,0 +1,61 @@
+"""A line of a JSONL file that people wrote: what it holds, or why it holds nothing that can be used.
+
+The one parser for prompts and answers: of a task's file (`jsonl`), of data preparation and of evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PROMPT_FIELDS = ("problem", "prompt", "question")
+ANSWER_FIELDS = ("answer", "gt")
+LONGEST_REASON = 200
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """The object that a line holds; a ValueError says why it holds none. NaN and Infinity are read as floats."""
+    if b"\0" in line:  # never part of a JSON text
+        raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
+    try:
+        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings, line by line
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"not JSON ({problem.msg.removesuffix(' at')} at column {problem.colno})") from None
+    except ValueError:
+        raise ValueError("a number with thousands of digits") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
+    """Text (NFC) of the first field that the record has; finite numbers become text. A ValueError says what is wrong,
+    in characters that can be written as UTF-8."""
+    name = next((n for n in names if n in record), None)
+    if name is None:
+        found = ", ".join(sorted(map(str, record))) or "no field"
+        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {found}"[:LONGEST_REASON]))
+    value = record[name]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"its {name!r} is {value}, not text or a finite number")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
+    if not value.strip():
+        raise ValueError(f"its {name!r} is empty")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"its {name!r} holds half of a character (a lone surrogate)")
+    return unicodedata.normalize("NFC", value)
+
+
+def _plain(text: str) -> str:
+    """Half characters become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,245 @@
+"""Input files with damage of every kind, found by search: `nemo-ada data` never ends with a traceback.
+
+1. Any bytes, any JSON, any column: it ends with 0, or with 2 and one line that names the file.
+2. Every line that is not blank is in dataset.jsonl or, with its number and a reason, in rejected.jsonl: also in a file
+   of which nothing is left.
+3. The same for Parquet files, files of pass rates, and the folder of a data set that something else has written to.
+
+NEMO_ADA_FUZZ_CASES=3000 searches longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.cli import app, guarded
+from nemo_ada.data.problem import problem_id
+
+CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "20"))
+searched = settings(
+    max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+BOM = b"\xef\xbb\xbf"
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=10**300, max_value=10**320),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["", " ", "\ud800", "\x00", "\u2028", "\u202e", "1" * 5000, "[/red]", "\\boxed{1}", "<|im_end|>"]),
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    max_leaves=8,
+)
+NAMES = st.one_of(
+    st.sampled_from(["problem", "prompt", "question", "answer", "gt", "id", "\ud800"]), st.text(max_size=9)
+)
+LINES = st.one_of(
+    st.dictionaries(NAMES, JSON, max_size=4).map(lambda record: json.dumps(record).encode()),
+    st.tuples(st.text(min_size=1, max_size=9), SCALARS).map(
+        lambda pair: json.dumps({"problem": pair[0], "answer": pair[1]}).encode()
+    ),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.binary(max_size=30),
+    st.sampled_from(
+        [b"", b"\r", b"[" * 50_000, b'{"problem": ' + b"9" * 5000 + b"}", BOM, b'{"problem": "a", "a', b"nul"]
+    ),
+)
+
+
+def run(*words) -> tuple[int, str]:
+    """Exit code and what was printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = guarded(lambda: app([str(word) for word in words], standalone_mode=False))
+    return code, printed.getvalue()
+
+
+def prepare(source, out, *more) -> tuple[int, str]:
+    return run("data", "prepare", source, "--out", out, "--verifier", "exact", "--max-prompt-tokens", 0, *more)
+
+
+def records(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def check(folder, data: bytes) -> str:
+    """The promises for one JSONL file; what was printed."""
+    source, out = folder / "input.jsonl", folder / "set"
+    shutil.rmtree(out, ignore_errors=True)
+    source.write_bytes(data)
+    code, printed = prepare(source, out)
+    assert code in (0, 2), printed
+    wanted = [n for n, line in enumerate(data.removeprefix(BOM).split(b"\n"), start=1) if line.strip()]
+    kept, rejected = records(out / "dataset.jsonl"), records(out / "rejected.jsonl")
+    assert sorted(record["line"] for record in kept + rejected) == wanted
+    assert all(record["stage"] and record["reason"] and len(record.get("excerpt", "")) <= 200 for record in rejected)
+    if code == 0:
+        card = json.loads((out / "card.json").read_text(encoding="utf-8"))
+        assert card["problems"] == len(kept) > 0
+        assert card["stages"]["read"]["inputs"] == len(wanted)
+    else:
+        assert kept == [] and "no problem is left" in printed
+    return printed
+
+
+@searched
+@given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.booleans())
+@example([], b"\n", False, False)
+@example([], b"\n", True, True)
+def test_any_lines(tmp_path, lines, end, bom, closed):
+    check(tmp_path, (BOM if bom else b"") + end.join(lines) + (end if closed else b""))
+
+
+@searched
+@given(st.data())
+def test_any_damage_to_the_bytes(tmp_path, data):
+    good = b"".join(json.dumps({"problem": f"{n}+é=", "answer": n}).encode() + b"\n" for n in range(6))
+    a, b = sorted(data.draw(st.tuples(st.integers(0, len(good)), st.integers(0, len(good)))))
+    noise = data.draw(st.one_of(st.binary(max_size=20), st.just(b"\0" * 7), st.just(good[a:b] * 2)))
+    encoding = data.draw(st.sampled_from(["utf-8", "utf-8", "utf-16", "utf-16-le", "utf-32", "utf-8-sig"]))
+    check(tmp_path, (good[:a] + noise + good[b:]).decode("latin-1").encode(encoding))
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    (b'{"problem": NaN, "answer": 1}', "its 'problem' is nan, not text or a finite number"),
+    (b'{"problem": "a", "answer": -Infinity}', "its 'answer' is -inf"),
+    (b'{"problem": "a", "answer": 1e999}', "its 'answer' is inf"),
+    (b'{"problem": "a", "answer": {"value": 1}}', "its 'answer' is dict"),
+    (b'{"problem": [{"role": "user"}], "answer": 1}', "its 'problem' is list"),
+    (b'{"\\ud800": 1}', "no prompt field (problem, prompt, question); it has ?"),
+    (b'{"text": "a", "label": 1}', "it has label, text"),
+    (b'{"problem": ' + b"7" * 5000 + b', "answer": 1}', "a number with thousands of digits"),
+    (b'{"problem": "\xe9", "answer": 1}', "not UTF-8"),
+    ('{"problem": "a", "answer": 1}'.encode("utf-16"), "UTF-16?"),
+    (b'{"problem": "a", "answer": "' + b"x" * 3_000_000, "not JSON (Unterminated string"),
+    (b"[" * 200_000, "nested too deeply"),
+    (b'{"problem": "a", "answer": 1}\r{"problem": "b", "answer": 1}', "not JSON (Extra data"),
+    (b"problem,answer\n1+1,2\n", "not JSON"),
+])  # fmt: skip
+def test_why_a_line_is_refused(tmp_path, data, said):
+    check(tmp_path, data)
+    assert said in records(tmp_path / "set" / "rejected.jsonl")[0]["reason"]
+
+
+def test_a_line_of_five_megabytes_is_a_problem(tmp_path):
+    check(tmp_path, json.dumps({"problem": "7" * 5_000_000, "answer": 1}).encode())
+    assert len(records(tmp_path / "set" / "dataset.jsonl")[0]["problem"]) == 5_000_000
+
+
+@searched
+@given(st.data())
+def test_any_damage_to_a_parquet_file(tmp_path, data):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    source, out = tmp_path / "input.parquet", tmp_path / "set"
+    shutil.rmtree(out, ignore_errors=True)
+    rows = [{"problem": f"{n}+1=", "answer": str(n + 1), "other": [n]} for n in range(40)]
+    parquet.write_table(
+        pyarrow.Table.from_pylist(rows), source, compression=data.draw(st.sampled_from(["none", "snappy"]))
+    )
+    good = source.read_bytes()
+    place = data.draw(st.integers(0, len(good)))
+    kind = data.draw(st.sampled_from(["cut", "head", "bytes", "hole"]))
+    noise = data.draw(st.binary(min_size=1, max_size=8))
+    source.write_bytes({
+        "cut": good[:place],
+        "head": good[place:],
+        "bytes": good[:place] + noise + good[place + len(noise) :],
+        "hole": good[:place] + good[place + len(noise) :],
+    }[kind])  # fmt: skip
+    code, printed = prepare(source, out)
+    assert code in (0, 2), printed
+    assert code == 0 or "input.parquet" in printed or "no problem is left" in printed
+
+
+@pytest.mark.parametrize("column", [None, b"\xff\xfe", 1.5, [1], {"a": 1}, True])
+def test_a_parquet_column_of_another_type_is_listed(tmp_path, column):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    table = pyarrow.table({"problem": ["a", "b"], "answer": pyarrow.array([column, column])})
+    parquet.write_table(table, tmp_path / "input.parquet")
+    code, _ = prepare(tmp_path / "input.parquet", tmp_path / "set")
+    rejected = records(tmp_path / "set" / "rejected.jsonl")
+    assert (code, len(rejected)) == ((0, 0) if column == 1.5 else (2, 2))
+    assert all("its 'answer' is" in record["reason"] for record in rejected)
+
+
+FACTS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("id", "problem", "pass_rate", "correct", "responses"), JSON),
+)
+
+
+@searched
+@given(st.lists(st.one_of(FACTS.map(lambda record: json.dumps(record).encode()), st.binary(max_size=20)), max_size=4))
+@example([b'{"problem": "a", "correct": Infinity, "responses": 2}'])
+@example([b'{"id": ["x"], "pass_rate": 0.5}'])
+def test_any_file_of_pass_rates(tmp_path, lines):
+    source, rates, out = tmp_path / "input.jsonl", tmp_path / "rates.jsonl", tmp_path / "set"
+    shutil.rmtree(out, ignore_errors=True)
+    source.write_text('{"problem": "a", "answer": 1}\n')
+    known = {"id": problem_id("a"), "pass_rate": 0.25, "note": "\u2028"}
+    text = json.dumps(known, ensure_ascii=False).encode()
+    rates.write_bytes(BOM + b"\n".join([text, *lines]))
+    code, printed = prepare(source, out, "--pass-rates", rates)
+    assert code in (0, 2), printed
+    if code == 2:
+        assert "rates.jsonl: line " in printed or "no problem is left" in printed
+
+
+@searched
+@given(st.data())
+def test_any_damage_to_a_finished_folder(tmp_path, data):
+    source, out = tmp_path / "input.jsonl", tmp_path / "set"
+    source.write_text('{"problem": "a", "answer": 1}\n')
+    if not (out / "card.json").exists():
+        shutil.rmtree(out, ignore_errors=True)
+        assert prepare(source, out)[0] == 0
+    whole = {path: path.read_bytes() for path in out.iterdir()}
+    path = data.draw(st.sampled_from([out / "card.json", out / "settings.json"]))
+    content = st.one_of(st.binary(max_size=20), JSON.map(lambda value: json.dumps(value).encode()))
+    path.write_bytes(data.draw(st.one_of(content, st.integers(0, len(whole[path])).map(lambda n: whole[path][:n]))))
+    code, printed = prepare(source, out)
+    assert code in (0, 2), printed
+    assert code == 0 or path.name in printed or "other settings" in printed
+    for name, before in whole.items():
+        name.write_bytes(before)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "folder.jsonl").mkdir()
+    code, printed = prepare(tmp_path / "folder.jsonl", tmp_path / "set")
+    assert code == 2 and "no such file" in printed
+    code, printed = prepare(tmp_path / "input\\[/b].jsonl", tmp_path / "set")
+    assert code == 2 and "[/b].jsonl" in printed
+    strange = tmp_path / "[red]in[" / "b]put.jsonl"
+    strange.parent.mkdir()
+    strange.write_text('{"problem": "a", "answer": 1}\n')
+    code, printed = prepare(strange, tmp_path / "[" / "red] set")
+    assert code == 0 and "[/red] set: 1 problems" in printed.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"benchmarks": 3}', '{"benchmarks": {"a": {}}, "settings": {}}', '"x"']
+)
+def test_a_damaged_evaluation_is_a_mistake_of_one_line(tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    code, printed = run("eval", "compare", tmp_path, tmp_path)
+    assert code == 2 and "holds no complete evaluation" in printed and len(printed.splitlines()) == 1
