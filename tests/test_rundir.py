@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 
 import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.files import write_folder
-from nemo_ada.rundir import RunDir, commit, fingerprint, read_lines
+from nemo_ada.rundir import RunDir, fingerprint, read_lines
 
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
 
@@ -125,28 +124,3 @@ def test_events_reach_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(3, 0.5)]
-
-
-def test_the_commit_is_that_of_the_own_checkout_and_says_when_files_differ(tmp_path):
-    def git(*arguments):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(
-            ["git", "-C", tmp_path, *identity, *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    (tmp_path / "rundir.py").write_text("1")
-    assert commit(tmp_path) is None
-    git("init", "-q")
-    assert commit(tmp_path) is None, "installed into someone else's repository"
-    git("add", "rundir.py")
-    git("commit", "-q", "-m", "x")
-    head = git("rev-parse", "HEAD")
-    assert commit(tmp_path) == head
-    (tmp_path / "rundir.py").write_text("2")
-    assert commit(tmp_path) == f"{head}-dirty"
-
-
-def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit(tmp_path) is None
