@@ -156,6 +156,26 @@ def test_greedy_policy_serves_first_who_is_most_likely_to_finish():
     assert result.size_P.tolist() == [4, 4, 8, 4]
 
 
+def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
+    """First waves reserve 320 of 320 tokens and use 24; of the 296 left one second wave takes 160, the other waits."""
+    plan = SamplingPlan(
+        BalancedExit(2, 2), (4,), 8, 4, LONGEST, caps=Caps(max_tokens=320), token_reservation="worst_case"
+    )
+    source = ScriptedSource(Script.of("+", "-"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end(list(range(8))), 1.0)
+    second = session.next_requests(1.0)
+    assert len(second) == 4
+    source.submit(second)
+    session.record(source.end(second.row_N.tolist()), 2.0)
+    source.submit(session.next_requests(2.0))
+    session.record(source.end(sorted(source.running)), 3.0)
+    result = session.result()
+    assert result.size_P.tolist() == [8, 8]
+    assert not result.cut_P.any()
+
+
 @pytest.mark.parametrize(("cut", "bound"), [(5, "max_samples"), (1, "stopped")])
 def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     """`cut` of six prompts want a second wave that the samples do not allow; then the step is dropped."""
@@ -234,7 +254,7 @@ def test_first_waves_over_max_tokens_are_refused_with_what_would_fit():
     caps = Caps(max_tokens=1000)
     with pytest.raises(UserError, match=r"max_tokens=1000 cannot .* 4 prompts x 8 responses x 100 .* = 3200; raise it"):
         start(4, (8,), caps)
-    with pytest.raises(UserError, match="expected_tokens to at most 31"):
+    with pytest.raises(UserError, match=r"expected_tokens to at most 31 \(with"):
         start(4, (8,), caps, expected_tokens=32)
     start(4, (8,), caps, expected_tokens=31)
     with pytest.raises(UserError, match="3200"):

@@ -15,6 +15,7 @@ from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.schedulers import run_sampling
 from nemo_ada.core.session import SamplingSession
+from tests.core.scripted import Script, ScriptedSource
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
 
@@ -167,3 +168,51 @@ def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
         mean_length.append((lengths.mean(), lengths.std() / np.sqrt(len(lengths))))
     (grpo, grpo_error), (other, other_error) = mean_length
     assert abs(grpo - other) < 3 * np.hypot(grpo_error, other_error)
+
+
+def taught(plan: SamplingPlan, latency: LatencyModel, ends: list[list[int]], *, drop: bool) -> list[int]:
+    """Lengths that a session of two prompts teaches: `ends` finishes these rows one call after the other. Responses of
+    prompt 0 have lengths 10, 11, ..., those of prompt 1 20, 21, ..."""
+    script = Script.of("+", "++-")
+    script.tokens_PI[:] = np.array([[10], [20]]) + np.arange(256)
+    source = ScriptedSource(script, np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    known = len(latency.state_dict()["lengths"])
+    for rows in ends:
+        asked = session.next_requests(source.clock())
+        if len(asked):
+            source.submit(asked)
+        session.record(source.end(rows), source.clock())
+    if drop:
+        source.submit(session.next_requests(source.clock()))
+        session.stop(drain=False)
+        rows = session.take_aborts()
+        session.record_aborted(rows, source.abort(rows), source.clock())
+    session.result()
+    return sorted(latency.state_dict()["lengths"][known:])
+
+
+FIRST_WAVES = [10, 11, 12, 13, 20, 21, 22, 23]
+
+
+def test_a_whole_step_teaches_all_its_lengths():
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, 400)
+    lengths = taught(plan, LatencyModel(), [list(range(8)), list(range(8, 12))], drop=False)
+    assert lengths == sorted([*FIRST_WAVES, 14, 15, 16, 17])
+
+
+def test_a_step_that_was_dropped_teaches_its_first_waves_and_nothing_if_one_of_them_was_cut_short():
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 16, 4, 400)
+    whole = [list(range(8)), list(range(8, 12))]
+    assert taught(plan, LatencyModel(), whole, drop=True) == FIRST_WAVES
+    three_running = SamplingPlan(BalancedExit(3, 3), (4,), 16, 4, 400)
+    assert taught(three_running, LatencyModel(), [[0, 1, 2, 3, 4]], drop=True) == []
+
+
+def test_idle_mode_teaches_first_waves_only_also_where_no_wave_was_dropped():
+    """An extra wave is kept when it was short: learning from it would make responses look short."""
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    plan = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 400, idle=True, idle_quantile=0.5)
+    lengths = taught(plan, latency, [[0, 1, 2, 3], [8, 9, 10, 11], [4, 5, 6, 7]], drop=False)
+    assert lengths == FIRST_WAVES

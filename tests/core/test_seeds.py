@@ -22,6 +22,20 @@ def test_the_hash_is_the_one_that_saved_runs_depend_on() -> None:
     assert int(bits64(5, 9, np.array([-4]), np.array([6]), Stream.SELECTION)[0]) == expected
 
 
+def test_response_seeds_are_pinned_too() -> None:
+    """The start is the hash of the prompt occurrence, the spreading a scalar re-computation in 31 bits."""
+    low31 = 2**31 - 1
+
+    def spread(word: int) -> int:
+        for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15), (0x2C1B3C6D, 17)):
+            word = ((word ^ (word >> shift)) * multiplier) & low31
+        return word ^ (word >> 16)
+
+    start = int(bits64(5, 9, np.array([-4]), 0, Stream.RESPONSE)[0])
+    expected = [spread((start + index) & low31) for index in range(6)]
+    assert response_seed(5, 9, np.array([-4]), np.arange(6)).tolist() == expected
+
+
 def test_responses_of_one_prompt_never_share_a_seed_and_seeds_fit_31_bits() -> None:
     uid_N, index_N = np.repeat(np.arange(2000) - 1000, 128), np.tile(np.arange(128), 2000)
     seeds = response_seed(3, 17, uid_N, index_N)
