@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
 BASE = {"errors", "core", "redaction"}
-RUN = {"files", "jobcontrol", "rundir", "prompt_order", "observer"}
+RUN = {"files", "jobcontrol", "lock", "provenance", "rundir", "prompt_order", "observer"}
 CONFIG = BASE | {"config", "tasks", "verify", "files"}
 SHARED = RUN | CONFIG
 EVERYTHING = {"*"}
