@@ -37,7 +37,7 @@ MODELS = {
     "qwen2.5-math-1.5b", "qwen2.5-math-7b", "llama-3.2-3b-instruct", "qwen3-4b-instruct-2507", "llama-3.1-8b-instruct",
     "qwen2.5-32b", "llama-3.3-70b-instruct", "qwen2.5-72b", "qwen3-30b-a3b", "qwen3-235b-a22b",
 }  # fmt: skip
-OWN_KEYS = {"backend", "run_dir", "resume", "reinforce_ada.preset"}
+OWN_KEYS = {"backend", "run_dir", "resume", "reinforce_ada.preset", "env.ada_math.workers"}
 ROWS_PER_UPDATE = 512  # policy.train_global_batch_size in NeMo-RL's bases, where a recipe does not set it
 UPSTREAM = os.environ.get("NEMO_RL_HOME")
 needs_checkout = pytest.mark.skipif(UPSTREAM is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")

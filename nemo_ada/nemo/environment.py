@@ -1,9 +1,9 @@
 """A math environment for NeMo-RL on nemo_ada.verify: killable processes, a hard deadline, and no invented labels.
 
 NeMo-RL's own turns every timeout and every error of math-verify into reward 0. Here an answer without a verdict gets
-the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label: it is counted by
-its cause and drawn again. NeMo-RL's own estimators cannot take it, so use preset `grpo` for baselines with this
-environment.
+the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label: in training it is
+counted by its cause and drawn again; in validation it counts as wrong, and validation/ada/without_label says how many
+did. NeMo-RL's own estimators would train on NaN, so the launcher refuses them here; preset `grpo` is plain GRPO.
 
     env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
 """
@@ -17,10 +17,8 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from nemo_ada.nemo.response import NO_VERDICT
+from nemo_ada.nemo.response import ADA_MATH, NO_VERDICT
 from nemo_ada.verify import MathVerifier, VerifierLimits
-
-NAME = "ada_math"
 
 
 class MathJudge(EnvironmentInterface):
@@ -74,5 +72,5 @@ def register() -> None:
 
     path = f"{__name__}.AdaMathEnvironment"
     ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
-    if NAME not in ENV_REGISTRY:
-        register_env(NAME, path)
+    if ADA_MATH not in ENV_REGISTRY:
+        register_env(ADA_MATH, path)

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import listed, named, rate_histogram
 from nemo_ada.core.result import SamplingResult
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.schedulers import run_sampling
@@ -26,6 +26,7 @@ from nemo_ada.nemo.access import get
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.settings import NemoSettings, chosen
 from nemo_ada.nemo.step import build_batch, pool_moments
@@ -60,8 +61,10 @@ class Hooks:
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0  # rollout calls so far: the step number of every seed
         self.sampling_seconds = 0.0  # of the last rollout call
+        self.lists: dict[str, list[int]] = {}  # its metrics that are no scalars, which NeMo-RL's loggers do not take
         self._active = False  # the loop asked for our estimator; until then every name does what it did
         self._validating = False
+        self._without_label = 0  # answers of the validation under way that count as wrong without a verdict
         self._current: Any = None  # the batch that the last rollout returned
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -107,11 +110,14 @@ class Hooks:
 
     def _validate(self, *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's validation, which draws with the same two rollout functions and must get NeMo-RL's own."""
-        self._validating = True
+        self._validating, self._without_label = True, 0
         try:
-            return self._originals["validate"](*args, **kwargs)
+            scores, timings = self._originals["validate"](*args, **kwargs)
         finally:
             self._validating = False
+        if self._active and scores:
+            scores[own_metrics.WITHOUT_LABEL] = float(self._without_label)
+        return scores, timings
 
     def _rollout_hook(self, name: str) -> Rollout:
         original = self._originals[name]
@@ -121,7 +127,9 @@ class Hooks:
         def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
             if not self._active or self._validating:
                 final, numbers = original(*args, **kwargs)
-                return (_without_nan(final) if self._active else final), numbers
+                if self._active:
+                    self._without_label += count_as_wrong(final)
+                return final, numbers
             given = dict(signature.bind(*args, **kwargs).arguments)
             batch = given.pop("input_batch")
             call = RolloutCall(
@@ -158,7 +166,7 @@ class Hooks:
         source = self._source(call, prompts, one_by_one)
         fired: list[str] = []
         try:
-            session = self.sampler.begin(draw, prompts.ids)
+            session = self.sampler.begin(draw, prompts.ids, features_PF=self._features(prompts))
             result = run_sampling(session, source, on_event=lambda: self._look(fired))
         finally:
             source.close()
@@ -181,9 +189,16 @@ class Hooks:
             "mean_prompt_length": float(repeated_batch["length"].float().mean()),  # stumps would lower NeMo-RL's own
         }
         metrics |= named(result.stats | rows.metrics)
-        metrics |= own_metrics.named(spared | source.metrics)
+        self.lists = listed({"pass_rate_histogram": rate_histogram(result.rate_F)})
+        steps = own_metrics.engine_steps_at_least(
+            result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
+        )
+        metrics |= own_metrics.named(spared | source.metrics | {"engine_steps_at_least": steps})
         metrics |= {f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()}
         return batch, metrics
+
+    def _features(self, prompts: Prompts) -> np.ndarray | None:
+        return prompt_features(prompts.logs) if self.settings.ada.estimator.kind == "value" else None
 
     def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> BatchSource | AsyncSource:
         if not one_by_one:
@@ -217,10 +232,16 @@ class Hooks:
         return pool["total_reward"].numpy().astype(np.float64)
 
 
-def _without_nan(final: Any) -> Any:
-    """Validation averages rewards: an answer without a verdict counts as wrong there, and is said so."""
-    failed = ~torch.isfinite(final["total_reward"])
+def count_as_wrong(final: Any) -> int:
+    """Give 0 to the answers of a validation batch that have no label, and return how many they are.
+
+    NeMo-RL averages the rewards, so one NaN would hide all others. A failed answer is no correct one for the model
+    that is compared; that it is no wrong one either is said by the count, which is logged beside the accuracy.
+    """
+    unjudged = ~torch.isfinite(final["total_reward"])
+    unanswered = torch.tensor([not any("generation_logprobs" in turn for turn in log) for log in final["message_log"]])
+    failed = unjudged | unanswered
     if failed.any():
-        log.warning("%d of %d validation answers have no verdict and count as wrong", int(failed.sum()), len(failed))
+        log.warning("%d of %d validation answers have no label and count as wrong", int(failed.sum()), len(failed))
         final["total_reward"] = torch.where(failed, torch.zeros_like(final["total_reward"]), final["total_reward"])
-    return final
+    return int(failed.sum())

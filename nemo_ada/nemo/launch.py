@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada.errors import UserError
+from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.files import write_atomically
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.nemo import settings as nemo_settings
@@ -28,12 +28,16 @@ from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import reinforce_ada
 from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves
+from nemo_ada.nemo.records import Records
+from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
 from nemo_ada.rundir import RunDir, identity
 
 log = logging.getLogger(__name__)
 
 TRACKING = "tracking.json"
+DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up writes it, from grpo.max_num_steps
+LOST = ("RayActorError", "WorkerCrashedError", "ObjectLostError", "NodeDiedError", "OutOfMemoryError")
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def train(resolved: dict[str, Any]) -> int:
     master_config = loop.MasterConfig(**resolved)
     if nemo_settings.chosen(master_config):
         nemo_settings.read(master_config)
+    check_data(resolved, adaptive=nemo_settings.chosen(master_config))
     run_dir = RunDir(Path(str(resolved.get("run_dir", "runs/nemo_rl"))))
     resume = resolved.get("resume", "never")
     if resume not in ("never", "auto"):
@@ -86,21 +91,34 @@ def train(resolved: dict[str, Any]) -> int:
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0)
     control.status("running", 0)
-    steps = [0]
+    progress: Progress | None = None
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
         progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
-        steps = [progress.total_steps]
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         stopped = supervised(loop, parts, control, progress)
-        steps = [progress.total_steps]
-    except BaseException:
-        control.status("failed", steps[0])
+        control.status("stopped" if stopped else "done", progress.total_steps)
+    except BaseException as error:
+        step = 0 if progress is None else progress.total_steps
+        lost = _lost_process(error)
+        control.status("failed" if lost is None else "interrupted", step)
+        if lost is not None:
+            raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
         raise
-    control.status("stopped" if stopped else "done", progress.total_steps)
+    finally:
+        run_dir.close()
     if stopped:
         log.warning("stopped after step %d: %s; resume=auto continues", progress.total_steps, progress.reason)
     return EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def _lost_process(error: BaseException | None) -> str | None:
+    """What Ray says of a process or node that died, when that is why the loop ended; None for any other reason."""
+    while error is not None:
+        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
+            return str(error).strip().splitlines()[0]
+        error = error.__cause__
+    return None
 
 
 def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
@@ -111,6 +129,10 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
         watch = Watch(control, progress)
         hooks = stack.enter_context(reinforce_ada(parts["master_config"], checkpointer=checkpointer, watch=watch))
         stack.enter_context(timed_saves(checkpointer, control, progress))
+        if hooks is not None:
+            rows = hooks.settings.group * progress.prompts
+            records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.lists, progress.total_steps)
+            stack.enter_context(records.of(parts["logger"]))
         timeout = job_timeout(loop.TimeoutChecker, control, progress, parts["dataloader"], hooks)
         stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
         try:
@@ -171,9 +193,33 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     }
 
 
+def check_data(config: Mapping[str, Any], *, adaptive: bool) -> None:
+    """Raise UserError for data settings that the launcher or the estimator cannot work with."""
+    data, environments = config.get("data") or {}, config.get("env") or {}
+    if data.get("use_multiple_dataloader"):
+        raise UserError(
+            "data.use_multiple_dataloader=true has no end of an epoch and no state that a stop between steps could "
+            "save; set it to false and list the data sets under data.train, which merges them"
+        )
+    parts = [data.get(name) or {} for name in ("default", "train", "validation")]
+    listed = [part for found in parts for part in (found if isinstance(found, list) else [found])]
+    if all(part.get("env_name") != ADA_MATH for part in listed):
+        return
+    if ADA_MATH not in environments:
+        raise UserError(f"data: env_name={ADA_MATH} needs its settings; add `env: {{{ADA_MATH}: {{workers: 8}}}}`")
+    if not adaptive:
+        raise UserError(
+            f"data: env_name={ADA_MATH} gives no reward to an answer that it could not judge, which only "
+            f"grpo.adv_estimator.name={nemo_settings.NAME} can take (preset grpo is plain GRPO); use env_name: math"
+        )
+
+
 def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
-    """Give a W&B run an id that is kept in the run directory, so that a continued run goes on in the same record."""
-    if not logger.get("wandb_enabled"):
+    """Give a W&B run an id that is kept in the run directory, so that a continued run goes on in the same record.
+
+    An id that the configuration names is left as it is.
+    """
+    if not logger.get("wandb_enabled") or logger["wandb"].get("id"):
         return
     path = run_dir / TRACKING
     if path.exists():
@@ -210,7 +256,8 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys and values as JSON text, without what may change between the parts of a run."""
-    return {key: json.dumps(value, default=str) for key, value in identity(config).items()}
+    kept = {key: value for key, value in identity(config).items() if key not in DERIVED}
+    return {key: json.dumps(value, default=str, sort_keys=True) for key, value in kept.items()}
 
 
 @contextmanager

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from nemo_ada.core.metrics import PREFIX
+from nemo_ada.core.result import SamplingResult
 from nemo_ada.errors import InvariantError
 
 TABLE: Mapping[str, str] = {
@@ -13,7 +16,11 @@ TABLE: Mapping[str, str] = {
     "rows_spared": "kept rows whose advantage is zero, replaced by rows of two tokens",
     "rollout_calls": "rollout calls of the step (synchronous engine)",
     "tokens_dropped_estimated": "tokens of dropped responses, estimated because the engine does not report them",
+    "engine_steps_at_least": "tokens of the longest chain of responses that waited for one another: the engine, which "
+    "NeMo-RL does not count the steps of, made so many or more",
+    "without_label": "validation answers that count as wrong because the engine or the verifier failed on them",
 }
+WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_at_least"
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
@@ -22,3 +29,19 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
     return {PREFIX + name: float(value) for name, value in values.items()}
+
+
+def engine_steps_at_least(result: SamplingResult, *, barrier: bool, windowed: bool) -> int:
+    """Engine steps that a sampling phase cannot have done without: a response takes one per token.
+
+    A prompt's next wave waits for its last one; with `barrier` (whole-batch rollouts) for the last ones of all
+    prompts. windowed: responses are issued one by one while others run, and no two need have waited for each other.
+    """
+    if len(result.tokens_N) == 0:
+        return 0
+    if windowed:
+        return int(result.tokens_N.max())
+    chain_N = np.zeros_like(result.prompt_N) if barrier else result.prompt_N
+    longest = np.zeros((int(chain_N.max()) + 1, int(result.wave_N.max()) + 1), np.int64)
+    np.maximum.at(longest, (chain_N, result.wave_N), result.tokens_N)
+    return int(longest.sum(axis=1).max())

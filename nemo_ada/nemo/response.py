@@ -12,6 +12,7 @@ from nemo_ada.errors import InvariantError
 
 Message = dict[str, Any]
 ENGINE_ERROR = "engine_error"
+ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
 NO_VERDICT = "no verdict: "  # an environment's observation that explains a reward which is not a number
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.response import Response, read
 
@@ -41,6 +42,8 @@ class BatchSource:
         final, _ = self._call.run(self._prompts.rows(places))
         self.calls += 1
         rewards = final["total_reward"].tolist()
+        if not len(rewards) == len(final["message_log"]) == len(rows):
+            raise InvariantError(f"{len(rows)} responses were asked for, {len(final['message_log'])} came back")
         truncated = list(final["truncated"]) if "truncated" in final else [False] * len(rows)
         logs = self._prompts.logs
         finished = [

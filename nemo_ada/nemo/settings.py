@@ -14,6 +14,7 @@ from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.access import get, plain
+from nemo_ada.nemo.features import WIDTH
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class NemoSettings:
 
     def sampler(self) -> AdaSampler:
         """The run's sampler."""
-        return self.ada.sampler(self.group, self.longest, run_seed=self.seed)
+        return self.ada.sampler(self.group, self.longest, run_seed=self.seed, features=WIDTH)
 
 
 def chosen(master_config: Any) -> bool:

@@ -18,6 +18,7 @@ from nemo_ada.rundir import read_lines
 from nemo_ada.simulate import Variant
 
 FloatArray = NDArray[np.float64]
+SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 FEWEST = 3  # steps from which something can be said
 
 
@@ -99,7 +100,10 @@ def _all_equal(a: float, b: float, n: int) -> float:
 
 
 def _lengths(run_dir: Path) -> NDArray[np.int64]:
-    for state in sorted((run_dir / "checkpoints").glob("step_*/state.json"), reverse=True):
+    """From the newest checkpoint of either back end."""
+    found = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
+    numbered = [path for path in found if path.parent.name[5:].isdigit()]
+    for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):
         lengths = json.loads(state.read_text(encoding="utf-8")).get("sampler", {}).get("latency", {}).get("lengths", [])
         return np.array(lengths, np.int64)
     return np.zeros(0, np.int64)

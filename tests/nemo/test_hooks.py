@@ -1,7 +1,6 @@
 """The hooks on stand-ins for NeMo-RL's types (standin.py): no NeMo-RL needed.
 
-1. Contract of the back ends: for the same responses, a bare sampler (what the embedded back end runs) and the NeMo-RL
-   path, synchronous or one by one, give the same pools, rows and advantages.
+1. Responses that are not needed any more are cancelled; idle waves end with the first ones.
 2. The batch keeps its shape; rows without advantage cost two tokens and the update does not change.
 3. Failures have no label; equal prompts stay two groups; nothing misaligned passes.
 4. Names and methods are checked first and restored in any case; unsupported combinations are refused.
@@ -9,19 +8,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from standin import Checkpointer, Engine, StepRecord, config, loop_module, prompt_batch, step
 
-from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.core.source import Outcomes
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import installed, reinforce_ada
@@ -33,44 +32,12 @@ ISSUE_ORDER = {
     "preset": "ada_seq_balance",
     "sampling": {"kind": "sequential", "stopping": {"kind": "issue_order", "window": 3}},
 }
-SEQUENTIAL = [
-    {"preset": name} for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
-]
-EVERY = [*SEQUENTIAL, {"preset": "ada_est_ema"}]
 
 
 def script(prompt: int, draw: int) -> tuple[float, int]:
     """Label and length of a response, the same in every test."""
     random = np.random.default_rng([prompt, draw])
     return float(random.random() < RATES[prompt]), int(random.integers(2, 30))
-
-
-class TableSource:
-    """A ResponseSource over `script`, all at once: the sampler's own view of the same responses."""
-
-    def __init__(self, prompts: list[int]) -> None:
-        self._prompts, self._waiting = prompts, []
-
-    def submit(self, requests: Any) -> None:
-        self._waiting += list(
-            zip(requests.row_N.tolist(), requests.prompt_N.tolist(), requests.index_N.tolist(), strict=True)
-        )
-
-    def poll(self) -> Outcomes:
-        taken, self._waiting = self._waiting, []
-        drawn = [script(self._prompts[prompt], index) for _, prompt, index in taken]
-        return Outcomes(
-            np.array([row for row, _, _ in taken]),
-            np.array([reward for reward, _ in drawn]),
-            np.array([tokens for _, tokens in drawn]),
-        )
-
-    def abort(self, row_N: np.ndarray) -> np.ndarray:
-        self._waiting = [item for item in self._waiting if item[0] not in row_N]
-        return np.zeros(len(row_N), np.int64)
-
-    def clock(self) -> float:
-        return 0.0
 
 
 class Run:
@@ -90,68 +57,12 @@ class Run:
             return [step(self.loop, self.config, batch, asynchronous) for batch in batches]
 
 
-def bare_rows(ada: dict[str, Any], steps: int) -> list[tuple[Any, Any]]:
-    """(result, rows) per step of a sampler without any back end. Prompt ids only need to be equal for equal prompts."""
-    sampler = ada_settings(ada).sampler(GROUP, 64, run_seed=7)
-    found = []
-    for number in range(1, steps + 1):
-        session = sampler.begin(number, [str(prompt) for prompt in PROMPTS])
-        result = run_sampling(session, FreshTable(number))
-        found.append((result, sampler.finish(result)))
-    return found
+# -- 1. responses that are stopped -------------------------------------------------------------------------------------
 
 
-class FreshTable(TableSource):
-    """Draws go on counting over the steps, as the stand-in engine's do."""
-
-    seen: ClassVar[dict[int, int]] = {}
-
-    def __init__(self, number: int) -> None:
-        super().__init__(PROMPTS)
-        if number == 1:
-            FreshTable.seen = dict.fromkeys(PROMPTS, 0)
-        self._first = dict(FreshTable.seen)
-
-    def poll(self) -> Outcomes:
-        taken = [(row, prompt, index + self._first[PROMPTS[prompt]]) for row, prompt, index in self._waiting]
-        for _, prompt, draw in taken:
-            FreshTable.seen[PROMPTS[prompt]] = max(FreshTable.seen[PROMPTS[prompt]], draw + 1)
-        self._waiting = taken
-        return super().poll()
-
-
-# -- 1. contract -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("ada", EVERY, ids=lambda ada: ada["preset"])
-def test_same_responses_give_the_bare_samplers_pools_rows_and_advantages(
-    tmp_path: Path, ada: dict[str, Any], asynchronous: bool
-) -> None:
-    run = Run(tmp_path, config(GROUP, len(PROMPTS), ada, asynchronous=asynchronous))
-    records = run.steps(PROMPTS, PROMPTS, asynchronous=asynchronous)
-    for record, (result, rows) in zip(records, bare_rows(ada, 2), strict=True):
-        assert record.metrics["ada/samples_drawn"] == result.stats["samples_drawn"]
-        assert record.metrics["ada/pass_rate"] == result.stats["pass_rate"]
-        np.testing.assert_allclose(record.batch["ada_advantage"].numpy(), rows.advantage_R, atol=1e-6)
-        np.testing.assert_array_equal(record.batch["ada_weight"].numpy(), rows.weight_R)
-        np.testing.assert_allclose(record.batch["total_reward"].numpy(), result.reward_N[rows.pool_R])
-        prompt_R = record.batch["ada_uid"].numpy() & 0xFFFFFF
-        np.testing.assert_array_equal(prompt_R, rows.prompt_R)
-        assert record.batch["idx"] == [PROMPTS[p] for p in rows.prompt_R]
-        for r in np.flatnonzero(rows.live_R):
-            tokens = result.tokens_N[rows.pool_R[r]]
-            assert len(record.batch["message_log"][r][1]["token_ids"]) == tokens
-
-
-def test_issue_order_keeps_the_same_prefix_as_the_bare_sampler(tmp_path: Path) -> None:
+def test_issue_order_cancels_what_it_drops(tmp_path: Path) -> None:
     run = Run(tmp_path, config(GROUP, len(PROMPTS), ISSUE_ORDER, asynchronous=True), seconds_per_token=0.001)
     (record,) = run.steps(PROMPTS, asynchronous=True)
-    sampler = ada_settings(ISSUE_ORDER).sampler(GROUP, 64, run_seed=7)
-    result = run_sampling(sampler.begin(1, [str(prompt) for prompt in PROMPTS]), TableSource(PROMPTS))
-    rows = sampler.finish(result)
-    np.testing.assert_allclose(record.batch["ada_advantage"].numpy(), rows.advantage_R, atol=1e-6)
-    assert record.metrics["ada/samples_in_pools"] == result.stats["samples_in_pools"]
     assert record.metrics["ada/samples_dropped"] > 0
     assert len(run.engine.finished) < len(run.engine.calls), "dropped responses were cancelled while they ran"
 
@@ -170,6 +81,26 @@ def test_idle_extra_waves_end_with_the_first_ones(tmp_path: Path) -> None:
     assert first.metrics["ada/samples_drawn"] == GROUP * len(PROMPTS), "the latency model knows nothing yet"
     assert second.metrics["ada/samples_drawn"] > GROUP * len(PROMPTS)
     assert second.metrics["ada/sampling_seconds"] < 2 * 60 * 0.004
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "ada", "steps"),
+    [
+        (False, {"preset": "ada_seq_lean"}, 20 + 5),  # waves of 4 with a barrier: the longest of each
+        (True, {"preset": "ada_seq_lean"}, 20),  # without: prompt 11 needs one wave, prompt 12 two short ones
+        (True, ISSUE_ORDER | {"preset": "ada_seq_lean"}, 20),
+    ],
+    ids=["barrier", "waves", "window"],
+)
+def test_engine_steps_are_those_of_the_longest_chain(
+    tmp_path: Path, asynchronous: bool, ada: dict[str, Any], steps: int
+) -> None:
+    def two(prompt: int, draw: int) -> tuple[float, int]:
+        return float(draw % 4 == 0) if prompt == 11 else float(draw == 7), 20 if prompt == 11 else 5
+
+    run = Run(tmp_path, config(GROUP, 2, ada, asynchronous=asynchronous), script=two)
+    (record,) = run.steps([11, 12], asynchronous=asynchronous)
+    assert record.metrics["ada/engine_steps_at_least"] == steps
 
 
 # -- 2. shape and cost -------------------------------------------------------------------------------------------------
@@ -265,6 +196,74 @@ def test_too_many_failures_end_the_run(tmp_path: Path) -> None:
         run.steps(PROMPTS)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("reward", [float("inf"), -float("inf")])
+def test_an_infinite_reward_is_no_label(tmp_path: Path, asynchronous: bool, reward: float) -> None:
+    run = Run(
+        tmp_path,
+        config(GROUP, 6, {"preset": "grpo"}, asynchronous=asynchronous),
+        script=lambda prompt, draw: (reward if (prompt, draw) == (12, 1) else 1.0, 4),
+    )
+    (record,) = run.steps(PROMPTS, asynchronous=asynchronous)
+    assert record.metrics["ada/failed/reward_not_finite"] == record.metrics["ada/samples_failed"] == 1
+    assert record.metrics["ada/pass_rate"] == 1.0
+
+
+CORRUPTED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "one too few": (lambda final: final.select_indices(range(final.size - 1)), "24 responses were asked for, 23 came"),
+    "one too many": (lambda final: final.select_indices([*range(final.size), 0]), "24 responses were asked for, 25"),
+    "another prompt's": (lambda final: final.select_indices([1, 0, *range(2, final.size)]), "does not start with the"),
+    "one response for all": (lambda final: final.select_indices([0] * final.size), "does not start with the prompt"),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTED)
+def test_responses_that_were_not_asked_for_end_the_run(tmp_path: Path, name: str) -> None:
+    corrupt, message = CORRUPTED[name]
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}))
+    original = run.loop.run_multi_turn_rollout
+
+    @functools.wraps(original)
+    def rollout(*args: Any, **kwargs: Any) -> Any:
+        final, numbers = original(*args, **kwargs)
+        return corrupt(final), numbers
+
+    run.loop.run_multi_turn_rollout = rollout
+    with pytest.raises(InvariantError, match=message):
+        run.steps(PROMPTS)
+
+
+def test_an_environment_that_raises_ends_the_run_and_leaves_no_thread(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}, asynchronous=True))
+    original = run.rollouts.run_sample_multi_turn_rollout
+
+    @functools.wraps(original)
+    async def rollout(**kwargs: Any) -> Any:
+        if kwargs["sample_idx"] == 5:
+            raise RuntimeError("the environment's actor died")
+        return await original(**kwargs)
+
+    run.rollouts.run_sample_multi_turn_rollout = rollout
+    with pytest.raises(RuntimeError, match="actor died"):
+        run.steps(PROMPTS, asynchronous=True)
+    assert "nemo-ada-rollouts" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_another_prompts_response_ends_the_run_on_the_asynchronous_engine(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "grpo"}, asynchronous=True))
+    original = run.rollouts.run_sample_multi_turn_rollout
+
+    @functools.wraps(original)
+    async def rollout(**kwargs: Any) -> Any:
+        state, numbers = await original(**kwargs)
+        state["message_log"][0] = {**state["message_log"][0], "token_ids": torch.tensor([2, 3, 99])}
+        return state, numbers
+
+    run.rollouts.run_sample_multi_turn_rollout = rollout
+    with pytest.raises(InvariantError, match="does not start with the prompt"):
+        run.steps(PROMPTS, asynchronous=True)
+
+
 def test_two_equal_prompts_are_two_groups(tmp_path: Path) -> None:
     labels = iter([1, 0, 1, 0, 1, 0, 0, 0])  # interleaved: group one 1 1 1 0, group two all 0
     run = Run(tmp_path, config(GROUP, 2, {"preset": "grpo"}), script=lambda prompt, draw: (float(next(labels)), 4))
@@ -292,8 +291,8 @@ def test_validation_gets_nemo_rls_own_rollout(tmp_path: Path, caplog: pytest.Log
         run.loop._create_advantage_estimator(run.config)
         scores, _ = run.loop.validate(None, prompt_batch(PROMPTS), None, {}, 0, run.config)
     assert run.engine.calls == [PROMPTS]
-    assert scores == {"accuracy": 0.0}
-    assert "no verdict" in caplog.text
+    assert scores == {"accuracy": 0.0, "ada/without_label": len(PROMPTS)}
+    assert "6 of 6 validation answers have no label" in caplog.text
 
 
 def test_a_dropped_step_leaves_no_trace(tmp_path: Path) -> None:
@@ -403,7 +402,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"preset": "ada_seq_balance"}, {"grpo__async_grpo": {"enabled": True}}, "grpo.async_grpo.enabled=true"),
     ({"preset": "ada_seq_balance"}, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
-    ({"preset": "ada_est_value"}, {}, "reinforce_ada.estimator.kind=value"),
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     ({"preset": "ada_seq_balance", "refill_prompts": 4}, {}, "reinforce_ada.refill_prompts=4"),

@@ -4,10 +4,13 @@
 2. A job that ends while responses are drawn gives the step up, saves the state before it, and loses no prompt.
 3. NeMo-RL's own recipes have no misspelled key; near misses are named.
 4. The math environment: verdicts, and a hanging answer that has no label.
+5. Checkpoints of another configuration, and data settings that cannot work, are refused by their keys.
+6. A W&B run keeps its id over restarts.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import time
@@ -17,11 +20,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import JOB_END, JobControl
 from nemo_ada.nemo.job import Progress, Watch
-from nemo_ada.nemo.launch import continue_tracking, load, supervised
+from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, supervised
+from nemo_ada.rundir import read_lines
 from nemo_ada.verify.selftest import HANGING
 
 STEPS = 5
@@ -69,6 +74,19 @@ def losses(parts: Any) -> dict[int, float]:
     return {step: float(values["train/loss"]) for step, values in steps.items() if "train/loss" in values}
 
 
+def recorded(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The run's records without what depends on the clock: steps, then evaluations."""
+
+    def timeless(name: str) -> list[dict[str, Any]]:
+        timed = ("time/", "timing/", "performance/", "ada/sampling_seconds", "ada/engine_utilisation", "total/seconds")
+        return [
+            {key: value for key, value in line.items() if not key.startswith(timed) and "per_sec" not in key}
+            for line in read_lines(run_dir / f"{name}.jsonl")
+        ]
+
+    return timeless("metrics"), timeless("evaluations")
+
+
 @pytest.fixture(scope="module")
 def straight(harness: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("straight")
@@ -99,6 +117,21 @@ def test_a_stop_file_ends_the_run_after_the_step_and_it_continues(
     assert losses(first) | losses(second) == losses(straight)
     final = weights(straight)
     assert all(torch.equal(tensor, final[name]) for name, tensor in weights(second).items())
+    assert recorded(tmp_path / "run") == recorded(Path(straight.config["logger"]["log_dir"]).parent / "run")
+
+
+@real
+def test_a_real_checkpoint_is_continued_by_its_own_configuration_only(harness: ModuleType, straight: Any) -> None:
+    def configured(changes: dict[str, Any]) -> Any:
+        config = copy.deepcopy(straight.config)
+        for section, values in changes.items():
+            config[section] |= values
+        return harness.grpo.MasterConfig(**config)
+
+    check_checkpoint(straight.checkpointer, configured({"grpo": {"max_num_steps": 9}}), resume=True)
+    other = configured({"grpo": {"seed": 8}, "loss_fn": {"ratio_clip_max": 0.3}})
+    with pytest.raises(UserError, match=r"grpo\.seed: 7 -> 8, loss_fn\.ratio_clip_max: 0\.2 -> 0\.3"):
+        check_checkpoint(straight.checkpointer, other, resume=True)
 
 
 @real
@@ -196,6 +229,90 @@ def test_progress_counts_epochs_as_the_loop_does() -> None:
         progress.advance(Loader())
         seen.append((progress.total_steps, progress.current_step, progress.current_epoch, progress.consumed_samples))
     assert seen == [(1, 1, 0, 4), (2, 2, 0, 8), (3, 1, 1, 12), (4, 2, 1, 16)]
+
+
+DATA_SETTINGS = [
+    ({"data": {"use_multiple_dataloader": True}}, True, "data.use_multiple_dataloader=true"),
+    ({"data": {"default": {"env_name": "ada_math"}}, "env": {}}, True, "env_name=ada_math needs its settings"),
+    (
+        {"data": {"validation": [{"env_name": "math"}, {"env_name": "ada_math"}]}, "env": {"ada_math": {}}},
+        False,
+        "which only grpo.adv_estimator.name=reinforce_ada can take",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "adaptive", "message"), DATA_SETTINGS, ids=[row[2] for row in DATA_SETTINGS])
+def test_data_that_cannot_work_is_refused_before_anything_starts(
+    settings: dict[str, Any], adaptive: bool, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_data(settings, adaptive=adaptive)
+
+
+def test_the_math_environment_is_fine_under_reinforce_ada() -> None:
+    settings = {"data": {"train": {"env_name": "ada_math"}, "validation": None}, "env": {"ada_math": {"workers": 2}}}
+    check_data(settings, adaptive=True)
+    check_data({"data": {"default": {"env_name": "math"}}}, adaptive=False)
+
+
+class Saved:
+    """A checkpoint manager with one checkpoint, or none."""
+
+    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
+        self.checkpoint_dir = folder
+        if config is not None:
+            (folder / "step_4").mkdir(parents=True)
+            (folder / "step_4" / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def get_latest_checkpoint_path(self) -> str | None:
+        found = sorted(self.checkpoint_dir.glob("step_*"))
+        return str(found[-1]) if found else None
+
+
+MADE_WITH = {
+    "grpo": {"max_num_steps": 4, "seed": 7},
+    "policy": {"model_name": "a", "megatron_cfg": {"train_iters": 4}},
+    "logger": {"log_dir": "exp_001"},
+    "loss_fn": {"ratio_clip_max": 0.28},
+    "data": {"train": [{"dataset_name": "ResponseDataset", "data_path": "a.jsonl"}]},  # YAML sorts its keys
+}
+
+
+def changed(**sections: dict[str, Any]) -> dict[str, Any]:
+    return {name: section | sections.get(name, {}) for name, section in MADE_WITH.items()}
+
+
+def test_a_checkpoint_of_the_same_configuration_may_be_continued(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, MADE_WITH)
+    check_checkpoint(saved, MADE_WITH, resume=True)
+    longer = changed(
+        grpo={"max_num_steps": 9}, logger={"log_dir": "exp_002"}, policy={"megatron_cfg": {"train_iters": 9}}
+    )
+    check_checkpoint(saved, longer, resume=True)
+    check_checkpoint(Saved(tmp_path / "empty", None), MADE_WITH, resume=False)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_by_its_keys(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, MADE_WITH)
+    other = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"val_batch_size": 8})
+    with pytest.raises(UserError) as caught:
+        check_checkpoint(saved, other, resume=True)
+    message = str(caught.value)
+    assert f"{tmp_path / 'step_4'} was made with another configuration" in message
+    assert "grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2" in message
+    assert 'policy.model_name: "a" -> "b"' in message
+
+
+def test_a_checkpoint_is_not_continued_unasked(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="already holds step_4; set resume=auto"):
+        check_checkpoint(Saved(tmp_path, MADE_WITH), MADE_WITH, resume=False)
+
+
+def test_a_tracking_id_of_the_configuration_is_left_alone(tmp_path: Path) -> None:
+    logger: dict[str, Any] = {"wandb_enabled": True, "wandb": {"project": "p", "id": "mine"}}
+    continue_tracking(logger, tmp_path)
+    assert logger["wandb"] == {"project": "p", "id": "mine"} and not list(tmp_path.iterdir())
 
 
 def test_a_continued_run_keeps_its_tracking_id(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def check_trained(harness: ModuleType, record: Any, plain: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema"]
+    "preset",
+    ["grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema", "ada_est_value"],
 )
 def test_every_preset_trains_on_the_synchronous_engine(
     harness: ModuleType, plain: Any, tmp_path: Path, preset: str
@@ -207,6 +208,29 @@ def test_failed_generations_are_redrawn(harness: ModuleType, tmp_path: Path) -> 
     assert sum(record.metrics[step]["train/ada/samples_failed"] for step in range(1, 5)) == 1
     assert sum(record.metrics[step].get("train/ada/failed/engine_error", 0) for step in range(1, 5)) == 1
     assert all(batch["token_mask"].bool().any(dim=1).all() for batch in record.batches)
+
+
+@pytest.mark.parametrize("async_engine", [False, True], ids=["sync", "async"])
+def test_answers_without_a_verdict_are_redrawn_in_training_and_counted_in_validation(
+    harness: ModuleType, tmp_path: Path, async_engine: bool
+) -> None:
+    """One draw of a training prompt and every answer to one of four validation prompts hang their verifier."""
+    one, other = next(iter(harness.TRAIN_PROMPTS)), next(iter(harness.VALIDATION_PROMPTS))
+    rates = harness.seeded_labels(harness.TRAIN_PROMPTS)
+
+    def labels(prompt: str, draw: int) -> bool | str:
+        if prompt == other or (prompt == one and draw == 1):
+            return "="
+        return prompt in harness.VALIDATION_PROMPTS or rates(prompt, draw)
+
+    record = run(harness, tmp_path, "grpo", steps=4, async_engine=async_engine, labels=labels)
+    steps = [record.metrics[step] for step in range(1, 5)]
+    assert sum(metrics["train/ada/samples_failed"] for metrics in steps) == 1
+    assert sum(metrics.get("train/ada/failed/verifier_timeout", 0) for metrics in steps) == 1
+    assert all(map(math.isfinite, record.losses)) and all(math.isfinite(metrics["train/reward"]) for metrics in steps)
+    for step in (0, 2, 4):
+        assert record.metrics[step]["validation/accuracy"] == 0.75
+        assert record.metrics[step]["validation/ada/without_label"] == 1
 
 
 def test_dapo_filtering_works_with_our_pools(harness: ModuleType, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""A NeMo-RL environment that looks at the first character of a response, and counts what it was asked."""
+"""A NeMo-RL environment that looks at the first character of a response, and counts what it was asked.
+
+A response that starts with HANGING gets no verdict, as one whose verification timed out.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from nemo_support.tiny_model import RIGHT
+from nemo_support.tiny_model import HANGING, RIGHT
 
 
 @ray.remote(num_cpus=0)
 class CountingEnvironment(EnvironmentInterface):
-    """One turn per episode: reward 1 for a response that starts with RIGHT, 0 otherwise."""
+    """One turn per episode: reward 1 for a response that starts with RIGHT, NaN with HANGING, 0 otherwise."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []
@@ -31,9 +34,11 @@ class CountingEnvironment(EnvironmentInterface):
         self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]
     ) -> EnvironmentReturn[dict[str, Any]]:
         self._rows.append(len(message_log_batch))
-        rewards = [float(log[-1]["content"].startswith(RIGHT)) for log in message_log_batch]
+        firsts = [log[-1]["content"][:1] for log in message_log_batch]
+        rewards = [float("nan") if first == HANGING else float(first == RIGHT) for first in firsts]
+        said = {HANGING: "no verdict: verifier_timeout", RIGHT: "=1"}
         return EnvironmentReturn(
-            observations=[{"role": "environment", "content": f"={int(reward)}"} for reward in rewards],
+            observations=[{"role": "environment", "content": said.get(first, "=0")} for first in firsts],
             metadata=metadata,
             next_stop_strings=[None] * len(rewards),
             rewards=torch.tensor(rewards),

@@ -30,8 +30,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from nemo_support.tiny_model import RIGHT, WRONG
 
-Labels = Callable[[str, int], bool]
-"""(prompt text, draw) -> whether that response is right."""
+Labels = Callable[[str, int], bool | str]
+"""(prompt text, draw) -> whether that response is right, or the token that it starts with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,9 @@ class TinyGeneration(GenerationInterface):
             logits = self._model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float()
             distribution = torch.log_softmax(logits, dim=-1)
             if position == 0 and self._labels is not None:
-                token = self._tokenizer.convert_tokens_to_ids(RIGHT if self._labels(prompt, draw) else WRONG)
+                label = self._labels(prompt, draw)
+                first = label if isinstance(label, str) else RIGHT if label else WRONG
+                token = self._tokenizer.convert_tokens_to_ids(first)
             elif greedy:
                 token = int(distribution.argmax())
             else:

@@ -6,8 +6,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-PAD, END, RIGHT, WRONG = "<pad>", "<end>", "+", "-"
-CHARACTERS = (RIGHT, WRONG, "=", *"0123456789", *"pv")
+PAD, END, RIGHT, WRONG, HANGING = "<pad>", "<end>", "+", "-", "="
+CHARACTERS = (RIGHT, WRONG, HANGING, *"0123456789", *"pv")
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,0 +1,168 @@
+"""metrics.jsonl and evaluations.jsonl of a NeMo-RL run, as `nemo-ada report` and `nemo-ada plan --run` read them.
+
+`Records` is a back end of NeMo-RL's own logger (it has the methods of its LoggerInterface). grpo_train logs a step in
+pieces, each with a prefix; they are put under the names that the embedded back end uses and written as one line when
+the loop says that the step is over:
+
+    train              -> ada/... as they are, everything else as train/...
+    timing/train       -> time/sampling, time/update, time/refit, time/step, time/save; as timing/... too
+    validation         -> val/... in evaluations.jsonl, with time/evaluation
+    performance        -> performance/...
+
+engine_steps is what the rollout could not have done without (metrics.engine_steps_at_least).
+
+Phases: sampling is NeMo-RL's `generation`, refit its `prepare_for_generation/total`; update is the rest of the step
+(log-probabilities, advantages, training) without saves and evaluations, which belong to no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from nemo_ada.core.metrics import PREFIX
+from nemo_ada.nemo.metrics import ENGINE_STEPS
+from nemo_ada.rundir import RunDir, read_lines
+
+METRICS, EVALUATIONS = "metrics", "evaluations"
+TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE = (
+    "train",
+    "timing/train",
+    "validation",
+    "timing/validation",
+    "performance",
+)
+KEPT = (TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE)
+TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
+PER_CALL = (*(PREFIX + name for name in ("samples_drawn", "tokens_drawn", "prompts_drawn")), ENGINE_STEPS)
+VALIDATION_NAMES = {"avg_length": "response_length"}
+Lists = Callable[[], Mapping[str, list[int]]]
+
+
+class Records:
+    """Writes a run's records into its folder, line by line. Pieces of the step under way are kept in memory."""
+
+    def __init__(self, run_dir: RunDir, rows: int, lists: Lists, totals: Mapping[str, float] | None = None) -> None:
+        """rows: training rows of a step. lists: metrics of the last rollout that are no scalars, and not logged.
+
+        totals: what the run has cost up to here, by the names in TOTALS.
+        """
+        self._run_dir, self._rows, self._lists = run_dir, rows, lists
+        self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0.0) | dict(totals or {})
+        self._pieces: dict[str, dict[str, float]] = {}
+        self._calls: list[dict[str, float]] = []  # the rollout calls of the step, in the order of the log
+
+    @classmethod
+    def continued(cls, run_dir: RunDir, rows: int, lists: Lists, step: int) -> Records:
+        """For a run that goes on after `step` complete steps (0: from its start): later records are dropped."""
+        run_dir.rewind(step if step > 0 else -1)
+        lines = read_lines(run_dir.path / f"{METRICS}.jsonl")
+        last = lines[-1] if lines else {}
+        return cls(run_dir, rows, lists, {name: last[f"total/{name}"] for name in TOTALS if f"total/{name}" in last})
+
+    @contextmanager
+    def of(self, logger: Any) -> Iterator[None]:
+        """Within the block NeMo-RL's logger tells this one too."""
+        logger.loggers.append(self)
+        try:
+            yield
+        finally:
+            logger.loggers.remove(self)
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        prefix: str | None = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """Keep the numbers of one piece; with `step_finished` write the step."""
+        if prefix not in KEPT:  # NeMo-RL's monitor of the GPUs logs from a thread of its own
+            return
+        numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
+        if prefix == TRAIN and PER_CALL[0] in numbers:
+            self._calls.append(numbers)
+        self._pieces.setdefault(prefix, {}).update(numbers)
+        if step_finished:
+            self._write(step)
+        elif step == 0 and {VALIDATION, VALIDATION_TIMING} <= self._pieces.keys():
+            self._write_evaluation(step)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """config.yaml holds them."""
+
+    def log_histogram(self, histogram: list[Any], step: int, name: str) -> None:
+        """No line of numbers."""
+
+    def log_plot(self, figure: Any, step: int, name: str) -> None:
+        """No line of numbers."""
+
+    def _write(self, step: int) -> None:
+        train, timing = self._pieces.get(TRAIN, {}), self._pieces.get(TIMING, {})
+        train |= self._drawn()
+        times = self._phases(timing)
+        increase = {
+            "responses": train.get(PER_CALL[0], 0.0),
+            "tokens": train.get(PER_CALL[1], 0.0),
+            "rows": float(self._rows),
+            "live_rows": train.get(PREFIX + "live_rows", 0.0),
+            "seconds": times["step"],
+        }
+        self._totals = {name: value + increase[name] for name, value in self._totals.items()}
+        record = {
+            "step": step,
+            **{name if name.startswith(PREFIX) else f"train/{name}": value for name, value in train.items()},
+            "engine_steps": train.get(ENGINE_STEPS, 0.0),
+            **{f"time/{name}": value for name, value in times.items()},
+            **{f"timing/{name}": value for name, value in timing.items()},
+            **{f"performance/{name}": value for name, value in self._pieces.get(PERFORMANCE, {}).items()},
+            **self._lists(),
+            **self._shown_totals(),
+        }
+        self._run_dir.log(METRICS, record, tensorboard=False)
+        if VALIDATION in self._pieces:
+            self._write_evaluation(step)
+        self._pieces, self._calls = {}, []
+
+    def _drawn(self) -> dict[str, float]:
+        """What all rollout calls of the step drew together (DAPO's filtering makes several); the loop logs the last
+        one again at the end of the step."""
+        calls = self._calls[:-1] if len(self._calls) > 1 else self._calls
+        return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
+
+    def _phases(self, timing: Mapping[str, float]) -> dict[str, float]:
+        sampling, refit = timing.get("generation", 0.0), timing.get("prepare_for_generation/total", 0.0)
+        save, evaluation = timing.get("checkpointing", 0.0), self._evaluation_seconds()
+        update = max(timing.get("total_step_time", 0.0) - sampling - refit - save - evaluation, 0.0)
+        step = sampling + update + refit
+        return {"sampling": sampling, "update": update, "refit": refit, "step": step, "save": save}
+
+    def _evaluation_seconds(self) -> float:
+        return self._pieces.get(VALIDATION_TIMING, {}).get("total_validation_time", 0.0)
+
+    def _write_evaluation(self, step: int) -> None:
+        values = self._pieces.pop(VALIDATION)
+        names = {name: VALIDATION_NAMES.get(name, name.removeprefix(PREFIX)) for name in values}
+        record = {
+            "step": step,
+            **{f"val/{names[name]}": value for name, value in values.items()},
+            "time/evaluation": self._evaluation_seconds(),
+            **self._shown_totals(),
+        }
+        self._pieces.pop(VALIDATION_TIMING, None)
+        if values:
+            self._run_dir.log(EVALUATIONS, record, tensorboard=False)
+
+    def _shown_totals(self) -> dict[str, float]:
+        return {f"total/{name}": value for name, value in self._totals.items()}
+
+
+def _number(value: Any) -> float | None:
+    """A scalar of Python, numpy or torch as a float; None for everything else that NeMo-RL logs."""
+    if isinstance(value, bool | str):
+        return None
+    if getattr(value, "ndim", 0) == 0 and hasattr(value, "item"):
+        value = value.item()
+    return float(value) if isinstance(value, int | float) else None
