@@ -38,7 +38,7 @@ class LatencyModel:
     def _sort_lengths(self) -> None:
         self._sorted: IntArray = np.sort(self._lengths)
         distinct = np.unique(self._sorted)
-        # at most 512 candidate lengths, always with the longest one
+        # fewer than 1,024 candidate lengths, always with the longest one
         self._candidates: IntArray = distinct[:: -max(1, len(distinct) // 512)][::-1]
 
     @property

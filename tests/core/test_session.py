@@ -306,6 +306,21 @@ def test_dropped_waves_leave_nothing_half_done_in_a_pool():
     assert session.result().size_P.tolist() == [4, 0]
 
 
+def test_a_drop_reaches_responses_behind_a_first_wave_of_one():
+    session, source = (
+        SamplingSession(wave_plan(BalancedExit(2, 2), (1, 3), 16), np.arange(2), run_seed=0, step=0),
+        ScriptedSource(Script.of("+", "-"), np.random.default_rng(0)),
+    )
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1]), 1.0)
+    source.submit(session.next_requests(1.0))
+    session.stop(drain=False)
+    rows = session.take_aborts()
+    assert sorted(rows.tolist()) == sorted(source.running) == [2, 3, 4, 5, 6, 7]
+    session.record_aborted(rows, source.abort(rows), 2.0)
+    assert session.result().size_P.tolist() == [1, 1]
+
+
 # protocol -------------------------------------------------------------------------------------------------------------
 
 
