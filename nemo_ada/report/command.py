@@ -21,8 +21,10 @@ from nemo_ada.files import write_atomically
 from nemo_ada.report import summary
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
+from nemo_ada.report.plan import predictions
 from nemo_ada.report.png import write_figures
-from nemo_ada.report.run import Run, clean, read_runs
+from nemo_ada.report.run import Run, clean, read_usable, state_of
+from nemo_ada.report.spec import Grid
 
 TABLE_WIDTH = 200  # where the output is no terminal
 FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")
@@ -39,9 +41,9 @@ def report(
     console = Console(highlight=False)
     if watch:
         _watch(runs, out, every, console)
-    found = read_runs(runs)
-    _write(found, out, None)
-    _print(found, console)
+    found, left_out = read_usable(runs)
+    _write(found, out, None, left_out)
+    _print(found, console, left_out)
     console.print(Text(f"page     {out}"), soft_wrap=True)
     if figures:
         folder = out.with_name(f"{out.stem}_figures")
@@ -52,8 +54,9 @@ def report(
         console.print(Text(f"figures  {len(written)} PNG files in {folder}"), soft_wrap=True)
 
 
-def _write(runs: Sequence[Run], out: Path, reload_seconds: int | None) -> None:
-    page = render(runs, written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), reload_seconds=reload_seconds)
+def _write(runs: Sequence[Run], out: Path, reload_seconds: int | None, left_out: Sequence[str]) -> None:
+    written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    page = render(runs, written=written, reload_seconds=reload_seconds, left_out=left_out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page)
@@ -61,22 +64,25 @@ def _write(runs: Sequence[Run], out: Path, reload_seconds: int | None) -> None:
         raise UserError(f"--out={out} cannot be written: {error}") from None
 
 
-def _print(runs: Sequence[Run], console: Console) -> None:
+def _print(runs: Sequence[Run], console: Console, left_out: Sequence[str]) -> None:
     wide = console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
     wide.print(summary.terminal_table(summary.overview(runs), "Overview"))
     equal = summary.equal_cost(runs)
     if equal is not None:
         wide.print(summary.terminal_table(equal, "Mean held-out accuracy at equal cost"))
+    planned = predictions(runs)
+    if planned is not None:
+        wide.print(summary.terminal_table(planned, "Plan"))
     different = summary.differences(runs) if len(runs) > 1 else None
     if different is not None and different.rows:
         wide.print(summary.terminal_table(_turned(different), "Settings that differ"))
-    for note in summary.warnings(runs):
-        console.print(Text(f"note: {note}", "yellow"), soft_wrap=True)
+    for note in (*left_out, *summary.warnings(runs)):
+        console.print(Text(f"note: {clean(note)}", "yellow"), soft_wrap=True)
 
 
-def _turned(grid: summary.Grid) -> summary.Grid:
+def _turned(grid: Grid) -> Grid:
     """Runs as rows."""
-    return summary.Grid(
+    return Grid(
         ("run", *(row[0] for row in grid.rows)),
         [(name, *(row[i] for row in grid.rows)) for i, name in enumerate(grid.columns) if i],
     )
@@ -93,17 +99,27 @@ def _watch(folders: Sequence[Path], out: Path, every: int, console: Console) -> 
         while True:
             now = _signature(folders)
             waiting = [folder for folder in folders if not (folder / "metrics.jsonl").exists()]
-            if not waiting and now != before:
-                runs = read_runs(folders)
-                _write(runs, out, every)
+            if not waiting and now != before and (found := _usable(folders)) is not None:
+                runs, left_out = found
+                _write(runs, out, every, left_out)
                 steps = ", ".join(f"{clean(run.name)} step {run.column('step')[-1]:.0f}" for run in runs)
                 console.print(Text(f"{time.strftime('%H:%M:%S')}  {out}: {steps}"), soft_wrap=True)
                 before = now
-                if all(run.state != "running" for run in runs):
+                if all(state_of(folder) != "running" for folder in folders):
                     return
             time.sleep(every)
     except KeyboardInterrupt:
         return
+
+
+def _usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]] | None:
+    """None while there is no whole step yet and a run still writes."""
+    try:
+        return read_usable(folders)
+    except UserError:
+        if any(state_of(folder) == "running" for folder in folders):
+            return None
+        raise
 
 
 def _signature(folders: Sequence[Path]) -> object:

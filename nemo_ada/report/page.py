@@ -13,32 +13,40 @@ from importlib.resources import files
 
 from nemo_ada.report import summary
 from nemo_ada.report.figures import all_figures
+from nemo_ada.report.plan import predictions
 from nemo_ada.report.run import Run
 from nemo_ada.report.series import MAX_POINTS, TREND, Blocks
-from nemo_ada.report.spec import BarPanel, Figure, LinePanel, text_of
-from nemo_ada.report.summary import Grid
-from nemo_ada.report.svg import PALE_RUNS, definitions, draw, esc, swatch
+from nemo_ada.report.spec import BarPanel, Figure, Grid, HeatPanel, LinePanel, text_of
+from nemo_ada.report.svg import PALE_RUNS, draw
+from nemo_ada.report.svg_base import definitions, esc, swatch
 
 FEW = 4
 # A reader who has opened a table keeps it: the page reloads only while all tables are closed.
 RELOAD = "setInterval(()=>{{if(!document.querySelector('details[open]'))location.reload()}},{milliseconds})"
 
 
-def render(runs: Sequence[Run], *, written: str, reload_seconds: int | None = None) -> str:
-    """The report page of these runs; `written` is when, `reload_seconds` makes the page reload itself."""
+def render(
+    runs: Sequence[Run], *, written: str, reload_seconds: int | None = None, left_out: Sequence[str] = ()
+) -> str:
+    """The report page of these runs; `written` is when, `reload_seconds` makes the page reload itself, `left_out` says
+    which runs are not in it and why."""
     figures = all_figures(runs)
     names = [run.name for run in runs]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     sections = [
-        ("overview", "Overview", _overview(runs)),
+        ("overview", "Overview", _overview(runs, left_out)),
         *((figure.key, figure.title, _figure(figure, names)) for figure in figures),
         ("configuration", "Configuration", _configuration(runs)),
         ("provenance", "Provenance", _provenance(runs)),
     ]
+    plans = predictions(runs)
+    if plans is not None:
+        after = next(place for place, (key, _, _) in enumerate(sections, start=1) if key == "time")
+        sections.insert(after, ("plan", "Plan", _grid(plans, "What nemo-ada plan predicted, and what came")))
     links = "".join(f'<li><a href="#{esc(_id(key))}">{esc(name)}</a>' for key, name, _ in sections)
     body = "".join(
-        f'<section id="{esc(_id(key))}" aria-labelledby="h-{esc(_id(key))}"><h2 '
-        f'id="h-{esc(_id(key))}">{esc(name)}</h2>{html}</section>'
+        f'<section id="{esc(_id(key))}" aria-labelledby="h-{esc(_id(key))}">'
+        f'<h2 id="h-{esc(_id(key))}">{esc(name)}</h2>{html}</section>'
         for key, name, html in sections
     )
     script = "" if reload_seconds is None else RELOAD.format(milliseconds=int(reload_seconds * 1000))
@@ -49,8 +57,7 @@ def render(runs: Sequence[Run], *, written: str, reload_seconds: int | None = No
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        f"{allowed}"
-        "base-uri 'none'; form-action 'none'\">"
+        f"{allowed}base-uri 'none'; form-action 'none'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">'
         f"<title>nemo-ada: {esc(title)}</title><style>{style}</style></head><body>{definitions()}"
@@ -66,8 +73,8 @@ def _id(key: str) -> str:
     return key.replace("@", "-at-")
 
 
-def _overview(runs: Sequence[Run]) -> str:
-    notes = summary.warnings(runs)
+def _overview(runs: Sequence[Run], left_out: Sequence[str]) -> str:
+    notes = [*left_out, *summary.warnings(runs)]
     listed = "".join(f"<li>{esc(note)}" for note in notes)
     warned = f'<div class="notes"><h3>Before you compare</h3><ul>{listed}</ul></div>' if notes else ""
     html = _grid(summary.overview(runs), "What each run reached and what it cost", swatches=True)
@@ -75,8 +82,7 @@ def _overview(runs: Sequence[Run]) -> str:
     longest = max(sizes.values())
     blocks = (
         f" Long runs are shown as means over blocks of steps (up to {longest} steps per point, at most {MAX_POINTS} "
-        "points "
-        "per line) in figures and tables; metrics.jsonl in the run directory has every step."
+        "points per line) in figures and tables; metrics.jsonl in the run directory has every step."
         if longest > 1
         else " Figures and tables show every step."
     )
@@ -88,8 +94,7 @@ def _overview(runs: Sequence[Run]) -> str:
         )
         html += (
             '<p class="muted">Area under the accuracy curve per unit of cost, linear between evaluations. One run is '
-            "one "
-            "seed: small differences are noise until several seeds agree.</p>"
+            "one seed: small differences are noise until several seeds agree.</p>"
         )
     return warned + html
 
@@ -133,8 +138,10 @@ def _figure(figure: Figure, names: Sequence[str]) -> str:
     if not figure.panels:
         return f'<p class="muted">{esc(figure.caption)}</p>'
     panels = "".join(f'<div class="cell">{draw(panel, names)}</div>' for panel in figure.panels)
-    shown = sorted({run for run, _ in figure.table.rows})
+    named = all(isinstance(panel, HeatPanel) for panel in figure.panels)  # each panel says which run it shows
+    shown = [] if named else sorted({run for run, _ in figure.table.rows})
     legend = "".join(f"<li>{swatch(run)}<span>{esc(names[run])}</span>" for run in shown)
+    listed = f'<ul class="legend" aria-label="Runs">{legend}</ul>' if legend else ""
     rolling = any(isinstance(p, LinePanel) and any(line.trend is not None for line in p.lines) for p in figure.panels)
     bars = any(isinstance(panel, BarPanel) for panel in figure.panels)
     rest = " Colours inside stacked bars stand for parts, not runs." if bars else ""
@@ -142,7 +149,7 @@ def _figure(figure: Figure, names: Sequence[str]) -> str:
         rest += f" Lines are rolling means over {TREND} points; the values themselves are behind them in pale (up to "
         rest += f"{PALE_RUNS} runs) and in the table."
     return (
-        f'<figure><ul class="legend" aria-label="Runs">{legend}</ul><div class="panels">{panels}</div>'
+        f'<figure>{listed}<div class="panels">{panels}</div>'
         f"<figcaption>{esc(figure.caption)}{rest}</figcaption>{_values(figure, names)}</figure>"
     )
 

@@ -14,8 +14,10 @@ from nemo_ada.report.spec import (
     DASHES,
     MARKERS,
     PART_COLOURS,
+    SHADES,
     BarPanel,
     Figure,
+    HeatPanel,
     LinePanel,
     Panel,
     RangePanel,
@@ -92,6 +94,9 @@ def _draw(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
     axes.set_title(panel.title, fontsize=9, loc="left")
     axes.set_xlabel(panel.x_label, fontsize=8)
     axes.tick_params(labelsize=8)
+    if isinstance(panel, HeatPanel):
+        _draw_heat(axes, panel, labels[panel.run])
+        return
     axes.grid(alpha=0.3)
     if isinstance(panel, LinePanel):
         for line in panel.lines:
@@ -128,10 +133,29 @@ def _draw_ranges(axes: Any, panel: RangePanel) -> None:
     axes.set_xlim(0, span([np.array(ends)], zero=True)[1])
 
 
+def _draw_heat(axes: Any, panel: HeatPanel, label: str) -> None:
+    from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
+
+    levels = (0.0, *SHADES)
+    shades = LinearSegmentedColormap.from_list("shares", ["#eef4f8", COLOURS[0], "#00304d"], len(SHADES))
+    mesh = axes.pcolormesh(
+        np.append(panel.left_C, panel.right_C[-1]),
+        np.arange(len(panel.bins) + 1),
+        np.ma.masked_less_equal(panel.share_BC, 0.0),
+        cmap=shades,
+        norm=BoundaryNorm(levels, len(SHADES)),
+    )
+    axes.set_title(_short(label, 40), fontsize=9, loc="left")
+    axes.set_yticks(np.arange(len(panel.bins)) + 0.5, panel.bins)
+    axes.set_ylabel(panel.y_label, fontsize=8)
+    bar = axes.figure.colorbar(mesh, ax=axes, ticks=levels)
+    bar.ax.set_yticklabels([f"{level:.0%}" for level in levels], fontsize=7)
+
+
 def _run_axis(axes: Any, runs: Sequence[int], labels: Sequence[str]) -> None:
-    axes.set_yticks(range(len(runs)), [_short(labels[run]) for run in runs], fontsize=7)
+    axes.set_yticks(range(len(runs)), [_short(labels[run], 16) for run in runs], fontsize=7)
     axes.invert_yaxis()
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else f"…{name[-15:]}"
+def _short(name: str, limit: int) -> str:
+    return name if len(name) <= limit else f"…{name[1 - limit :]}"

@@ -7,10 +7,11 @@ a run without a single usable step is an error.
 from __future__ import annotations
 
 import json
-import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
@@ -20,11 +21,14 @@ import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.redaction import HIDDEN, hide, is_secret_name
+from nemo_ada.report.records import counts, number, read_records
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20
 MAX_TEXT = 4000
-SHOWN_LINES = 5
+MAX_BYTES = 5_000_000  # of a configuration, which takes PyYAML seconds per megabyte
+# PyYAML's constructors and a resolver of timestamps raise bare ones of these for values like `!!bool x`
+DAMAGE = (OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError)
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _shorten = Repr()
 _shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
@@ -33,7 +37,12 @@ _shorten.maxstring = _shorten.maxother = 300
 
 def clean(value: object) -> str:
     """Text that can be shown: no control or direction characters, valid UTF-8, secrets hidden."""
-    text = hide(str(value)[: 2 * MAX_TEXT])[:MAX_TEXT]  # a secret is hidden before it could be cut in two
+    return _clean(str(value)[: 2 * MAX_TEXT])
+
+
+@lru_cache(maxsize=4096)  # names come again with every point of a line
+def _clean(text: str) -> str:
+    text = hide(text)[:MAX_TEXT]  # a secret is hidden before it could be cut in two
     return UNPRINTABLE.sub("\ufffd", text).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -58,18 +67,20 @@ class Run:
         if not path.is_file():
             raise UserError(_no_metrics(folder))
         notes: list[str] = []
-        steps = _records(path, notes)
+        status = _mapping(folder / "status.json", notes)
+        writing = _state(status) == "running"
+        steps = read_records(path, notes, writing=writing)
         if not steps:
             raise UserError(f"{path} holds no usable step ({'; '.join(notes) or 'it is empty'})")
         config = _mapping(folder / "config.yaml", notes, required=True)
         return cls(
             name=name or folder.resolve().name,
             steps=steps,
-            evaluations=_records(folder / "evaluations.jsonl", notes),
+            evaluations=read_records(folder / "evaluations.jsonl", notes, writing=writing),
             folder=folder,
             config=dict(_leaves(config, notes)),
             environment=_mapping(folder / "environment.json", notes, required=True),
-            status=_mapping(folder / "status.json", notes),
+            status=status,
             plan=_mapping(folder / "plan.json", notes),
             notes=tuple(notes),
         )
@@ -77,6 +88,11 @@ class Run:
     def column(self, key: str) -> np.ndarray:
         """A metric over the steps; nan where it is missing."""
         return np.array([number(record.get(key)) for record in self.steps], np.float64)
+
+    def counts(self, key: str, width: int) -> np.ndarray:
+        """A metric of `width` counts over the steps, [steps, width]; zeros where it is missing or damaged."""
+        rows = [counts(record.get(key), width) or [0.0] * width for record in self.steps]
+        return np.array(rows, np.float64).reshape(len(rows), width)
 
     def evaluation_column(self, key: str) -> np.ndarray:
         """A metric over the evaluations; nan where it is missing."""
@@ -91,13 +107,35 @@ class Run:
     @property
     def state(self) -> str:
         """running, stopped, done or failed as the run wrote it."""
-        state = self.status.get("state")
-        return state if isinstance(state, str) else "unknown"
+        return _state(self.status)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """All runs, named by the shortest ends of their paths that tell them apart."""
-    resolved = [folder.resolve() for folder in folders]
+    """All runs, named by the shortest ends of their paths that tell them apart; raises UserError for one without."""
+    return [Run.read(folder, name) for folder, name in zip(folders, names_of(folders), strict=True)]
+
+
+def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that hold a step, and why the others were left out.
+
+    Raises UserError for a name that is no folder, and where no run holds a step.
+    """
+    runs, errors = [], []
+    for folder, name in zip(folders, names_of(folders), strict=True):
+        if not folder.is_dir():
+            raise UserError(_no_metrics(folder))
+        try:
+            runs.append(Run.read(folder, name))
+        except UserError as error:
+            errors.append(error)
+    if not runs:
+        raise UserError("; ".join(map(str, errors)))
+    return runs, [f"left out: {error}" for error in errors]
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart; raises UserError for a folder that is named twice."""
+    resolved = [Path(os.path.realpath(folder)) for folder in folders]  # of a loop of links, too
     for folder in resolved:
         if resolved.count(folder) > 1:
             raise UserError(f"{folder} is named twice; name each run once")
@@ -106,17 +144,17 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     while len(set(names)) < len(names):
         depth += 1
         names = ["/".join(folder.parts[-depth:]) for folder in resolved]
-    return [Run.read(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return names
 
 
-def number(value: Any) -> float:
-    """A finite float, or nan for everything else that a damaged record may hold."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return float("nan")
-    try:
-        return float(value) if math.isfinite(value) else float("nan")
-    except OverflowError:
-        return float("nan")
+def state_of(folder: Path) -> str:
+    """What the run in this folder says of itself, unknown where it does not."""
+    return _state(_mapping(folder / "status.json", []))
+
+
+def _state(status: Mapping[str, Any]) -> str:
+    state = status.get("state")
+    return state if isinstance(state, str) else "unknown"
 
 
 def _no_metrics(folder: Path) -> str:
@@ -127,46 +165,6 @@ def _no_metrics(folder: Path) -> str:
     return f"{folder / 'metrics.jsonl'} does not exist; {hint}"
 
 
-def _records(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """Records with a step; a last line without its end is a run that is writing, every other bad line is noted."""
-    if not path.exists():
-        notes.append(f"{path.name} is missing")
-        return []
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    found: dict[int, dict[str, Any]] = {}
-    bad: list[int] = []
-    repeated = 0
-    for count, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        record = _record(line)
-        if record is None:
-            if count < len(lines):
-                bad.append(count)
-            continue
-        step = int(number(record["step"]))
-        repeated += step in found
-        found[step] = record
-    if bad:
-        shown = ", ".join(map(str, bad[:SHOWN_LINES])) + (", ..." if len(bad) > SHOWN_LINES else "")
-        notes.append(f"{path.name}: {len(bad)} damaged lines left out (line {shown})")
-    if repeated:
-        notes.append(f"{path.name}: {repeated} steps recorded twice, the later record is used")
-    return [found[step] for step in sorted(found)]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    usable = isinstance(record, dict) and math.isfinite(number(record.get("step")))
-    return record if usable else None
-
-
 def _mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
     """A YAML or JSON file that should hold a mapping; an empty one, with a note, where it does not."""
     if not path.exists():
@@ -174,10 +172,12 @@ def _mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping
             notes.append(f"{path.name} is missing")
         return {}
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         text = path.read_text(encoding="utf-8")
         value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        notes.append(f"{path.name} cannot be read: {clean(error)[:200]}")
+    except DAMAGE as error:
+        notes.append(f"{path.name} cannot be read: {clean(error)[:200] or type(error).__name__}")
         return {}
     if not isinstance(value, Mapping):
         notes.append(f"{path.name} holds no mapping")

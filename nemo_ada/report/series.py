@@ -31,7 +31,12 @@ class Blocks:
 
     @classmethod
     def of(cls, step_N: np.ndarray) -> Blocks:
-        return cls(step_N, max(1, -(-len(step_N) // MAX_POINTS)))
+        return cls.at_most(step_N, MAX_POINTS)
+
+    @classmethod
+    def at_most(cls, step_N: np.ndarray, most: int) -> Blocks:
+        """At most so many blocks."""
+        return cls(step_N, max(1, -(-len(step_N) // most)))
 
     def mean(self, value_N: np.ndarray) -> np.ndarray:
         """Mean of the finite values of each block, nan where there is none."""
@@ -72,6 +77,16 @@ class Quantity:
     scale: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OverSteps:
+    """A figure with one panel per quantity, over the steps."""
+
+    key: str
+    title: str
+    caption: str
+    quantities: Sequence[Quantity]
+
+
 def metric(key: str) -> Callable[[Run], np.ndarray]:
     """A recorded metric."""
     return lambda run: run.column(key)
@@ -92,12 +107,12 @@ def live_share(run: Run) -> np.ndarray:
     return _ratio(run.column("ada/live_rows"), np.diff(total, prepend=0.0 if run.column("step")[0] == 1 else np.nan))
 
 
-def over_steps(key: str, title: str, caption: str, quantities: Sequence[Quantity], runs: Sequence[Run]) -> Figure:
-    """One panel per quantity that any run has recorded, over the steps."""
+def over_steps(section: OverSteps, runs: Sequence[Run]) -> Figure:
+    """The section's figure, with a panel for each quantity that any run has recorded."""
     blocks = [Blocks.of(run.column("step")) for run in runs]
     x = [block.mean(run.column("step")) for block, run in zip(blocks, runs, strict=True)]
     shown, values = [], []
-    for quantity in quantities:
+    for quantity in section.quantities:
         means = [block.mean(quantity.values(run)) for block, run in zip(blocks, runs, strict=True)]
         if any(np.isfinite(mean).any() for mean in means):
             shown.append(quantity)
@@ -117,6 +132,5 @@ def over_steps(key: str, title: str, caption: str, quantities: Sequence[Quantity
         for i, block in enumerate(blocks)
         for j, label in enumerate(block.labels())
     ]
-    return Figure(
-        key, title, caption if panels else NOT_RECORDED, panels, Table(("steps", *(q.title for q in shown)), rows)
-    )
+    table = Table(("steps", *(quantity.title for quantity in shown)), rows)
+    return Figure(section.key, section.title, section.caption if panels else NOT_RECORDED, panels, table)

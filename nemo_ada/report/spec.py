@@ -1,4 +1,4 @@
-"""What a figure is, before it is drawn: panels of lines, bars or ranges, and the table of their values.
+"""What a figure is, before it is drawn: panels of lines, bars, ranges or shades, and the table of their values.
 
 svg.py and png.py draw the same descriptions, page.py writes the table beside them.
 """
@@ -86,7 +86,31 @@ class RangePanel:
     ranges: Sequence[Range]
 
 
-Panel = LinePanel | BarPanel | RangePanel
+@dataclass(frozen=True, slots=True)
+class HeatPanel:
+    """Shares of one run: share_BC of bin B (from below) and column C, from left_C to right_C; `labels` name columns."""
+
+    title: str
+    x_label: str
+    y_label: str
+    run: int
+    bins: Sequence[str]
+    left_C: np.ndarray
+    right_C: np.ndarray
+    share_BC: np.ndarray
+    labels: Sequence[str]
+
+
+# Upper ends of a heat map's shades, the same in all of them, so that panels can be compared
+SHADES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+
+
+def shade(share_BC: np.ndarray) -> np.ndarray:
+    """Which shade each share has; -1 for none at all."""
+    return np.where(share_BC > 0, np.minimum(np.searchsorted(SHADES, share_BC), len(SHADES) - 1), -1)
+
+
+Panel = LinePanel | BarPanel | RangePanel | HeatPanel
 
 
 Row = tuple[int, Sequence[float | str]]  # run and values
@@ -99,6 +123,14 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of texts: columns, one row per run."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +150,7 @@ def text_of(value: float | str) -> str:
         return value
     if not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:

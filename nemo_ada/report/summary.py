@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
@@ -11,20 +10,13 @@ from rich.text import Text
 
 from nemo_ada.report.figures import score_keys
 from nemo_ada.report.paired import area
-from nemo_ada.report.run import Run, clean, number
+from nemo_ada.report.records import number
+from nemo_ada.report.run import Run, clean
 from nemo_ada.report.series import AXES
-from nemo_ada.report.spec import text_of
+from nemo_ada.report.spec import Grid, text_of
 from nemo_ada.rundir import VOLATILE
 
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table of texts: columns, one row per run."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def overview(runs: Sequence[Run]) -> Grid:

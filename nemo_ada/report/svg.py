@@ -1,110 +1,55 @@
-"""Panels as inline SVG: no library, classes instead of colours (the page's style knows light, dark and print).
-
-A panel is 360 units wide and drawn at about that many pixels, so text keeps its size on a phone. Every mark that can be
-pointed at has a <title>; every value also stands in the figure's table.
-"""
+"""Panels as inline SVG: no library, classes instead of colours (the page's style knows light, dark and print)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 
 import numpy as np
 
-from nemo_ada.report.run import clean
 from nemo_ada.report.spec import (
     COLOURS,
-    DASHES,
     PART_COLOURS,
     BarPanel,
+    HeatPanel,
     Line,
     LinePanel,
     Panel,
     RangePanel,
-    marker_of,
     span,
     text_of,
     tick_text,
     ticks,
 )
+from nemo_ada.report.svg_base import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    MARK,
+    RIGHT,
+    TOP,
+    WIDTH,
+    esc,
+    frame,
+    mark,
+    short,
+    style_of,
+    x_axis,
+)
+from nemo_ada.report.svg_heat import heat
 
-WIDTH, HEIGHT = 360, 232
-LEFT, RIGHT, TOP, BOTTOM = 50, 18, 30, 40
 ROW = 30
-MARK = ' class="mark"'
 PALE_RUNS = 4  # with more runs the values behind the rolling means would only be noise
 HITS = 300  # points with a tooltip per panel, shared by its lines
-SHAPES = (
-    '<circle r="3.6"/>',
-    '<rect x="-3.2" y="-3.2" width="6.4" height="6.4"/>',
-    '<path d="M0-4.8L4.8 0 0 4.8-4.8 0z"/>',
-    '<path d="M0-4.6L4.4 3.6H-4.4z"/>',
-    '<path d="M0 4.6L4.4-3.6H-4.4z"/>',
-    '<path d="M-4.4-1.5h2.9v-2.9h3v2.9h2.9v3h-2.9v2.9h-3v-2.9h-2.9z"/>',
-    '<path d="M-4.4-2.4L-2.4-4.4 0-2 2.4-4.4 4.4-2.4 2 0 4.4 2.4 2.4 4.4 0 2-2.4 4.4-4.4 2.4-2 0z"/>',
-)
-
-
-def esc(value: object) -> str:
-    """Untrusted text for HTML and attributes."""
-    return escape(clean(value), quote=True)
-
-
-def definitions() -> str:
-    """The marker shapes, once per page."""
-    shapes = "".join(f'<symbol id="m{i}" overflow="visible">{shape}</symbol>' for i, shape in enumerate(SHAPES))
-    return f'<svg class="defs" width="0" height="0" aria-hidden="true">{shapes}</svg>'
-
-
-def style_of(run: int) -> str:
-    """Class of a run's colour and the dash of its line."""
-    dash = DASHES[run % len(DASHES)]
-    dashed = f' stroke-dasharray="{" ".join(map(str, dash))}"' if dash else ""
-    return f'class="c{run % len(COLOURS)}"{dashed}'
-
-
-def mark(run: int, x: float, y: float, extra: str = "") -> str:
-    """The run's marker."""
-    return f'<use href="#m{marker_of(run)}" x="{x:.1f}" y="{y:.1f}"{extra}/>'
-
-
-def swatch(run: int) -> str:
-    """Line and marker of a run, for the legend."""
-    line = f'<path class="line" d="M1 7H35"/>{mark(run, 18, 7, MARK)}'
-    size = 'class="swatch" viewBox="0 0 36 14" width="36" height="14"'
-    return f'<svg {size} aria-hidden="true"><g {style_of(run)}>{line}</g></svg>'
 
 
 def draw(panel: Panel, names: Sequence[str]) -> str:
     """A panel; `names` are the runs' names."""
     if isinstance(panel, LinePanel):
         return _lines(panel, names)
+    if isinstance(panel, HeatPanel):
+        return heat(panel)
     return _bars(panel, names) if isinstance(panel, BarPanel) else _ranges(panel, names)
-
-
-def _frame(title: str, height: float, body: str, summary: str) -> str:
-    return (
-        f'<svg class="panel" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{esc(title)}. {esc(summary)}">'
-        f'<text class="title" x="4" y="16">{esc(title)}</text>{body}</svg>'
-    )
-
-
-def _short(name: str, limit: int) -> str:
-    """A name that fits: its end tells runs apart more often than its middle."""
-    return name if len(name) <= limit else f"{name[: limit // 2 - 1]}…{name[-(limit - limit // 2) :]}"
-
-
-def _x_axis(low: float, high: float, bottom: float, label: str) -> str:
-    parts = []
-    for value in ticks(low, high):
-        x = LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
-        parts.append(
-            f'<path class="tick" d="M{x:.1f} {bottom:g}v4"/>'
-            f'<text class="num" x="{x:.1f}" y="{bottom + 15:g}">{tick_text(value)}</text>'
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    return "".join(parts) + f'<text class="axis" x="{middle:g}" y="{bottom + 31:g}">{esc(label)}</text>'
 
 
 def _lines(panel: LinePanel, names: Sequence[str]) -> str:
@@ -126,7 +71,7 @@ def _lines(panel: LinePanel, names: Sequence[str]) -> str:
             f'<text class="num side" x="{LEFT - 6}" y="{level + 4:.1f}">{tick_text(value)}</text>'
         )
     parts.append(f'<path class="base" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>')
-    parts.append(_x_axis(x_low, x_high, bottom, panel.x_label))
+    parts.append(x_axis(x_low, x_high, bottom, panel.x_label))
     for line in panel.lines:
         x, y = at(line.x, line.shown)
         pale = ""
@@ -138,7 +83,7 @@ def _lines(panel: LinePanel, names: Sequence[str]) -> str:
         x, y = at(line.x, line.shown)
         known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
         chosen = known[np.unique(np.linspace(0, len(known) - 1, min(limit, len(known))).round().astype(int))]
-        name = esc(_short(names[line.run], 32))
+        name = esc(short(names[line.run], 32))
         hits = "".join(
             f'<circle cx="{x[j]:.1f}" cy="{y[j]:.1f}" r="5"><title>{name}\n{line.labels[j]}: '
             f"{text_of(float(line.y[j]))}{_rolling(line, j)}</title></circle>"
@@ -146,7 +91,7 @@ def _lines(panel: LinePanel, names: Sequence[str]) -> str:
         )
         parts.append(f'<g class="hit c{line.run % len(COLOURS)}">{hits}</g>')
     summary = f"{len(panel.lines)} runs over {panel.x_label}; values in the table below"
-    return _frame(panel.title, HEIGHT, "".join(parts), summary)
+    return frame(panel.title, HEIGHT, "".join(parts), summary)
 
 
 def _rolling(line: Line, j: int) -> str:
@@ -206,7 +151,7 @@ def _guides(high: float, top: float, bottom: float, left: float, scale: float, w
 
 
 def _row_label(name: str, run: int, y: float) -> str:
-    label = f'<text class="row" x="16" y="{y:g}">{esc(_short(name, 46))}</text>'
+    label = f'<text class="row" x="16" y="{y:g}">{esc(short(name, 46))}</text>'
     return f'<g class="c{run % len(COLOURS)}">{mark(run, 8, y - 4, MARK)}</g>{label}'
 
 
@@ -240,11 +185,11 @@ def _bars(panel: BarPanel, names: Sequence[str]) -> str:
             box = f'x="{x:.1f}" y="{y + 15}" width="{max(width - 1, 0.6):.1f}" height="12"'
             parts.append(
                 f'<g><rect class="part p{k % len(PART_COLOURS)}" {box}/>{inside}'
-                f"<title>{esc(_short(names[run], 32))}\n{esc(panel.parts[k])}: {written(value)}</title></g>"
+                f"<title>{esc(short(names[run], 32))}\n{esc(panel.parts[k])}: {written(value)}</title></g>"
             )
             x += width
     parts.append(f'<text class="axis" x="{WIDTH / 2:g}" y="{bottom + 30:g}">{esc(panel.x_label)}</text>')
-    return _frame(panel.title, bottom + 36, "".join(parts), f"{len(panel.runs)} runs; values in the table below")
+    return frame(panel.title, bottom + 36, "".join(parts), f"{len(panel.runs)} runs; values in the table below")
 
 
 def _ranges(panel: RangePanel, names: Sequence[str]) -> str:
@@ -259,7 +204,7 @@ def _ranges(panel: RangePanel, names: Sequence[str]) -> str:
     for row, item in enumerate(panel.ranges):
         y = TOP + ROW * row
         parts.append(_row_label(names[item.run], item.run, y + 9))
-        title = f"{esc(_short(names[item.run], 32))}\np50 {text_of(item.p50)} s, p95 {text_of(item.p95)} s"
+        title = f"{esc(short(names[item.run], 32))}\np50 {text_of(item.p50)} s, p95 {text_of(item.p95)} s"
         planned = [value for value in (item.planned_p50, item.planned_p95) if math.isfinite(value)]
         if planned:
             title += f"\nplanned {' to '.join(text_of(value) for value in planned)} s"
@@ -272,4 +217,4 @@ def _ranges(panel: RangePanel, names: Sequence[str]) -> str:
             f'<rect class="over" x="0" y="{y + 11}" width="{WIDTH}" height="18"/><title>{title}</title></g>'
         )
     parts.append(f'<text class="axis" x="{WIDTH / 2:g}" y="{bottom + 30}">{esc(panel.x_label)}</text>')
-    return _frame(panel.title, bottom + 36, "".join(parts), f"{len(panel.ranges)} runs; values in the table below")
+    return frame(panel.title, bottom + 36, "".join(parts), f"{len(panel.ranges)} runs; values in the table below")

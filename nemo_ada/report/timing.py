@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_ada.report.run import Run, number
+from nemo_ada.report.plan import planned_seconds
+from nemo_ada.report.run import Run
 from nemo_ada.report.spec import NOT_RECORDED, BarPanel, Figure, Panel, Range, RangePanel, Row, Table
 
 PHASES = ("sampling", "update", "refit", "evaluation")
@@ -42,14 +43,13 @@ def step_time(runs: Sequence[Run]) -> Figure:
             panels.append(RangePanel(f"{phase}: p50 to p95 (seconds)", "seconds", ranges))
     rows.sort(key=lambda row: row[0])
     columns = ("phase", "times", "mean s", "p50 s", "p95 s", "longest s", "planned p50 s", "planned p95 s")
-    planned_runs = [run.name for run in runs if run.plan]
+    has_plan = any(np.isfinite(planned_seconds(run, "step")[0]) for run in runs)
     caption = (
         "First the mean over all steps, with evaluations spread over the steps; then, per phase, a dot at p50 and a "
-        "bar to "
-        "p95. A step is sampling, update and refit; evaluations are timed one by one. "
+        "bar to p95. A step is sampling, update and refit; evaluations are timed one by one. "
         + (
-            "Hollow diamonds are the p50 and p95 that plan.json predicted."
-            if planned_runs
+            "Hollow diamonds are the p50 and p95 that plan.json predicted; see Plan for the whole step."
+            if has_plan
             else "No run has a plan.json (the output of nemo-ada plan --json) to compare with."
         )
     )
@@ -65,19 +65,3 @@ def _durations(run: Run) -> dict[str, np.ndarray]:
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def planned_seconds(run: Run, phase: str) -> tuple[float, float]:
-    """(p50, p95) of a phase in plan.json, which is the output of `nemo-ada plan CONFIG --json`; nan where absent.
-
-    The part that is read: {"forecast": {"phases": {"sampling": {"p50": seconds, "p95": seconds}, ...}, "step": {...},
-    "evaluation": {...}}}.
-    """
-    forecast = run.plan.get("forecast")
-    if not isinstance(forecast, dict):
-        return float("nan"), float("nan")
-    phases = forecast.get("phases")
-    entry = phases.get(phase) if isinstance(phases, dict) and phase in phases else forecast.get(phase)
-    if not isinstance(entry, dict):
-        return float("nan"), float("nan")
-    return number(entry.get("p50")), number(entry.get("p95"))

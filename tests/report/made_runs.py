@@ -12,7 +12,7 @@ import yaml
 PROMPTS, GROUP = 64, 4
 
 
-def step_record(step: int, lift: float = 0.0, **extra: float) -> dict[str, Any]:
+def step_record(step: int, lift: float = 0.0, **extra: Any) -> dict[str, Any]:
     """A step whose pass rate rises from .2 towards .6; 20 responses per prompt."""
     rate = 0.2 + lift + 0.4 * (1 - math.exp(-step / 40)) + 0.02 * math.sin(step)
     sampling = 2.0 + 0.1 * (step % 7)
@@ -36,6 +36,7 @@ def step_record(step: int, lift: float = 0.0, **extra: float) -> dict[str, Any]:
         "ada/pool_size_mean": 20.0,
         "ada/pool_size_p95": 32.0,
         "ada/pass_rate": rate,
+        "ada/pass_rate_histogram": histogram(rate),
         "ada/batch_reward": 0.4,
         "ada/response_length_pools": 17.0,
         "ada/response_length_kept": 16.5,
@@ -52,6 +53,13 @@ def step_record(step: int, lift: float = 0.0, **extra: float) -> dict[str, Any]:
         **_totals(step),
         **extra,
     }
+
+
+def histogram(rate: float) -> list[int]:
+    """PROMPTS prompts of this mean rate over the nine bins: many at the ends, as training sets are."""
+    ends = [round(0.6 * PROMPTS * (1 - rate)), round(0.5 * PROMPTS * rate)]
+    inner = [round((PROMPTS - sum(ends)) / 7)] * 6
+    return [ends[0], *inner, PROMPTS - sum(ends) - sum(inner), ends[1]]
 
 
 def evaluation_record(step: int, lift: float = 0.0) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def _totals(step: int) -> dict[str, float]:
 
 
 def make_run(
-    folder: Path, steps: int = 60, *, every: int = 10, lift: float = 0.0, config: Any = None, **extra: float
+    folder: Path, steps: int = 60, *, every: int = 10, lift: float = 0.0, config: Any = None, **extra: Any
 ) -> Path:
     """A finished run of `steps` steps, evaluated every `every` steps; `extra` is in each step's record."""
     folder.mkdir(parents=True)

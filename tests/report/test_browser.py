@@ -3,11 +3,12 @@
 1. No console message, no request but the page itself; and the policy in the page would refuse one.
 2. Every figure is visible, inside the window, with no two labels of a panel on top of each other, wide and narrow.
 3. Every figure has a table that opens with the keyboard and holds the values that it draws.
-4. Names and settings are text: nothing in a run directory becomes markup, style or script.
-5. Printing hides nothing but navigation.
+4. Printing hides nothing but navigation.
 """
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from made_runs import make_run
@@ -16,11 +17,11 @@ from nemo_ada.report.page import render
 from nemo_ada.report.run import read_runs
 
 WIDE, NARROW = 1280, 390
-EVIL = """a"'><script>document.title='owned';console.error('owned')</script><img src=x onerror=alert(1)>"""
 FIGURES = [
     "heldout-accuracy",
     "heldout-pass-at-4",
     "pass-rate",
+    "pass-rates",
     "frontier",
     "sampling",
     "pools",
@@ -55,7 +56,9 @@ def page(tmp_path_factory):
         make_run(folder / "capped", 60, lift=0.05, **capped, **{"ada/budget_bound": 1.0}),
         make_run(folder / "ten", 10),
         make_run(folder / "long", 700, lift=-0.05),
+        make_run(folder / "old", 20, **{"ada/pass_rate_histogram": None}),
     ]
+    (names[0] / "plan.json").write_text(json.dumps({"forecast": {"step": {"p50": 2.5, "p95": 3.0, "worst": 9.0}}}))
     path = folder / "report.html"
     path.write_text(render(read_runs(names), written="now"), encoding="utf-8")
     return path
@@ -130,6 +133,30 @@ def test_each_table_opens_with_the_keyboard_and_holds_the_drawn_values(browser, 
         assert value in cells and label.removeprefix("step ") in cells
 
 
+def test_a_heat_map_per_run_that_recorded_one_shows_its_shares(browser, page):
+    browser.open(page, width=WIDE)
+    titles, cells, columns, tip, shades = browser.run("""
+      const f = document.querySelector('#pass-rates figure'), p = f.querySelector('svg.panel');
+      p.scrollIntoView({block: 'center'});
+      const c = p.querySelectorAll('.column rect')[2], r = c.getBoundingClientRect();
+      const e = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2);
+      const row = [...f.querySelectorAll('tbody tr')].find(t => t.textContent.startsWith('5-6'));
+      return [[...f.querySelectorAll('svg.panel .title')].map(t => t.textContent),
+              [...row.cells].map(t => t.textContent),
+              [...p.querySelectorAll('.column rect')].length, e.querySelector('title').textContent,
+              new Set([...p.querySelectorAll('path[class^=h]')].map(h => getComputedStyle(h).fillOpacity)).size]
+    """)
+    assert len(titles) == 5 and "old" not in titles and columns == 30
+    assert tip.startswith("step 5-6: 128 prompts\n1: ") and shades > 3
+    shown = [line.split(": ")[1] for line in tip.split("\n")[:0:-1]]
+    assert [f"{float(cell.rstrip('%')):.0f}%" for cell in cells[2:]] == shown
+
+
+def test_the_plan_is_there_where_a_run_has_one(browser, page):
+    browser.open(page, width=NARROW)
+    assert "2.5 / 3 / 9" in browser.run("return document.querySelector('section#plan table').textContent")
+
+
 def test_tooltips_are_under_the_pointer(browser, page):
     browser.open(page, width=WIDE)
     hit = browser.run("""
@@ -139,28 +166,6 @@ def test_tooltips_are_under_the_pointer(browser, page):
       return e.querySelector('title').textContent
     """)
     assert "after step 0: 0." in hit
-
-
-def test_hostile_names_and_settings_stay_text(browser, tmp_path):
-    folder = make_run(
-        tmp_path / "runs" / EVIL.replace("/", "|"),
-        config={f"k{EVIL}": EVIL, "policy": {"api_key": "hunter2", "max_tokens": 77}, "rtl": "\u202egnp.exe"},
-    )
-    (folder / "environment.json").write_text(
-        '{"command": "x --hf-token=s3cret a.token=s3cret </code><script>1</script>"}'
-    )
-    page = tmp_path / "report.html"
-    page.write_text(render(read_runs([folder, make_run(tmp_path / "b")]), written="now"), encoding="utf-8")
-    browser.open(page, width=NARROW)
-    assert browser.log("browser") == []
-    assert browser.requests() == [page.resolve().as_uri()]
-    assert browser.run("return document.title") == "nemo-ada: 2 runs"
-    assert browser.run("return document.querySelectorAll('script, img, [onerror]').length") == 0
-    assert browser.run("return document.documentElement.scrollWidth") == NARROW
-    assert EVIL.replace("/", "|") in browser.run("return document.querySelector('.legend').textContent")
-    text = page.read_text(encoding="utf-8")
-    assert "hunter2" not in text and "s3cret" not in text and "\u202e" not in text
-    assert ">77<" in text.replace("\n", "<")
 
 
 def test_print_shows_every_figure(browser, page):

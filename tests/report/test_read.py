@@ -23,6 +23,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.report import command, summary
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
+from nemo_ada.report.plan import predictions
 from nemo_ada.report.png import write_figures
 from nemo_ada.report.run import Run, clean, read_runs
 from nemo_ada.report.series import TREND, Blocks, trend
@@ -56,9 +57,43 @@ def test_damaged_lines_are_counted_and_named_and_the_rest_is_used(tmp_path):
     (folder / "metrics.jsonl").write_bytes(b"\n".join([*good[:2], *bad, *good[2:], good[0], b'{"step": 6, "cut of']))
     run = Run.read(folder)
     assert [record["step"] for record in run.steps] == [1, 2, 3, 4, 5]
-    assert "metrics.jsonl: 5 damaged lines left out (line 3, 4, 5, 6, 7)" in run.notes
-    assert "metrics.jsonl: 1 steps recorded twice, the later record is used" in run.notes
+    assert run.notes == (
+        "metrics.jsonl: the last line (12) is cut off and left out (not JSON (Unterminated string starting at column "
+        "13))",
+        "metrics.jsonl: 5 damaged lines left out (line 3: not JSON (Unterminated string starting at column 13); "
+        "line 4: not UTF-8; line 5: a JSON NoneType, not an object; line 6: nested too deeply; line 7: its step is "
+        "'inf')",
+        "metrics.jsonl: 1 step recorded twice, the later record is used (line 11: step 1)",
+    )
     assert "5 damaged lines" in render([run], written="now")
+
+
+def test_values_too_small_for_an_axis_are_zero(tmp_path):
+    folder = make_run(tmp_path / "a", 4, **{"total/live_rows": 5e-324, "ada/weight_max": -1e-310})
+    run = Run.read(folder)
+    assert not run.column("total/live_rows").any() and not run.column("ada/weight_max").any()
+    render([run], written="now")
+
+
+def test_a_last_line_that_a_running_run_is_writing_is_no_damage(tmp_path):
+    folder = make_run(tmp_path / "a", 5)
+    (folder / "status.json").write_text('{"state": "running"}')
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "ada/pa')
+    assert Run.read(folder).notes == ()
+
+
+def test_gaps_and_missing_metrics_are_named_by_line(tmp_path):
+    folder = make_run(tmp_path / "a", 4)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records[1]["train/entropy"] = None
+    records[2]["ada/failed/verifier_timeout"] = 1.0  # only in steps that had one
+    del records[3]["ada/pass_rate"], records[3]["time/step"]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    assert Run.read(folder).notes == (
+        "metrics.jsonl: 1 value not a finite number, shown as a gap (line 2: train/entropy)",
+        "metrics.jsonl: 1 line without metrics that others have (line 4: ada/pass_rate and 1 more)",
+    )
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '"many"', "null", "[1]", "true", "1" + "0" * 400])
@@ -177,6 +212,58 @@ def test_percentiles_of_phases_and_the_plan(tmp_path):
     assert rows["step"][-2:] == (2.5, 3.5)
     assert rows["evaluation"][0] == 7 and np.isnan(rows["update"][-1])
     assert "planned 2 to 3 s" in render([run], written="now")
+
+
+def test_the_plan_is_compared_with_what_came(tmp_path):
+    folder, bare = make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 3)
+    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "source": "measured here"}
+    phases = {"sampling": seconds, "training": {"p50": 0.25, "p95": 0.35, "worst": 1.0}}
+    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "source": "not measured"}
+    plan = {"forecast": {"phases": phases, "step": seconds, "evaluation": nothing}, "caps": {"max_samples": 512}}
+    (folder / "plan.json").write_text(json.dumps(plan | {"rates": "assumed"}))
+    runs = read_runs([folder, bare])
+    times = np.array([step_record(step)["time/step"] for step in range(1, 61)])
+    grid = predictions(runs)
+    assert grid is not None and [row[0] for row in grid.rows] == ["a"]
+    seen = [text_of(float(value)) for value in (*np.percentile(times, (50, 95)), times.max())]
+    assert grid.rows[0][1:3] == ("2.5 / 2.7 / 2.9", " / ".join(seen))
+    assert grid.rows[0][4:] == (
+        f"{(times > 2.7).mean():.1%}", f"{(times > 2.9).mean():.1%}", "max_samples 512", "measured here"
+    )  # fmt: skip
+    planned = {row[0]: row[-2:] for i, row in figure(runs, "time").table.rows if i == 0}
+    assert planned["update"] == (0.25, 0.35) and np.isnan(planned["evaluation"]).all()
+    assert 'id="plan"' in render(runs, written="now") and 'id="plan"' not in render(runs[1:], written="now")
+    assert predictions(runs[1:]) is None
+    (folder / "plan.json").write_text(json.dumps(plan | {"own_run": True}))
+    assert "no prediction" in predictions(read_runs([folder])).rows[0][-1]
+
+
+def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_path):
+    folder, old = make_run(tmp_path / "a", 100), make_run(tmp_path / "old", 5)
+    lines = (old / "metrics.jsonl").read_text().splitlines()
+    kept = [{k: v for k, v in json.loads(line).items() if k != "ada/pass_rate_histogram"} for line in lines]
+    (old / "metrics.jsonl").write_text("\n".join(map(json.dumps, kept)) + "\n")
+    found = figure(read_runs([old, folder]), "pass-rates")
+    (panel,) = found.panels
+    counts = np.array([step_record(step)["ada/pass_rate_histogram"] for step in range(1, 101)], float)
+    assert panel.run == 1 and panel.share_BC.shape == (9, 34)  # blocks of three steps
+    assert panel.share_BC[:, 1] == pytest.approx(counts[3:6].sum(axis=0) / counts[3:6].sum())
+    assert (panel.left_C[1], panel.right_C[1], panel.right_C[-1]) == (3.5, 6.5, 100.5)
+    assert found.table.rows[1][1][:3] == ("4-6", 192.0, f"{panel.share_BC[0, 1]:.1%}")
+    assert figure(read_runs([old]), "pass-rates").panels == []
+
+
+@pytest.mark.parametrize("damage", [None, "x", 3, [1], [1] * 8 + ["x"], [1] * 8 + [-1], [1] * 8 + [1e999], {}])
+def test_a_damaged_histogram_is_a_gap(tmp_path, damage):
+    folder = make_run(tmp_path / "a", 4)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records[2]["ada/pass_rate_histogram"] = damage
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    run = Run.read(folder)
+    assert any("line 3: ada/pass_rate_histogram" in note for note in run.notes)
+    (panel,) = figure([run], "pass-rates").panels
+    assert panel.share_BC[:, 2].sum() == 0 and panel.share_BC[:, 3].sum() == pytest.approx(1.0)
+    assert "NaN" not in render([run], written="now")
 
 
 def test_what_bound_is_a_share_of_steps(tmp_path):

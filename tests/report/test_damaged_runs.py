@@ -1,0 +1,256 @@
+"""Run directories with damage of every kind, found by search: the report never ends with a traceback.
+
+1. Any bytes in any file, any values in any record: the command ends with 0 and a page, or with 2 and one line.
+2. What could not be used is named with file and line, in the page and on the terminal.
+3. No coordinate of a figure is nan or infinite, no text of a run becomes markup, no file is written elsewhere.
+
+NEMO_ADA_FUZZ_CASES=3000 searches longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from made_runs import make_run
+
+from nemo_ada.cli import app, guarded
+from nemo_ada.report.command import FILES
+from nemo_ada.report.run import read_usable
+
+CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "12"))
+searched = settings(
+    max_examples=CASES,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes longer here than a test may
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+BROKEN = re.compile(r'\s(?:d|x|y|cx|cy|r|width|height|viewBox|transform)="[^"]*(?:nan|inf)', re.IGNORECASE)
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=10**300, max_value=10**320),
+    st.floats(),
+    st.sampled_from([1e308, -1e308, 1e30, -1e30, 5e-324, 10**9, 10**9 + 1, -1]),
+    st.text(max_size=20),
+    st.sampled_from(["\ud800", "\x00", "</script>", "\u202e", "running", "a" * 5000]),
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    max_leaves=8,
+)
+YAML_VALUES = (
+    "!!bool x|!!int x|!!int ''|!!float ''|!!timestamp x|!!binary é|!!set x|!!omap x|!!python/object:os.system x|"
+    "2020-13-45|=|<<: 3|0x_|1:2:3|&a *a|? [1]|%TAG x|!!pairs x|!!merge x|!!null x|0b|1e400|.nan|[{a: b}: c]"
+)
+
+
+def run_report(*words) -> tuple[int, str]:
+    """Exit code and everything that was printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = guarded(lambda: app(["report", *map(str, words)], standalone_mode=False))
+    return code, printed.getvalue()
+
+
+def check(folder, *, figures: bool = False) -> str:
+    """The command's promises; the page, or an empty text where nothing was usable."""
+    out = folder.parent / "page.html"
+    out.unlink(missing_ok=True)
+    code, printed = run_report(folder, "--out", out, *([] if figures else ["--no-figures"]))
+    assert "Traceback" not in printed
+    if code == 2:
+        assert not out.exists()
+        return ""
+    assert code == 0, printed
+    page = out.read_text(encoding="utf-8")
+    assert BROKEN.search(page) is None
+    assert page.count("<script") == 0
+    (run,) = read_usable([folder])[0]
+    for note in run.notes:
+        assert re.match(r"[a-z]+\.(jsonl|json|yaml)[: ]", note)
+    assert page.count("<li>run: ") >= len(run.notes)
+    assert len(re.findall(r"^note: run: ", printed, re.MULTILINE)) >= len(run.notes)
+    return page
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Makes the same good run again and again."""
+    good = make_run(tmp_path / "good", 12, every=4)
+    (good / "plan.json").write_text(json.dumps({"forecast": {"step": {"p50": 1.0, "p95": 2.0}}}))
+
+    def again():
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        return shutil.copytree(good, tmp_path / "run")
+
+    return again
+
+
+def mutated(data: bytes, draw) -> bytes:
+    """One to three kinds of damage."""
+    for _ in range(draw(st.integers(1, 3))):
+        a, b = sorted(draw(st.tuples(st.integers(0, len(data)), st.integers(0, len(data)))))
+        kind = draw(st.sampled_from(["cut", "lose", "bytes", "line", "repeat", "utf-16", "zeros", "crlf", "swap"]))
+        if kind == "cut":
+            data = data[:a]
+        elif kind == "lose":
+            data = data[:a] + data[b:]
+        elif kind == "bytes":
+            data = data[:a] + draw(st.binary(max_size=30)) + data[min(b, a + 5) :]
+        elif kind == "line":
+            data = data[:a] + b"\n" + draw(st.binary(max_size=30)) + b"\n" + data[a:]
+        elif kind == "repeat":
+            data = data[:b] + data[a:b] + data[b:]
+        elif kind == "utf-16":
+            data = data.decode("latin-1").encode("utf-16")
+        elif kind == "zeros":
+            data = data[:a] + b"\0" * (b - a) + data[b:]
+        elif kind == "crlf":
+            data = data.replace(b"\n", b"\r\n")
+        else:
+            data = data[b:] + data[a:b] + data[:a]
+    return data
+
+
+@searched
+@given(st.data(), st.sampled_from(FILES))
+def test_any_damage_to_the_bytes_of_a_file(fresh, data, name):
+    folder = fresh()
+    path = folder / name
+    path.write_bytes(mutated(path.read_bytes(), data.draw))
+    check(folder)
+
+
+@searched
+@given(st.data())
+def test_any_values_in_records(fresh, data):
+    folder = fresh()
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        records = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for record in data.draw(st.lists(st.sampled_from(records), max_size=4, unique_by=id)):
+            for key in data.draw(st.lists(st.sampled_from(sorted(record)), max_size=6, unique=True)):
+                if data.draw(st.booleans()):
+                    record[key] = data.draw(JSON)
+                else:
+                    del record[key]
+            record |= data.draw(st.dictionaries(st.one_of(st.text(max_size=9), PASSES), JSON, max_size=3))
+        (folder / name).write_text("\n".join(map(json.dumps, records)) + "\n")
+    check(folder)
+
+
+PASSES = st.sampled_from(
+    ["val/pass@", "val/pass@x", "val/pass@0", "val/pass@1/../../../x", "val/accuracy", "val/pass@7"]
+)
+
+
+@searched
+@given(st.data())
+def test_one_metric_with_any_values_in_all_records(fresh, data):
+    """Then the damage decides an axis."""
+    folder = fresh()
+    name = data.draw(st.sampled_from(["metrics.jsonl", "evaluations.jsonl"]))
+    records = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    for key in data.draw(st.lists(st.sampled_from(sorted(set(records[0]) - {"step"})), min_size=1, max_size=4)):
+        values = data.draw(st.lists(SCALARS, min_size=1, max_size=3))
+        for i, record in enumerate(records):
+            record[key] = values[i % len(values)]
+    (folder / name).write_text("\n".join(map(json.dumps, records)) + "\n")
+    check(folder)
+
+
+@searched
+@given(st.data(), st.sampled_from(["status.json", "environment.json", "plan.json"]))
+def test_any_json_in_the_side_files(fresh, data, name):
+    folder = fresh()
+    content = data.draw(JSON)
+    if isinstance(content, dict):
+        names = ("state", "max_steps", "packages", "command", "commit", "forecast", "caps")
+        content |= data.draw(st.dictionaries(st.sampled_from(names), JSON, max_size=4))
+        seconds = st.dictionaries(st.sampled_from(["p50", "p95", "worst", "source"]), JSON)
+        inner = st.dictionaries(st.sampled_from(["phases", "step", "sampling", "evaluation"]), st.one_of(JSON, seconds))
+        content["forecast"] = data.draw(inner)
+    (folder / name).write_text(json.dumps(content))
+    check(folder)
+
+
+@searched
+@given(st.data())
+def test_any_text_in_the_configuration(fresh, data):
+    folder = fresh()
+    values = st.one_of(st.sampled_from(YAML_VALUES.split("|")), st.text(max_size=20), JSON.map(json.dumps))
+    lines = data.draw(st.lists(st.tuples(st.sampled_from(["a", "task", "policy.model", "? ", "- x"]), values)))
+    text = "\n".join(f"{key}: {value}" for key, value in lines)
+    (folder / "config.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    check(folder)
+
+
+@pytest.mark.slow
+@settings(searched, max_examples=15)
+@given(st.data())
+def test_figures_are_written_and_nothing_else(fresh, tmp_path, data):
+    folder = fresh()
+    path = folder / data.draw(st.sampled_from(["metrics.jsonl", "evaluations.jsonl"]))
+    before = json.loads(path.read_text().splitlines()[0])
+    hostile = before | {key: data.draw(SCALARS) for key in list(before)[1:6]} | {"val/pass@1/../../../x": 0.5}
+    path.write_text(path.read_text() + json.dumps(hostile) + "\n")
+    shutil.rmtree(tmp_path / "page_figures", ignore_errors=True)
+    check(folder, figures=True)
+    made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    allowed = re.compile(r"(good|run)/[a-z]+\.(jsonl?|yaml)|page\.html|page_figures/[a-z0-9-]+\.png")
+    assert made and all(allowed.fullmatch(name) for name in made)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"\0" * 1000, "the last line (1) is cut off"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "not UTF-8"),
+        ('{"step": 1}\n'.encode("utf-16"), "UTF-16?"),
+        (b'{"step": NaN}\n{"loss": 1}\n', "line 1: its step is 'nan'; line 2: it has no step"),
+    ],
+)
+def test_a_file_with_nothing_usable_ends_with_2_and_its_reason(tmp_path, content, said):
+    folder = make_run(tmp_path / "run", 3)
+    (folder / "metrics.jsonl").write_bytes(content)
+    code, printed = run_report(folder, "--out", tmp_path / "page.html")
+    assert code == 2 and "holds no usable step" in printed and said in printed
+    assert len(printed.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda path: None, "is no folder; name a run directory"),
+    (lambda path: path.mkdir(), "does not exist; has the run made a step?"),
+    (lambda path: path.write_text("x"), "is no folder; name a run directory"),
+    (lambda path: (path / "metrics.jsonl").mkdir(parents=True), "does not exist; has the run made a step?"),
+    (lambda path: make_run(path / "inside", 2), "name the runs in it, such as"),
+])  # fmt: skip
+def test_a_folder_that_is_no_run_ends_with_2_and_what_to_do(tmp_path, make, said):
+    make(tmp_path / "run")
+    code, printed = run_report(tmp_path / "run", "--out", tmp_path / "page.html")
+    assert code == 2 and said in printed
+    assert len(printed.splitlines()) == 1 and not (tmp_path / "page.html").exists()
+
+
+def test_one_unusable_run_among_others_is_left_out_and_named(tmp_path):
+    good, bad, empty = make_run(tmp_path / "good", 3), make_run(tmp_path / "bad", 3), tmp_path / "empty"
+    empty.mkdir()
+    (bad / "metrics.jsonl").write_bytes(b"\xff\n\xfe\n")
+    code, printed = run_report(good, bad, empty, "--out", tmp_path / "page.html", "--no-figures")
+    assert code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (page, printed):
+        assert "2 damaged lines left out (line 1: not UTF-8; line 2: not UTF-8)" in text
+        assert re.search(r"left out: .*empty.metrics\.jsonl does not exist", text)
+    assert run_report(good, tmp_path / "absent", "--out", tmp_path / "page.html")[0] == 2
