@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +28,11 @@ from nemo_ada.planning.cli import plan
 from nemo_ada.redaction import Redacted, hide
 from nemo_ada.report.command import report
 
+USERS_PATHS = (
+    errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
+)  # fmt: skip
+"""What the system says of a path that its user can mend; a full disk or a broken one is a failure."""
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 errors = Console(stderr=True)
 
@@ -37,6 +45,8 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log what the parts do")] = False,
 ) -> None:
     """Reinforce-Ada on NVIDIA NeMo-RL, and the same stack on a CPU."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     level = logging.INFO if verbose else logging.WARNING
     handler = RichHandler(console=errors, show_path=False)
     handler.addFilter(Redacted())
@@ -85,7 +95,14 @@ def guarded(command: Callable[[], object]) -> int:
         hint = "resume=auto goes on from the last save"
         errors.print(f"[bold red]interrupted:[/] {_plain(error)}; {hint}", highlight=False, soft_wrap=True)
         return EXIT_STALLED if isinstance(error, StallError) else EXIT_LOST
-    except (FailedResponsesError, InvariantError, OSError) as error:
+    except (FailedResponsesError, InvariantError) as error:
+        errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        return EXIT_FAILED
+    except OSError as error:
+        name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
+        if error.errno in USERS_PATHS:
+            errors.print(f"[bold red]error:[/] {_plain(f'{error.strerror}{name}')}", highlight=False, soft_wrap=True)
+            return EXIT_USER_ERROR
         errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         return EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
@@ -94,7 +111,7 @@ def guarded(command: Callable[[], object]) -> int:
     return 0
 
 
-def _plain(error: Exception) -> str:
+def _plain(error: object) -> str:
     """The message without secrets, without characters that a terminal would obey, and without rich's markup."""
     shown = (letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
     return escape("".join(shown))

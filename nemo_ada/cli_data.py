@@ -25,7 +25,10 @@ from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import Watch
 from nemo_ada.errors import UserError
+from nemo_ada.files import read_bounded
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+
+MAX_TEXT_BYTES = 1_000_000  # of a system message
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
@@ -147,8 +150,8 @@ def read_text(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as problem:
+        return read_bounded(path, MAX_TEXT_BYTES).decode("utf-8").strip()
+    except (OSError, ValueError) as problem:
         raise UserError(f"{path} cannot be read: {problem}") from None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -13,6 +15,24 @@ from nemo_ada.errors import UserError
 
 MANIFEST = "manifest.json"
 SHOWN = 5  # names in a message
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """What a file holds that a person named.
+
+    Raises OSError, also for a device, for more than `most` bytes and for a name that no file can have.
+    """
+    try:
+        mode = path.stat().st_mode
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data
 
 
 def write_atomically(path: Path, text: str) -> None:

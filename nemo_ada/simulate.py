@@ -25,9 +25,12 @@ from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.schedulers import run_sampling
 from nemo_ada.core.session import SamplingSession
 from nemo_ada.errors import UserError
+from nemo_ada.files import read_bounded
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+MAX_BYTES = 100_000_000  # of a file of pass rates
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -68,7 +71,11 @@ class MeasuredRates:
         Raises UserError with the line that is neither, or that is outside [0, 1].
         """
         rates: list[float] = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            text = read_bounded(path, MAX_BYTES).decode("utf-8")
+        except (OSError, ValueError) as problem:
+            raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 rates.append(_rate(line, f"{path}:{number}"))
         if not rates:
@@ -79,7 +86,7 @@ class MeasuredRates:
 def _rate(line: str, where: str) -> float:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         value = value.get("pass_rate")
@@ -220,7 +227,10 @@ def render_table(rows: Sequence[SimulatedVariant]) -> Table:
 
 
 def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
-    """One panel per quantity that a user weighs, a bar per variant with its standard error; format by suffix."""
+    """One panel per quantity that a user weighs, a bar per variant with its standard error; format by suffix.
+
+    Raises UserError for a suffix that is no format, and for a file that cannot be written.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
@@ -238,4 +248,7 @@ def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
     canvas.axes[0].invert_yaxis()
-    canvas.savefig(path, dpi=120)
+    try:
+        canvas.savefig(path, dpi=120)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None

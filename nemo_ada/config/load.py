@@ -40,12 +40,13 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise UserError(f"{path}: its `defaults` lead back to itself")
     if len(_children) > MOST_PARENTS:
         raise UserError(f"{path}: its `defaults` are more than {MOST_PARENTS} files deep")
-    content = read_yaml(path)
+    named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
+    content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a mapping of sections, as the files in configs/ do")
-    named = [key for key in content if not isinstance(key, str)]
-    if named:
-        raise UserError(f"{path}: the section {named[0]!r} has no name; sections are named by text")
+    nameless = [key for key in content if not isinstance(key, str)]
+    if nameless:
+        raise UserError(f"{path}: the section {nameless[0]!r} has no name; sections are named by text")
     try:
         config: DictConfig = OmegaConf.create(content)
         parents = config.pop("defaults", [])
@@ -69,16 +70,17 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     A secret in the configuration is refused: back ends write what they run with, and every user of the machine can
     read a command line.
     """
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        for override in parsed:
+    parser = OverridesParser.create()
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
             if override.is_sweep_override():
                 raise UserError(f"{override.input_line}: one run takes one value")
-        ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
-    except UserError:
-        raise
-    except _LIBRARY_ERRORS as error:
-        raise UserError(f"override {_one_line(error)}") from None
+            ConfigLoaderImpl._apply_overrides_to_config([override], config)
+        except UserError:
+            raise
+        except _LIBRARY_ERRORS as error:
+            raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
     for key in secret_keys(OmegaConf.to_container(config, resolve=False)):  # type: ignore[arg-type]
         raise UserError(
             f"{key} is a secret, and configurations are written down; leave it out and set the variable that its "

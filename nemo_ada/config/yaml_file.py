@@ -21,7 +21,17 @@ _PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, L
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses repeated keys."""
+    """SafeLoader that refuses repeated keys and stops at a depth where PyYAML is still quick."""
+
+    _level = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._level > MAX_DEPTH:
+            raise RecursionError
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, Any] = {}

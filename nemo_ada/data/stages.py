@@ -26,7 +26,8 @@ from nemo_ada.data.problem import Fields, Problem, excerpt, parse_record, proble
 from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.source import Raw
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.jsonl import normalised
+from nemo_ada.files import read_bounded
+from nemo_ada.tasks.jsonl import MAX_BYTES, normalised
 from nemo_ada.tasks.lines import parse_line
 from nemo_ada.tasks.protocol import canonical_text
 
@@ -230,7 +231,7 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        lines = read_bounded(path, MAX_BYTES).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as problem:
         raise UserError(f"--pass-rates={path} cannot be read: {problem}") from None
     for number, line in enumerate(lines, start=1):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_ada.errors import UserError
+from nemo_ada.files import read_bounded
 from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, canonical_text, content_id
 from nemo_ada.tasks.settings import JsonlSettings
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NAMED_LINES = 5
+MAX_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class JsonlTask:
     def __init__(self, settings: JsonlSettings, where: str = "task") -> None:
         self.settings = settings
         self._where = where
-        path = Path(settings.path).expanduser()
+        path = Path(os.path.expanduser(settings.path))
         rows, malformed = self._read(path)
         self.tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, self._shown(row.answer)))
         self._rows, self.report = self._distinct(path, rows, malformed)
@@ -144,7 +147,7 @@ class JsonlTask:
 
     def _read(self, path: Path) -> tuple[list[_Row], list[tuple[int, str]]]:
         try:
-            data = path.read_bytes()
+            data = read_bounded(path, MAX_BYTES)
         except OSError as problem:
             raise UserError(
                 f"{self._where}.path: cannot read {str(path)!r} ({problem.strerror}, from {str(Path.cwd())!r}); "
