@@ -1,0 +1,285 @@
+"""Step folders and run directories that a disk, a person or an attacker has changed.
+
+1. `resume_point` gives a folder that is whole, passing over damaged ones, or refuses; it never gives a changed one.
+2. A folder whose manifest was made to fit its changed files is refused by whoever reads the file that is wrong.
+3. The other files of a run directory: whatever they hold, the run goes on or says which file is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from nemo_ada import rundir
+from nemo_ada.embedded.checkpoint import TOTALS, SavedState, read_state
+from nemo_ada.embedded.tensors import read_tensors
+from nemo_ada.embedded.trainer import Totals
+from nemo_ada.errors import UserError
+from nemo_ada.files import MANIFEST, write_folder
+from nemo_ada.rundir import RunDir, read_lines
+from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
+
+CONFIG = {"run_dir": "run", "grpo": {"seed": 0, "max_num_steps": 5}, "task": {"name": "t"}}
+STATE = {
+    "step": 2,
+    "position": 32,
+    "totals": {"responses": 64, "tokens": 900, "rows": 64, "live_rows": 20, "seconds": 1.5},
+    "sampler": {"estimator": None, "latency": {"lengths": [3, 4]}},
+    "evaluated": {"step": 0, "val/accuracy": 0.25},
+    "fingerprint": "f",
+}
+
+
+def fill(step: int):
+    def write(folder: Path) -> None:
+        for name in ("learner", "hf"):
+            (folder / name).mkdir()
+        tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.full(3, step, np.float32)}
+        save_file(tensors, folder / "learner" / "model.safetensors")
+        (folder / "learner" / "learner.json").write_text(json.dumps({"step": step, "shape": {}}))
+        (folder / "hf" / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+        (folder / "state.json").write_text(json.dumps({**STATE, "step": step}))
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    run = RunDir(tmp_path_factory.mktemp("template") / "run")
+    run.checkpoint_folder(2).parent.mkdir(parents=True)
+    for step in (2, 4, 6):
+        write_folder(run.checkpoint_folder(step), fill(step))
+    return run.path
+
+
+@pytest.fixture
+def fresh(template, tmp_path):
+    """fresh(): a new copy of the run directory."""
+
+    def make() -> RunDir:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(template, tmp_path / "run", symlinks=True)
+        return RunDir(tmp_path / "run")
+
+    return make
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+DAMAGES = ["cut", "flip", "flip", "remove", "add", "garbage", "link", "link away", "folder", "manifest", "empty",
+           "swap", "rename", "vanish"]  # fmt: skip
+
+
+def flipped(data: bytes, draw: Any) -> bytes:
+    """One bit changed; an empty file gets one."""
+    if not data:
+        return b"x"
+    at = draw(st.integers(0, len(data) - 1))
+    return data[:at] + bytes([data[at] ^ 1 << draw(st.integers(0, 7))]) + data[at + 1 :]
+
+
+def damage(folder: Path, draw: Any) -> None:
+    """One change somewhere below a step folder."""
+    path = draw(st.sampled_from(sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())))
+    data = path.read_bytes()
+    match draw(st.sampled_from(DAMAGES)):
+        case "cut":
+            path.write_bytes(data[: draw(st.integers(0, max(0, len(data) - 1)))])
+        case "flip":
+            path.write_bytes(flipped(data, draw))
+        case "remove":
+            path.unlink()
+        case "add":
+            (folder / draw(st.sampled_from(["extra", "learner/extra.bin", ".hidden"]))).write_bytes(b"x")
+        case "garbage":
+            path.write_bytes(draw(st.binary(max_size=50)))
+        case "link":
+            copy = folder.parent / f"copy-{path.name}"
+            copy.write_bytes(data)
+            path.unlink()
+            path.symlink_to(copy)
+        case "link away":
+            path.unlink()
+            path.symlink_to(draw(st.sampled_from(["/dev/zero", "/etc/passwd", "nowhere", "..", path.name])))
+        case "folder":
+            path.unlink()
+            path.mkdir()
+        case "manifest":
+            (folder / MANIFEST).unlink(missing_ok=True)
+            (folder / MANIFEST).write_text(json.dumps(draw(VALUES), default=str))
+        case "empty":
+            path.write_bytes(b"")
+        case "swap":
+            others = sorted(p for p in folder.rglob("*") if p.is_file() and p != path and not p.is_symlink())
+            if others:
+                other = draw(st.sampled_from(others))
+                path.write_bytes(other.read_bytes())
+                other.write_bytes(data)
+        case "rename":
+            path.rename(path.with_name("moved"))
+        case "vanish":
+            shutil.rmtree(folder)
+
+
+@given(data=st.data())
+@cases(120)
+def test_no_changed_checkpoint_is_ever_the_one_to_resume_from(fresh, template, data: st.DataObject) -> None:
+    COUNTED["checkpoints"] += 1
+    run = fresh()
+    for step in (2, 4, 6):
+        folder = run.checkpoint_folder(step)
+        for _ in range(data.draw(st.integers(0, 2))):
+            if folder.exists() and any(p.is_file() and not p.is_symlink() for p in folder.rglob("*")):
+                damage(folder, data.draw)
+    whole = [step for step in (2, 4, 6) if unchanged(run.checkpoint_folder(step), template)]
+    left = [step for step in (2, 4, 6) if run.checkpoint_folder(step).exists()]
+    with deadline(10):
+        found, message = attempt(run.resume_point)
+    if message is not None:
+        assert left
+        assert not whole
+        assert "damaged" in message
+        return
+    if found is None:
+        assert not left
+    else:
+        assert int(found.name[5:]) == max(whole)
+        assert content(found) == content(template / "checkpoints" / found.name)
+
+
+def unchanged(folder: Path, template: Path) -> bool:
+    """By its own reading of the files, without the code under test."""
+    if not folder.is_dir() or any(p.is_symlink() for p in folder.rglob("*")):
+        return False
+    return content(folder) == content(template / "checkpoints" / folder.name)
+
+
+def test_copies_under_other_names_are_no_checkpoints(fresh) -> None:
+    run = fresh()
+    newest = run.checkpoint_folder(6)
+    for name in ("step_000007.bak", "step_x", "step_", "step_000009-copy", "a_step_000010"):
+        shutil.copytree(newest, newest.with_name(name))
+    shutil.copytree(newest, newest.with_name("step_1000000"))
+    assert [folder.name for folder in run.checkpoints()][-2:] == ["step_000006", "step_1000000"]
+
+
+@given(field=st.sampled_from([*STATE, "extra", None]), value=VALUES)
+@cases(80)
+def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, field: str | None, value: Any) -> None:
+    COUNTED["states"] += 1
+    folder = fresh().checkpoint_folder(2)
+    state: Any = value if field is None else {**STATE, field: value}
+    (folder / "state.json").write_text(json.dumps(state))
+    found, message = attempt(lambda: read_state(folder, "f", Path("run")))
+    if message is not None:
+        assert "state.json" in message or "belongs to another" in message
+        return
+    assert isinstance(found, SavedState)
+    assert field is None or field in STATE
+    assert type(found.step) is int
+    assert found.step >= 0
+
+
+@given(data=st.binary(max_size=400) | st.just(b"[" * 100_000))
+@cases(60)
+def test_a_state_that_is_no_json_is_refused(fresh, data: bytes) -> None:
+    COUNTED["states"] += 1
+    folder = fresh().checkpoint_folder(2)
+    (folder / "state.json").write_bytes(data)
+    with pytest.raises(UserError, match=r"state\.json|another configuration"):
+        read_state(folder, "f", Path("run"))
+
+
+def test_the_totals_of_a_state_are_those_of_the_trainer() -> None:
+    assert tuple(field.name for field in dataclasses.fields(Totals)) == TOTALS
+
+
+@given(data=st.data())
+@cases(80)
+def test_damaged_tensors_are_refused_by_their_file(fresh, data: st.DataObject) -> None:
+    COUNTED["tensor files"] += 1
+    path = fresh().checkpoint_folder(2) / "learner" / "model.safetensors"
+    raw = path.read_bytes()
+    match data.draw(st.sampled_from(["cut", "flip", "garbage", "header", "length"])):
+        case "cut":
+            raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+        case "flip":
+            raw = flipped(raw, data.draw)
+        case "garbage":
+            raw = data.draw(st.binary(max_size=200))
+        case "header":
+            header = json.dumps(data.draw(VALUES), default=str).encode()
+            raw = len(header).to_bytes(8, "little") + header + raw[-36:]
+        case "length":
+            raw = data.draw(st.integers(0, 2**64 - 1)).to_bytes(8, "little") + raw[8:]
+    path.write_bytes(raw)
+    with deadline(10):
+        found, message = attempt(lambda: read_tensors(path, {"a": (2, 3), "b": (3,)}, torch.float32))
+    if message is not None:
+        assert "model.safetensors" in message
+        return
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {"a": (2, 3), "b": (3,)}
+
+
+CONFIGS = st.one_of(
+    st.binary(max_size=200),
+    VALUES.map(lambda value: json.dumps(value, default=str).encode()),
+    st.sampled_from(
+        [b"", b"[", b"\t", b"a: !!bool x", b"2001-99-99: 1", b"a: &a [*a]", b"!!python/object:os.system x", b"[" * 9999]
+    ),
+)
+
+
+@given(data=CONFIGS, name=st.sampled_from(["config.yaml", "metrics.jsonl", "evaluations.jsonl", "status.json",
+                                            "environment.json", "heartbeat", "STOP"]))  # fmt: skip
+@cases(120)
+def test_damaged_files_of_a_run_directory(fresh, data: bytes, name: str, caplog, monkeypatch) -> None:
+    COUNTED["run folders"] += 1
+    caplog.set_level(logging.CRITICAL)
+    monkeypatch.setattr(rundir, "commit", lambda _folder: None)  # git takes longer than all the rest
+    run = fresh()
+    run.open(CONFIG, resume=False)
+    run.close()
+    path = run.path / name
+    path.write_bytes(data)
+    again = RunDir(run.path)
+    with deadline(10):
+        if name == "config.yaml":
+            with pytest.raises(UserError, match=r"config\.yaml|another configuration"):
+                again.open(CONFIG, resume=True)
+            assert path.read_bytes() == data, "evidence is kept"
+            return
+        again.open(CONFIG, resume=True)
+        again.rewind(3)
+        again.close()
+    for kept in ("metrics.jsonl", "evaluations.jsonl"):
+        assert all(isinstance(line, dict) and line.get("step", 0) <= 3 for line in read_lines(run.path / kept))
+    assert yaml.safe_load((run.path / "config.yaml").read_text()) == CONFIG
+
+
+@pytest.mark.parametrize("place", ["file", "/dev/null/x", "x" * 300, "nul\0", "caf\udce9", "/proc/1/x", "loop"])
+def test_run_directories_that_cannot_be(tmp_path, monkeypatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    run = RunDir(Path(place))
+    _, message = attempt(lambda: run.open(CONFIG, resume=False))
+    run.close()
+    if message is None:
+        assert place == "caf\udce9", "a name that is not UTF-8 is still a name"
+    else:
+        assert "run_dir=" in message

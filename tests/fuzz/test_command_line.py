@@ -1,0 +1,141 @@
+"""Arguments of every command: random options with nasty values, files that are missing, folders, binary or unreadable.
+
+The options come from the commands themselves, so a new one is fuzzed without a line here. Left out: `report --watch`,
+which waits for a run by design. Engines and servers are not reached.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.core import TyperGroup
+
+from tests.fuzz.harness import cases, check, command
+
+ROOT = Path(__file__).resolve().parents[2]
+UNDECODABLE = os.fsdecode(b"caf\xe9-\xff")
+TRAPS = ["missing", "missing/file", "folder", "empty", "binary", "binary.jsonl", "binary.yaml", "binary.json",
+         "text.jsonl", "text.yaml", "locked", "link", "loop", UNDECODABLE, "y" * 5000, "/dev/null", "/dev/zero",
+         "/proc/self/mem", ".."]  # fmt: skip
+PLACES = [*TRAPS, ".", "run", "fine.jsonl", "fine.yaml", "rates.txt", "aime_like", "a=b", "math500=fine.jsonl",
+          "owner/name", "http://127.0.0.1:9"]  # fmt: skip
+NUMBERS = ["0", "-1", "1", "2", "3", "7", "1e3", "0.5", "-0.5", "nan", "inf", "-inf", "1e400", str(2**31), str(2**63),
+           str(10**30), "9" * 5000, "0x10", "1_0", "", " "]  # fmt: skip
+WORDS = ["x", "balanced", "positive", "fixed", "exact", "math", "judged", "chat", "8,4,4", "0.6,1.5", "1,nan", ",",
+         "1e308,1e-308", "-1,-1", "medium", "04:00:00", "99-99:99:99", "ada_seq_lean", "grpo", "--help", "--", "-",
+         "-v", "~x", "${x}"]  # fmt: skip
+FINE = {"train": ["fine.yaml"], "check": ["fine.yaml"], "plan": ["fine.yaml"], "report": ["run"]}  # else fine.jsonl
+QUICK = ["--seeds", "1", "--prompts", "2", "--preset", "grpo"]  # of `simulate`, which needs no argument
+
+
+def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, inner in sorted(group.commands.items()):
+        if isinstance(inner, TyperGroup):
+            yield from groups(inner, (*path, name))
+        else:
+            yield (*path, name), inner
+
+
+def commands() -> dict[tuple[str, ...], Any]:
+    from nemo_ada.cli import app
+
+    return dict(groups(typer.main.get_command(app)))
+
+
+COMMANDS = commands()
+
+
+@pytest.fixture(autouse=True)
+def a_folder_of_traps(tmp_path, monkeypatch):
+    from nemo_ada import cli_data, cli_eval
+    from nemo_ada.embedded import trainer
+
+    def nothing(*_args, **_kwargs):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(trainer, "Stack", nothing)
+    for module in (cli_data, cli_eval):
+        monkeypatch.setattr(module, "open_provider", nothing)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("empty", "locked"):
+        (tmp_path / name).touch()
+    (tmp_path / "locked").chmod(0)
+    for name in ("binary", "binary.jsonl", "binary.yaml", "binary.json", UNDECODABLE):
+        (tmp_path / name).write_bytes(bytes(range(256)) * 8)
+    for name in ("text.jsonl", "text.yaml"):
+        (tmp_path / name).write_text("the quick brown\nfox: [\n")
+    (tmp_path / "link").symlink_to("missing")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "rates.txt").write_text("0.5\n0.1\n")
+    (tmp_path / "fine.yaml").write_text(
+        (ROOT / "configs" / "cpu" / "base.yaml").read_text() + "task: {name: jsonl, path: fine.jsonl}\n"
+    )
+    (tmp_path / "fine.jsonl").write_text("".join(f'{{"problem": "{i}=", "answer": "{i}"}}\n' for i in range(20)))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n[1]\n{"step": "x"}\n')
+
+
+VALUES = st.one_of(st.sampled_from(PLACES), st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.text(max_size=8))
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[str]:
+    path = draw(st.sampled_from(sorted(COMMANDS)))
+    options = [p.opts[-1] for p in COMMANDS[path].params if p.opts[0].startswith("-") and "--watch" not in p.opts]
+    arguments = [p for p in COMMANDS[path].params if not p.opts[0].startswith("-")]
+    made = [draw(VALUES) for _ in range(draw(st.integers(0, len(arguments) + 1)))]
+    for _ in range(draw(st.integers(0, 4))):
+        option = draw(st.sampled_from(options)) if options else "--nope"
+        option = draw(st.sampled_from([option] * 9 + [option[:-1] + "x"]))
+        made += draw(st.sampled_from([[option, draw(VALUES)], [f"{option}={draw(VALUES)}"], [option]]))
+    quick = {"simulate": ["--seeds", "1", "--prompts", "2"]}.get(path[0], [])
+    return [*path, *quick, *(text.replace("\0", "") for text in made)]
+
+
+@given(arguments=lines())
+@cases(250)
+def test_any_command_line_ends_with_a_result_or_a_message(arguments: list[str]) -> None:
+    codes = (0, 1, 2) if arguments[0] == "check" else (0, 2)
+    check(command(arguments, "command lines"), codes=codes)
+
+
+def required(path: tuple[str, ...]) -> list[str]:
+    params = COMMANDS[path].params
+    return [text for p in params if p.required and p.opts[0].startswith("-") for text in (p.opts[0], "fine.jsonl")]
+
+
+@pytest.mark.parametrize("path", sorted(set(COMMANDS) - {("simulate",)}), ids="-".join)
+def test_a_place_that_holds_nothing_useful_is_refused(path: tuple[str, ...]) -> None:
+    for place in TRAPS:
+        second = ["run"] if path[-1] == "compare" else []
+        codes = (0, 2) if path == ("eval", "run") else (2,)  # the model's folder is the engine's to read
+        check(command([*path, place, *second, *required(path)], "places"), codes=codes)
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS), ids="-".join)
+def test_a_place_that_holds_nothing_useful_as_an_option(path: tuple[str, ...]) -> None:
+    kinds = inspect.get_annotations(inspect.unwrap(COMMANDS[path].callback))
+    named = [p for p in COMMANDS[path].params if "Path" in str(kinds[p.name])]
+    options = [p.opts[0] for p in named if p.opts[0].startswith("--")]
+    start = QUICK if path[0] == "simulate" else FINE.get(path[0], ["fine.jsonl"])
+    for option in options:
+        for place in TRAPS:
+            codes = (0, 1, 2) if path[0] == "check" else (0, 2)
+            check(command([*path, *start, *required(path), option, place], "places"), codes=codes)
+
+
+NO_COMMANDS = [[], ["nope"], ["--nope"], ["data"], ["eval"], ["data", "nope"], [""], ["\u202e"]]
+
+
+@pytest.mark.parametrize("arguments", NO_COMMANDS, ids=repr)
+def test_no_such_command(arguments: list[str]) -> None:
+    check(command(arguments, "commands"))
