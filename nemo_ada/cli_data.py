@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +31,8 @@ from nemo_ada.files import read_bounded
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
+
+UNUSABLE = ("read", "distinct", "reference", "length")  # stages that leave out what an author can mend
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
@@ -101,6 +105,8 @@ def prepare(
     console = Console(highlight=False)
     console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
     console.print(_table(card))
+    for line in _left_out(out / "rejected.jsonl"):
+        console.print(Text("".join(char if char.isprintable() else "\ufffd" for char in line)), soft_wrap=True)
 
 
 @contextmanager
@@ -153,6 +159,16 @@ def read_text(path: Path | None) -> str | None:
         return read_bounded(path, MAX_TEXT_BYTES).decode("utf-8").strip()
     except (OSError, ValueError) as problem:
         raise UserError(f"{path} cannot be read: {problem}") from None
+
+
+def _left_out(path: Path) -> Iterator[str]:
+    """The first inputs that were left out for what they are, not for their pass rate, and where all are listed."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        records = (record for record in map(json.loads, file) if record["stage"] in UNUSABLE)
+        found = [f"  line {record['line']} ({record['stage']}): {record['reason']}" for record in islice(records, 5)]
+    if found:
+        yield f"left out, the first {len(found)}; all are in {path}:"
+        yield from found
 
 
 def _table(card: Mapping[str, Any]) -> Table:

@@ -54,7 +54,10 @@ def rates_over_time(runs: Sequence[Run]) -> Figure:
         )
         rows += [_row(i, label, total, shares) for label, total, shares in zip(labels, total_C, share_CB, strict=True)]
     table = Table(("steps", "prompts", *NAMES), rows)
-    return Figure("pass-rates", "Pass rates over time", CAPTION if panels else NOT_RECORDED, panels, table)
+    without = [run.name for i, run in enumerate(runs) if i not in {panel.run for panel in panels}]
+    missing = f" Not recorded by: {', '.join(without)}." if without else ""
+    caption = CAPTION + missing if panels else NOT_RECORDED
+    return Figure("pass-rates", "Pass rates over time", caption, panels, table)
 
 
 def _row(run: int, label: str, total: float, shares: np.ndarray) -> Row:

@@ -108,7 +108,7 @@ def _grid(grid: Grid, caption: str, *, swatches: bool = False) -> str:
         + "".join(f"<td>{esc(cell)}" for cell in row[1:])
         for i, row in enumerate(grid.rows)
     )
-    return _scroll(f"<table><caption>{esc(caption)}</caption><thead><tr>{head}<tbody>{rows}</table>", caption)
+    return _scroll(f"<table>{_caption(caption)}<thead><tr>{head}<tbody>{rows}</table>", caption)
 
 
 def _turned(grid: Grid, caption: str) -> str:
@@ -120,13 +120,19 @@ def _turned(grid: Grid, caption: str) -> str:
         if i
     )
     return _scroll(
-        f'<table class="turned"><caption>{esc(caption)}</caption><thead><tr><td>{head}<tbody>{rows}</table>', caption
+        f'<table class="turned">{_caption(caption)}<thead><tr><td>{head}<tbody>{rows}</table>',
+        caption,
     )
 
 
 def _breakable(text: str) -> str:
     """Names and dotted keys may break after their separators."""
     return re.sub(r"([._/-])", r"\1<wbr>", esc(text))
+
+
+def _caption(text: str) -> str:
+    """As wide as the window, not as a table that is wider."""
+    return f"<caption><span>{esc(text)}</span></caption>"
 
 
 def _scroll(html: str, label: str) -> str:
@@ -161,7 +167,7 @@ def _values(figure: Figure, names: Sequence[str]) -> str:
     return (
         f"<details><summary>All values as a table ({len(table.rows)} rows)</summary>"
         + _scroll(
-            f"<table><caption>{esc(caption)}</caption><thead><tr>{head}{''.join(_bodies(figure, names))}</table>",
+            f"<table>{_caption(caption)}<thead><tr>{head}{''.join(_bodies(figure, names))}</table>",
             caption,
         )
         + "</details>"
@@ -200,7 +206,7 @@ def _configuration(runs: Sequence[Run]) -> str:
         rows = "".join(f'<tr><th scope="row">{_breakable(key)}<td>{esc(value)}' for key, value in run.config.items())
         if rows:
             head = '<thead><tr><th scope="col">key<th scope="col">value'
-            table = f"<table><caption>{esc(run.name)}</caption>{head}<tbody>{rows}</table>"
+            table = f"<table>{_caption(run.name)}{head}<tbody>{rows}</table>"
             html += f"<details><summary>Configuration of {esc(run.name)}</summary>{_scroll(table, run.name)}</details>"
     return html or '<p class="muted">No config.yaml was found.</p>'
 

@@ -19,6 +19,9 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
     assert json.loads((out / "card.json").read_text())["problems"] == 62
     printed = capsys.readouterr()
     assert "malformed 6" in printed.out and "reference" in printed.err
+    listed = printed.out.split("left out, the first 5; all are in ")[1].splitlines()
+    assert listed[0] == f"{out / 'rejected.jsonl'}:" and len(listed) == 6
+    assert listed[1].startswith("  line 4 (read): not JSON (")
 
 
 @pytest.mark.parametrize(

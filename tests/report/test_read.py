@@ -249,6 +249,7 @@ def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_pat
     assert panel.run == 1 and panel.share_BC.shape == (9, 34)  # blocks of three steps
     assert panel.share_BC[:, 1] == pytest.approx(counts[3:6].sum(axis=0) / counts[3:6].sum())
     assert (panel.left_C[1], panel.right_C[1], panel.right_C[-1]) == (3.5, 6.5, 100.5)
+    assert found.caption.endswith("Not recorded by: old.")
     assert found.table.rows[1][1][:3] == ("4-6", 192.0, f"{panel.share_BC[0, 1]:.1%}")
     assert figure(read_runs([old]), "pass-rates").panels == []
 
