@@ -8,7 +8,7 @@ TRAIN ?= $(PY) recipes/compare_cpu.py
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-slurm check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train test test-slow test-slurm fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,13 @@ test-slow: install  ## whole pipelines: data preparation and evaluation on the e
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes
 	$(PY) -m pytest -m slurm tests/slurm || $(PY) -m pytest -m slurm --last-failed tests/slurm
+
+# NEMO_ADA_FUZZ_CASES: random cases per test; `make test` runs a few, always the same.
+fuzz: install  ## configurations, command lines, data files, checkpoints, run folders: 1,000 random cases per test
+	NEMO_ADA_FUZZ_CASES=$${NEMO_ADA_FUZZ_CASES:-1000} $(PY) -m pytest -q -p no:cacheprovider tests/fuzz
+
+audit: install  ## packages that do not fit each other, and the tests behind SECURITY.md that need no network
+	VENV=$(VENV) .ci/audit
 
 check: lint format-check types layers shell  ## static checks, the same as pre-commit's
 
