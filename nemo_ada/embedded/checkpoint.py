@@ -7,31 +7,44 @@ step_000050/ learner/ (model, optimizer, schedule, generator)   hf/ (the model f
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.config.strict import parse
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.files import write_folder
-from nemo_ada.rundir import RunDir, fingerprint
+from nemo_ada.rundir import STATE, RunDir, fingerprint
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
+TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
 
-@dataclass(frozen=True, slots=True)
+
+def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
+    wrong = [name for name in TOTALS if type(totals.get(name)) not in (int, float) or not 0 <= totals[name] < math.inf]
+    if wrong or len(totals) != len(TOTALS):
+        raise ValueError(f"must hold a number that is not negative for each of {', '.join(TOTALS)}")
+    return totals
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class SavedState:
     """What is not the learner's: step, next prompt, totals, the sampler's state, the last evaluation."""
 
-    step: int
-    position: int
-    totals: Mapping[str, Any]
-    sampler: Mapping[str, Any]
-    evaluated: Mapping[str, Any]
+    step: Annotated[int, Field(ge=0)]
+    position: Annotated[int, Field(ge=0)]
+    totals: Annotated[dict[str, Any], AfterValidator(_numbers)]
+    sampler: dict[Any, Any]
+    evaluated: dict[str, Any]
 
 
 def save(
@@ -44,7 +57,7 @@ def save(
         learner.export_hf(folder / "hf", {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id})
         tokenizer.write_hf(folder / "hf")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
-        (folder / "state.json").write_text(json.dumps(content), encoding="utf-8")
+        (folder / STATE).write_text(json.dumps(content), encoding="utf-8")
 
     folder = run_dir.checkpoint_folder(state.step)
     try:
@@ -57,12 +70,24 @@ def save(
 
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
-    """Restore the learner and return the rest; raises UserError for a checkpoint of another configuration."""
-    content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    if content.pop("fingerprint") != fingerprint(config.model_dump(mode="json")):
-        raise UserError(f"{folder} belongs to another configuration than {config.folder / 'config.yaml'}")
+    """Restore the learner and return the rest; raises UserError for a checkpoint that cannot be used here."""
+    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
-    return SavedState(**content)
+    return state
+
+
+def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
+    """state.json of a step folder. Raises UserError when it is damaged or of another configuration than `wanted`."""
+    path = folder / STATE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no state of a run but a JSON {type(content).__name__}")
+    if content.pop("fingerprint", None) != wanted:
+        raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
+    return parse(SavedState, content, str(path))
 
 
 def _jsonable(value: Any) -> Any:

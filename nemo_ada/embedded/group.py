@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import ray
 
 from nemo_ada.embedded import processes
 from nemo_ada.embedded.batch import Floats, TokenRows, TrainBatch
+from nemo_ada.embedded.private_ray import LOOPBACK
 from nemo_ada.embedded.settings import LearnerConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 
@@ -83,7 +85,11 @@ def _store(port: int, master: bool, timeout_s: float) -> Any:
 
     from torch.distributed import TCPStore
 
-    return TCPStore("127.0.0.1", port, None, master, timedelta(seconds=timeout_s), wait_for_workers=False)
+    listening: dict[str, int] = {}
+    if master:  # on its own it would listen on every interface
+        server = socket.create_server((LOOPBACK, 0))
+        port, listening = server.getsockname()[1], {"master_listen_fd": server.detach()}
+    return TCPStore(LOOPBACK, port, None, master, timedelta(seconds=timeout_s), wait_for_workers=False, **listening)
 
 
 class LearnerGroup:

@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from nemo_ada.embedded import convert, shim, world
@@ -30,10 +29,12 @@ from nemo_ada.embedded.batch import Floats, Ints, TokenRows, TrainBatch, deal
 from nemo_ada.embedded.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
 from nemo_ada.embedded.model import build_model, transformer_config
 from nemo_ada.embedded.settings import LearnerConfig
+from nemo_ada.embedded.shape import ModelShape, read_json
+from nemo_ada.embedded.tensors import read_tensors
 from nemo_ada.errors import InvariantError, UserError
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "learner.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENTS, _RNG = ("exp_avg", "exp_avg_sq"), "torch_rng"
 
 Sums = dict[str, torch.Tensor]
 RowLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Ints], tuple[torch.Tensor, Sums]]
@@ -225,7 +226,7 @@ class Learner:
         weights = self.weights()
         if weights is not None:
             save_file(weights, Path(folder) / _MODEL, {"format": "pt"})
-            adam = {"torch_rng": torch.get_rng_state()}
+            adam = {_RNG: torch.get_rng_state()}
             for moment, part in zip(_MOMENTS, moments, strict=True):
                 adam |= {f"{moment}.{name}": tensor for name, tensor in (part or {}).items()}
             save_file(adam, Path(folder) / _OPTIMIZER)
@@ -234,21 +235,26 @@ class Learner:
         dist.barrier()
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote, in this or another layout. The optimizer's settings stay those of the config."""
-        state = json.loads((Path(folder) / _STATE).read_text())
-        self._check_shape(state["shape"], folder)
-        with safe_open(Path(folder) / _MODEL, "pt") as file:
-            self._set_weights(file.get_tensor)
-        with safe_open(Path(folder) / _OPTIMIZER, "pt") as file:
-            for moment in _MOMENTS:
-                whole = {name: file.get_tensor(f"{moment}.{name}") for name in convert.hf_shapes(self.config.shape)}
-                local = convert.shard(self.config.shape, whole.__getitem__, self.place)
-                for name, parameter in self.module.named_parameters():
-                    self._adam(parameter)[moment].copy_(local[name])
-            torch.set_rng_state(file.get_tensor("torch_rng"))
+        """Restore what `save` wrote, in this or another layout. The optimizer's settings stay those of the config.
+
+        Everything is read and checked before anything changes. Raises UserError for files that cannot be used."""
+        step, shape = read_learner_state(Path(folder) / _STATE)
+        self._check_shape(shape, folder)
+        shapes = convert.hf_shapes(self.config.shape)
+        weights = read_tensors(Path(folder) / _MODEL, shapes, torch.float32)
+        named = {f"{moment}.{name}": size for moment in _MOMENTS for name, size in shapes.items()}
+        moments = read_tensors(Path(folder) / _OPTIMIZER, named, torch.float32)
+        rng = read_tensors(Path(folder) / _OPTIMIZER, {_RNG: tuple(torch.get_rng_state().shape)}, torch.uint8)[_RNG]
+        self._set_weights(weights.__getitem__)
+        for moment in _MOMENTS:
+            whole = {name: moments[f"{moment}.{name}"] for name in shapes}
+            local = convert.shard(self.config.shape, whole.__getitem__, self.place)
+            for name, parameter in self.module.named_parameters():
+                self._adam(parameter)[moment].copy_(local[name])
+        torch.set_rng_state(rng)
         for parameter in self.module.parameters():
-            self._adam(parameter)["step"] = torch.tensor(float(state["step"]))
-        self.schedule.num_steps = state["step"]
+            self._adam(parameter)["step"] = torch.tensor(float(step))
+        self.schedule.num_steps = step
         self.schedule.step(0)
 
     def export_hf(self, folder: str, extra_config: Mapping[str, Any]) -> None:
@@ -263,12 +269,12 @@ class Learner:
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
-        self._check_shape(json.loads((Path(weights) / "config.json").read_text()), weights)
-        with safe_open(Path(weights) / _MODEL, "pt") as file:
-            return {name: file.get_tensor(name).float() for name in convert.hf_shapes(self.config.shape)}.__getitem__
+        self._check_shape(ModelShape.read(Path(weights)), weights)
+        whole = read_tensors(Path(weights) / _MODEL, convert.hf_shapes(self.config.shape))
+        return {name: tensor.float() for name, tensor in whole.items()}.__getitem__
 
-    def _check_shape(self, config: Mapping[str, Any], folder: str) -> None:
-        found, wanted = type(self.config.shape).from_hf_config(config), self.config.shape
+    def _check_shape(self, found: ModelShape, folder: str) -> None:
+        wanted = self.config.shape
         differing = [
             f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
             for name in wanted.__slots__
@@ -307,3 +313,12 @@ class Learner:
                 state.update(step=torch.tensor(0.0), **{m: torch.zeros_like(parameter) for m in _MOMENTS})
             return state
         raise InvariantError("Megatron built no optimizer")
+
+
+def read_learner_state(path: Path) -> tuple[int, ModelShape]:
+    """The optimizer step and the model's shape that `save` wrote. Raises UserError."""
+    content = read_json(path)
+    step, shape = content.get("step"), content.get("shape")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(shape, Mapping):
+        raise UserError(f"{path} holds no learner's state (its step or shape is missing or wrong)")
+    return step, ModelShape.from_hf_config(shape)

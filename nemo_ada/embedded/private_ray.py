@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray._raylet import Config
+from ray._raylet import Config  # type: ignore[attr-defined]
 
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
