@@ -163,9 +163,14 @@ def read_text(path: Path | None) -> str | None:
 
 def _left_out(path: Path) -> Iterator[str]:
     """The first inputs that were left out for what they are, not for their pass rate, and where all are listed."""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        records = (record for record in map(json.loads, file) if record["stage"] in UNUSABLE)
-        found = [f"  line {record['line']} ({record['stage']}): {record['reason']}" for record in islice(records, 5)]
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            records = (record for record in map(json.loads, file) if record["stage"] in UNUSABLE)
+            found = [
+                f"  line {record['line']} ({record['stage']}): {record['reason']}" for record in islice(records, 5)
+            ]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
+        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and begin anew") from None
     if found:
         yield f"left out, the first {len(found)}; all are in {path}:"
         yield from found

@@ -208,12 +208,12 @@ def test_any_file_of_pass_rates(tmp_path, lines):
 @given(st.data())
 def test_any_damage_to_a_finished_folder(tmp_path, data):
     source, out = tmp_path / "input.jsonl", tmp_path / "set"
-    source.write_text('{"problem": "a", "answer": 1}\n')
+    source.write_text('{"problem": "a", "answer": 1}\n{"problem": "b"}\n')
     if not (out / "card.json").exists():
         shutil.rmtree(out, ignore_errors=True)
         assert prepare(source, out)[0] == 0
     whole = {path: path.read_bytes() for path in out.iterdir()}
-    path = data.draw(st.sampled_from([out / "card.json", out / "settings.json"]))
+    path = data.draw(st.sampled_from([out / name for name in ("card.json", "settings.json", "rejected.jsonl")]))
     content = st.one_of(st.binary(max_size=20), JSON.map(lambda value: json.dumps(value).encode()))
     path.write_bytes(data.draw(st.one_of(content, st.integers(0, len(whole[path])).map(lambda n: whole[path][:n]))))
     code, printed = prepare(source, out)
