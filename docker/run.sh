@@ -7,7 +7,7 @@ case ${1:-} in
   *) echo "usage: docker/run.sh nemo_rl|pytorch|cpu COMMAND..." >&2; exit 2 ;;
 esac
 options=(--rm --init --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 --user "$(id -u):$(id -g)"
-  --env HOME=/tmp --env WANDB_API_KEY --env HF_TOKEN --volume "$PWD:/workspace" --workdir /workspace)
+  --cap-drop=ALL --security-opt=no-new-privileges --env HOME=/tmp --env WANDB_API_KEY --env HF_TOKEN --volume "$PWD:/workspace" --workdir /workspace)
 if [[ $which != cpu ]]; then options+=(--gpus all); fi
 if [[ -n ${HF_HOME:-} ]]; then options+=(--env HF_HOME=/huggingface --volume "$HF_HOME:/huggingface"); fi
 exec "${DOCKER:-docker}" run "${options[@]}" "nemo-ada:$which" "$@"

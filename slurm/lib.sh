@@ -61,7 +61,8 @@ load_settings() {
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=3600}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
-  : "${SHARED_SECONDS:=60}"
+  : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}"
+  [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray before 2.52 that cannot"
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
@@ -122,6 +123,12 @@ guard() {  # may the chain have another attempt? Called before one starts and be
   fi
 }
 
+ray_token() {  # who has not read this file gets no answer from the job's Ray; it is nobody's but ours, and new each time
+  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$ATTEMPT_DIR/ray-token
+  if dry; then echo "+ write a random token to $RAY_AUTH_TOKEN_PATH (mode 600), RAY_AUTH_MODE=token"; return; fi
+  (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
+}
+
 prepare() {
   local owner nodes
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
@@ -140,6 +147,7 @@ prepare() {
   run rm -rf "$ATTEMPT_DIR"
   run mkdir -p "$ATTEMPT_DIR"
   write "$RUN_DIR/job" "$SLURM_JOB_ID"
+  if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
   if ! dry; then printf '%s\t%s\t%s\t%s\n' "$CHAIN" "$SLURM_JOB_ID" "$STARTED" "$(best_step)" >>"$RUN_DIR/attempts.tsv"; fi
   nodes="${NODES[*]}"
@@ -230,6 +238,7 @@ verdict() {  # done | stopped | failed | interrupted, from what this attempt wro
   case $state:$code in
     done:* | stopped:* | failed:*) echo "$state" ;;
     *:75) echo stopped ;;
+    running:1) echo interrupted ;;       # Ray ends a driver whose head is lost with 1, from outside Python
     *:0 | *:1 | *:2) echo failed ;;      # ended by itself without saying how
     *) if [[ -e $ATTEMPT_DIR/refused ]]; then echo failed; else echo interrupted; fi ;;  # killed, stalled, node lost
   esac

@@ -101,8 +101,8 @@ start_ray() {
   for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
   local common=(--block --disable-usage-stats "--resources=$(resources "$rank")" --min-worker-port=10002 --max-worker-port=11000)
   if dry; then
-    if [[ $me == "$head" ]]; then printf '+'; printf ' %q' ray start --head "--port=$RAY_PORT" "${common[@]}"; echo
-    else printf '+'; printf ' %q' ray start "--address=<$head>:$RAY_PORT" "${common[@]}"; echo; fi
+    if [[ $me == "$head" ]]; then printf '+'; printf ' %q' ray start --head "--node-ip-address=<$me>" "--port=$RAY_PORT" --include-dashboard=false "${common[@]}"; echo
+    else printf '+'; printf ' %q' ray start "--address=<$head>:$RAY_PORT" "--node-ip-address=<$me>" "${common[@]}"; echo; fi
     return
   fi
   command -v ray >/dev/null || refuse "there is no ray command on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
@@ -125,7 +125,7 @@ start_ray() {
       nap 1
       waited=$((waited + 1))
     done
-    env "$mark" ray start "--address=$where" "${common[@]}" &
+    env "$mark" ray start "--address=$where" "--node-ip-address=$(address)" "${common[@]}" &
     children+=($!)
   fi
   export RAY_ADDRESS=$where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -85,4 +86,5 @@ def test_run_passes_the_command_and_the_caller(tmp_path: Path) -> None:
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True
     )
     assert "--gpus all" in printed.stdout
+    assert f"--user {os.getuid()}:{os.getgid()} --cap-drop=ALL --security-opt=no-new-privileges" in printed.stdout
     assert printed.stdout.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
