@@ -7,7 +7,7 @@ rates, for all presets side by side or for the rule given by --exit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from nemo_ada import simulate as simulation
-from nemo_ada.config.ada import AdaSettings, EstimationSampling
+from nemo_ada.config.ada import MOST_RESPONSES, AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core import exact, seeds
 from nemo_ada.core.allocation import allocate
@@ -26,6 +26,19 @@ from nemo_ada.core.ledger import Caps
 from nemo_ada.core.paths import StopRule
 from nemo_ada.errors import UserError
 
+LIMITS: dict[str, tuple[float, float]] = {
+    "prompts": (1, 100_000),
+    "group": (1, MOST_RESPONSES),
+    "seeds": (1, 10_000),
+    "median-tokens": (0.1, 1e7),
+    "sigma": (0, 10),
+    "wrong-factor": (1e-3, 1e3),
+    "max-new-tokens": (1, 10_000_000),
+    "max-samples": (1, 2**53),
+    "max-tokens": (1, 2**53),
+    "slots": (1, 10_000_000),
+}
+"""What an option may be; outside, the model has no answer or takes hours for it."""
 TABLE_WIDTH = 160  # where the output is no terminal
 
 
@@ -54,6 +67,13 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Expected responses, tokens, engine steps and zero-signal share of sampling settings."""
+    _check_limits(
+        {
+            "prompts": prompts, "group": group, "seeds": seed_count, "median-tokens": median_tokens, "sigma": sigma,
+            "wrong-factor": wrong_factor, "max-new-tokens": max_new_tokens, "max-samples": max_samples,
+            "max-tokens": max_tokens, "slots": slots,
+        }
+    )  # fmt: skip
     own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window)
     if pass_rate is not None:
         _print_exact(own or ada_settings({"preset": "ada_seq_balance"}), group, pass_rate, as_json)
@@ -79,6 +99,13 @@ def simulate(
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
         wide.print(simulation.render_table(rows))
+
+
+def _check_limits(given: Mapping[str, float | None]) -> None:
+    for name, value in given.items():
+        low, high = LIMITS[name]
+        if value is not None and not low <= value <= high:
+            raise UserError(f"--{name}={str(value)[:40]} must lie between {low:g} and {high:g}")
 
 
 def _own_settings(
@@ -140,6 +167,6 @@ def _pair(text: str) -> tuple[float, float]:
         a, b = (float(part) for part in text.split(","))
     except ValueError:
         raise UserError(f"--beta={text}: give two numbers separated by a comma, such as 0.6,1.5") from None
-    if not (a > 0 and b > 0):
-        raise UserError(f"--beta={text}: both numbers must be positive")
+    if not (1e-3 <= a <= 1e6 and 1e-3 <= b <= 1e6):
+        raise UserError(f"--beta={text[:80]}: both numbers must be positive, between 0.001 and 1000000")
     return a, b

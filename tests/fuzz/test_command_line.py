@@ -32,7 +32,8 @@ NUMBERS = ["0", "-1", "1", "2", "3", "7", "1e3", "0.5", "-0.5", "nan", "inf", "-
 WORDS = ["x", "balanced", "positive", "fixed", "exact", "math", "judged", "chat", "8,4,4", "0.6,1.5", "1,nan", ",",
          "1e308,1e-308", "-1,-1", "medium", "04:00:00", "99-99:99:99", "ada_seq_lean", "grpo", "--help", "--", "-",
          "-v", "~x", "${x}"]  # fmt: skip
-FINE = {"train": ["fine.yaml"], "check": ["fine.yaml"], "plan": ["fine.yaml"], "report": ["run"]}  # else fine.jsonl
+FINE = {"train": ["fine.yaml"], "check": ["fine.yaml", "--no-verifier"], "plan": ["fine.yaml"], "report": ["run"],
+        "data": ["fine.jsonl", "--verifier", "exact"]}  # fmt: skip
 QUICK = ["--seeds", "1", "--prompts", "2", "--preset", "grpo"]  # of `simulate`, which needs no argument
 
 
@@ -84,21 +85,43 @@ def a_folder_of_traps(tmp_path, monkeypatch):
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n[1]\n{"step": "x"}\n')
 
 
-VALUES = st.one_of(st.sampled_from(PLACES), st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.text(max_size=8))
+def required(path: tuple[str, ...]) -> list[str]:
+    params = COMMANDS[path].params
+    return [text for p in params if p.required and p.opts[0].startswith("-") for text in (p.opts[0], "fine.jsonl")]
+
+
+ANY = st.one_of(st.sampled_from(PLACES), st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.text(max_size=8))
+
+
+def kinds(path: tuple[str, ...]) -> dict[str, str]:
+    """Parameter -> its annotation, as text."""
+    found = inspect.get_annotations(inspect.unwrap(COMMANDS[path].callback))
+    return {name: str(kind).partition("typer.")[0] for name, kind in found.items()}
+
+
+def fitting(kind: str) -> st.SearchStrategy[str]:
+    """Values that pass the parser of an option of this kind, for the most part."""
+    numbers = st.one_of(st.sampled_from(NUMBERS), st.integers().map(str), st.integers(-2, 40).map(str))
+    own = {"int": numbers, "float": st.one_of(numbers, st.floats().map(repr)), "Path": st.sampled_from(PLACES)}
+    chosen = next((values for name, values in own.items() if name in kind), st.sampled_from(WORDS + PLACES))
+    return st.one_of(*[chosen] * 5, ANY)
 
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
     path = draw(st.sampled_from(sorted(COMMANDS)))
-    options = [p.opts[-1] for p in COMMANDS[path].params if p.opts[0].startswith("-") and "--watch" not in p.opts]
-    arguments = [p for p in COMMANDS[path].params if not p.opts[0].startswith("-")]
-    made = [draw(VALUES) for _ in range(draw(st.integers(0, len(arguments) + 1)))]
-    for _ in range(draw(st.integers(0, 4))):
-        option = draw(st.sampled_from(options)) if options else "--nope"
-        option = draw(st.sampled_from([option] * 9 + [option[:-1] + "x"]))
-        made += draw(st.sampled_from([[option, draw(VALUES)], [f"{option}={draw(VALUES)}"], [option]]))
-    quick = {"simulate": ["--seeds", "1", "--prompts", "2"]}.get(path[0], [])
-    return [*path, *quick, *(text.replace("\0", "") for text in made)]
+    params = [p for p in COMMANDS[path].params if "--watch" not in p.opts]
+    options = [p for p in params if p.opts[0].startswith("-")]
+    fine = ["run"] if path[-1] == "compare" else FINE.get(path[0], [] if path[0] == "simulate" else ["fine.jsonl"])
+    made = [*fine, *required(path)] if draw(st.integers(0, 3)) else []
+    made += [draw(ANY) for _ in range(draw(st.integers(0, len(params) - len(options) + 1)) if not made else 0)]
+    made += QUICK if path[0] == "simulate" and draw(st.booleans()) else []
+    for _ in range(draw(st.integers(0, 4)) if options else 0):
+        option = draw(st.sampled_from(options))
+        value = draw(fitting(kinds(path)[option.name]))
+        name = draw(st.sampled_from([option.opts[0]] * 9 + [option.opts[0] + "x"]))
+        made += draw(st.sampled_from([[name, value], [f"{name}={value}"], [name, value], [name]]))
+    return [*path, *(text.replace("\0", "") for text in made)]
 
 
 @given(arguments=lines())
@@ -106,11 +129,6 @@ def lines(draw: st.DrawFn) -> list[str]:
 def test_any_command_line_ends_with_a_result_or_a_message(arguments: list[str]) -> None:
     codes = (0, 1, 2) if arguments[0] == "check" else (0, 2)
     check(command(arguments, "command lines"), codes=codes)
-
-
-def required(path: tuple[str, ...]) -> list[str]:
-    params = COMMANDS[path].params
-    return [text for p in params if p.required and p.opts[0].startswith("-") for text in (p.opts[0], "fine.jsonl")]
 
 
 @pytest.mark.parametrize("path", sorted(set(COMMANDS) - {("simulate",)}), ids="-".join)
@@ -123,8 +141,7 @@ def test_a_place_that_holds_nothing_useful_is_refused(path: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS), ids="-".join)
 def test_a_place_that_holds_nothing_useful_as_an_option(path: tuple[str, ...]) -> None:
-    kinds = inspect.get_annotations(inspect.unwrap(COMMANDS[path].callback))
-    named = [p for p in COMMANDS[path].params if "Path" in str(kinds[p.name])]
+    named = [p for p in COMMANDS[path].params if "Path" in kinds(path)[p.name]]
     options = [p.opts[0] for p in named if p.opts[0].startswith("--")]
     start = QUICK if path[0] == "simulate" else FINE.get(path[0], ["fine.jsonl"])
     for option in options:
