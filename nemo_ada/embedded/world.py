@@ -18,21 +18,24 @@ from nemo_ada.embedded import shim
 from nemo_ada.embedded.settings import LearnerConfig
 
 _FOREVER = 2**31 - 1
+_LATER_S = 30.0
 
 
 def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
     """Join the world over gloo and make Megatron's process groups (collective); installs the device shim.
 
-    Every collective has the config's `call_timeout_s` as its deadline.
+    A collective's deadline comes _LATER_S after the driver's `call_timeout_s`, so that a rank that stalls is noticed as
+    one, and not as the failure of those that wait for it.
     """
     torch.set_num_threads(1)
-    timeout = timedelta(seconds=config.call_timeout_s)
+    seconds = config.call_timeout_s + _LATER_S
+    timeout = timedelta(seconds=seconds)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=config.world_size, timeout=timeout)
     shim.install()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
-        distributed_timeout_minutes=max(1, math.ceil(config.call_timeout_s / 60)),
+        distributed_timeout_minutes=max(1, math.ceil(seconds / 60)),
         create_gloo_process_groups=False,
     )
     torch.manual_seed(config.seed)

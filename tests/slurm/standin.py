@@ -1,6 +1,7 @@
 """A driver that trains nothing: it keeps the run-side contract (nemo_ada/jobcontrol.py) and fails as it is told.
 
-standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [hang_at=STEP]
+standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [quit_at=STEP]
+    [lose_at=STEP] [hang_at=STEP]
 A fault happens once per file `faults` entry unless `always=1`.
 """
 
@@ -14,7 +15,9 @@ import time
 from pathlib import Path
 
 from nemo_ada.files import write_atomically
-from nemo_ada.jobcontrol import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobControl
+from nemo_ada.jobcontrol import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
+
+FAULTS = ("fail", "kill", "quit", "lose", "hang")
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +36,7 @@ def main(arguments: list[str]) -> int:
             write_atomically(saved, json.dumps({"step": step}))
             control.status("stopped", step)
             return EXIT_STOPPED
-        fault = next((kind for kind in ("fail", "kill", "hang") if options.get(f"{kind}_at") == str(step)), None)
+        fault = next((kind for kind in FAULTS if options.get(f"{kind}_at") == str(step)), None)
         first = not (folder / "fault").exists()
         if fault is not None and (first or options.get("always")):
             (folder / "fault").touch()
@@ -42,6 +45,11 @@ def main(arguments: list[str]) -> int:
                 return EXIT_FAILED
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "quit":  # as Ray ends a driver that lost its head
+                os._exit(1)
+            if fault == "lose":
+                control.status("interrupted", step)
+                return EXIT_LOST
             time.sleep(600)
         time.sleep(seconds)
         step += 1

@@ -59,8 +59,11 @@ def test_two_attempts_without_a_new_step_end_the_chain(one_node: Cluster, start:
     assert "the last two attempts made no new step beyond 2" in run.log()
 
 
-def test_a_killed_driver_resumes_from_its_last_save(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "kill_at=3", "save_each=1", "step_seconds=0.1")
+@pytest.mark.parametrize("fault", ["kill", "quit", "lose"])
+def test_a_driver_that_is_killed_or_lost_a_process_resumes_from_its_last_save(
+    one_node: Cluster, start: Callable[..., Run], fault: str
+) -> None:
+    run = start(one_node, f"{fault}_at=3", "save_each=1", "step_seconds=0.1")
     run.ends("COMPLETED")
     assert run.steps() == [1, 2, 3, 4, 5]
     assert "attempt 1 ended: interrupted" in run.log()
