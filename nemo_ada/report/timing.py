@@ -50,7 +50,7 @@ def step_time(runs: Sequence[Run]) -> Figure:
         + (
             "Hollow diamonds are the p50 and p95 that plan.json predicted; see Plan for the whole step."
             if has_plan
-            else "No run has a plan.json (the output of nemo-ada plan --json) to compare with."
+            else "No run has a plan.json (nemo-ada plan CONFIG --write RUN) to compare with."
         )
     )
     return Figure("time", "Step time", caption, panels, Table(columns, rows))
