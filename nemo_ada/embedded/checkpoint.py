@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.embedded.group import LearnerGroup
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.files import write_folder
 from nemo_ada.rundir import STATE, RunDir, fingerprint
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -65,8 +65,12 @@ def save(
         write_folder(folder, fill)
         for old in run_dir.checkpoints()[: -config.checkpointing.keep]:
             _remove(old)
-    except OSError as error:
-        raise InvariantError(f"the checkpoint {folder} could not be written: {error}") from error
+    except (ProcessLostError, StallError):
+        raise
+    except (OSError, InvariantError) as error:
+        raise InvariantError(
+            f"the checkpoint {folder} could not be written: {error}; those before it stay, resume=auto goes on from them"
+        ) from error
 
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
