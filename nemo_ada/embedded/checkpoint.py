@@ -69,7 +69,7 @@ def save(
         raise
     except (OSError, InvariantError) as error:
         raise InvariantError(
-            f"the checkpoint {folder} could not be written: {error}; those before it stay, resume=auto goes on from them"
+            f"the checkpoint {folder} could not be written: {error}; those before it stay, resume=auto continues"
         ) from error
 
 
