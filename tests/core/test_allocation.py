@@ -107,10 +107,20 @@ def test_ties_are_decided_by_the_seeded_key_and_not_by_position() -> None:
     np.testing.assert_array_equal(allocate(weight, 73, 4, 32, key[order]), counts[order])
 
 
-@pytest.mark.parametrize("total", [3, 401])
-def test_an_impossible_total_says_what_would_work(total: int) -> None:
-    with pytest.raises(UserError, match=rf"{total} responses .* 10 prompts .*from 40 to 320"):
-        allocate(np.ones(10), total, 4, 32, np.zeros(10))
+@pytest.mark.parametrize(
+    ("prompts", "total", "possible", "low", "high"),
+    [(10, 3, "40 to 320", 0, 1), (10, 401, "40 to 320", 40, 41), (1, 50, "4 to 32", 50, 50), (0, 5, "0 to 0", 5, 5)],
+)
+def test_an_impossible_total_says_what_would_work(prompts: int, total: int, possible: str, low: int, high: int) -> None:
+    with pytest.raises(UserError) as error:
+        allocate(np.ones(prompts), total, 4, 32, np.zeros(prompts))
+    assert str(error.value) == (
+        f"reinforce_ada.sampling: {total} responses cannot be split over {prompts} prompts with min_responses=4 and "
+        f"max_responses=32; a total from {possible} would work, or min_responses at most {low} and max_responses at "
+        f"least {high}"
+    )
+    if prompts and low:
+        assert allocate(np.ones(prompts), total, low, high, np.zeros(prompts)).sum() == total
 
 
 def test_weights_of_solved_prompts_may_be_zero() -> None:

@@ -218,6 +218,19 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
     assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
 
 
+@pytest.mark.parametrize(("seconds", "issued"), [(19.0, 0), (21.0, 8)])
+def test_what_waits_beside_a_wave_slows_it_down(seconds, issued):
+    """Ten tokens, a quarter of a second for each response in flight: eight at a time take 20 seconds, four take 10."""
+    latency, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
+    latency.observe(np.full(50, 10), np.full(50, 10), 2.5 * load, load)
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, LONGEST, caps=Caps(max_seconds=seconds))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    source = ScriptedSource(Script.of("+", "-"), np.random.default_rng(0))
+    source.submit(session.next_requests(0.0))
+    session.record(source.end(list(range(8))), 0.0)
+    assert len(session.next_requests(0.0)) == issued
+
+
 @given(RATES, OPTIONS, st.floats(0.5, 60), st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):

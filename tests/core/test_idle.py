@@ -101,6 +101,23 @@ def test_an_extra_wave_needs_a_running_first_wave_response_to_hide_behind():
     assert behind_it.prompt_N.tolist() == [0] * 4
 
 
+def test_an_extra_wave_does_not_hide_behind_another_one():
+    """At 205 the last first-wave response has outlived all known lengths and may end at any moment; that an extra wave
+    of another prompt still runs is no reason to begin one more."""
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    plan = dataclasses.replace(IDLE, idle_quantile=0.5)
+    source = ScriptedSource(Script.of("+", "++-+", "-"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(3), run_seed=0, step=0, latency=latency)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1, 2, 3]), 190.0)
+    extra = session.next_requests(190.0)
+    assert extra.prompt_N.tolist() == [0] * 4
+    source.submit(extra)
+    session.record(source.end([8, 9, 10, 11]), 205.0)
+    assert len(session.next_requests(205.0)) == 0
+
+
 def test_a_prompt_on_standby_does_not_prolong_the_phase():
     latency = LatencyModel()
     for step in range(12):

@@ -163,6 +163,27 @@ def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say
     assert session.next_requests(1.0).index_N.tolist() == [2]
 
 
+def test_a_response_fails_by_its_reward_or_by_what_the_source_says_and_each_cause_is_counted():
+    session = SamplingSession(wave_plan(FixedExit(4), (4,), 4), np.arange(1), run_seed=0, step=0)
+    rows = session.next_requests(0.0).row_N
+    reward = np.array([1.0, np.nan, 1.0, 0.0])
+    session.record(Outcomes(rows, reward, np.full(4, 3), {0: "engine"}), 1.0)
+    assert session.failures == {"engine": 1, "reward_not_finite": 1}
+    redrawn = session.next_requests(1.0)
+    assert redrawn.index_N.tolist() == [4, 5]
+    session.record(outcomes(*redrawn.row_N), 2.0)
+    assert session.result().index_N.tolist() == [2, 3, 4, 5]
+
+
+def test_the_message_of_too_many_failures_lists_causes_by_number_and_prompts_by_position_without_names():
+    plan = SamplingPlan(FixedExit(4), (8,), 8, 4, 40, max_failed_share=0.5)
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
+    rows = session.next_requests(0.0).row_N
+    failures = dict(enumerate(["verifier", "verifier", "engine", "verifier", "engine"]))
+    with pytest.raises(FailedResponsesError, match=r"5 of 8 .*\(verifier: 3, engine: 2\), more .*=0.5; prompts 0:"):
+        session.record(Outcomes(rows, np.ones(8), np.full(8, 3), failures), 1.0)
+
+
 def test_too_many_failures_stop_the_step_and_name_cause_and_prompts():
     script = Script.of(*["+" * 8] * 6, "xx+", "xx+")
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, max_failed_share=0.05)
@@ -328,7 +349,7 @@ def outcomes(*rows: int) -> Outcomes:
     return Outcomes(np.array(rows, np.int64), np.ones(len(rows)), np.ones(len(rows), np.int64))
 
 
-@pytest.mark.parametrize("rows", [(0, 0), (99,), (-1,), (1,)])
+@pytest.mark.parametrize("rows", [(0, 0), (99,), (2,), (-1,), (1,)])
 def test_outcomes_that_were_not_asked_for_are_refused(rows):
     session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
     session.next_requests(0.0)
