@@ -37,6 +37,8 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file in one step; on a full disk the old one stays."""
+    if not path.name or path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
