@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from nemo_ada.errors import UserError
 
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "0"))
-SECONDS = 20.0  # one case; on an idle core each takes a fraction of a second
+SECONDS = 60.0  # one case; on an idle core each takes a fraction of a second
 COUNTED: Counter[str] = Counter()
 
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from nemo_ada import rundir
+from nemo_ada import provenance
 from nemo_ada.embedded.checkpoint import TOTALS, SavedState, read_state
 from nemo_ada.embedded.tensors import read_tensors
 from nemo_ada.embedded.trainer import Totals
@@ -136,7 +136,7 @@ def damage(folder: Path, draw: Any) -> None:
 
 
 @given(data=st.data())
-@cases(120)
+@cases(40)
 def test_no_changed_checkpoint_is_ever_the_one_to_resume_from(fresh, template, data: st.DataObject) -> None:
     COUNTED["checkpoints"] += 1
     run = fresh()
@@ -178,7 +178,7 @@ def test_copies_under_other_names_are_no_checkpoints(fresh) -> None:
 
 
 @given(field=st.sampled_from([*STATE, "extra", None]), value=VALUES)
-@cases(80)
+@cases(30)
 def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, field: str | None, value: Any) -> None:
     COUNTED["states"] += 1
     folder = fresh().checkpoint_folder(2)
@@ -195,7 +195,7 @@ def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, field: str | No
 
 
 @given(data=st.binary(max_size=400) | st.just(b"[" * 100_000))
-@cases(60)
+@cases(20)
 def test_a_state_that_is_no_json_is_refused(fresh, data: bytes) -> None:
     COUNTED["states"] += 1
     folder = fresh().checkpoint_folder(2)
@@ -209,7 +209,7 @@ def test_the_totals_of_a_state_are_those_of_the_trainer() -> None:
 
 
 @given(data=st.data())
-@cases(80)
+@cases(30)
 def test_damaged_tensors_are_refused_by_their_file(fresh, data: st.DataObject) -> None:
     COUNTED["tensor files"] += 1
     path = fresh().checkpoint_folder(2) / "learner" / "model.safetensors"
@@ -246,11 +246,11 @@ CONFIGS = st.one_of(
 
 @given(data=CONFIGS, name=st.sampled_from(["config.yaml", "metrics.jsonl", "evaluations.jsonl", "status.json",
                                             "environment.json", "heartbeat", "STOP"]))  # fmt: skip
-@cases(120)
+@cases(40)
 def test_damaged_files_of_a_run_directory(fresh, data: bytes, name: str, caplog, monkeypatch) -> None:
     COUNTED["run folders"] += 1
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(rundir, "commit", lambda _folder: None)  # git takes longer than all the rest
+    monkeypatch.setattr(provenance, "commit", lambda _folder: None)  # git takes longer than all the rest
     run = fresh()
     run.open(CONFIG, resume=False)
     run.close()

@@ -69,7 +69,7 @@ def files(draw: st.DrawFn) -> bytes:
 
 
 @given(data=files(), verifier=st.sampled_from(["exact", "math"]), limit=st.sampled_from([1, 4, 256, 32_768]))
-@cases(150)
+@cases(60)
 def test_a_file_is_a_task_or_an_error_that_names_it(data: bytes, verifier: Any, limit: int) -> None:
     COUNTED["task files"] += 1
     path = Path("data.jsonl")
