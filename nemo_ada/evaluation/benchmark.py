@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, PositiveInt
 
 from nemo_ada.config.strict import Section, parse
+from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
@@ -113,9 +113,9 @@ def _benchmark(data: dict[str, Any], where: str, choice: Choice) -> Benchmark:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise UserError(f"--data={path} cannot be read: {' '.join(str(problem).split())}") from None
+        data = read_yaml(path, "the benchmark")
+    except UserError as problem:
+        raise UserError(f"--data={path} cannot be read: {problem}") from None
     if not isinstance(data, dict):
         raise UserError(f"--data={path} must hold the settings of a benchmark, as the files in configs/eval do")
     return data

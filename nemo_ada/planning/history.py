@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.planning.facts import Facts
 from nemo_ada.planning.model import variant
@@ -19,6 +22,9 @@ from nemo_ada.simulate import Variant
 
 FloatArray = NDArray[np.float64]
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
+log = logging.getLogger(__name__)
+
+LARGEST = 1e15  # of any figure of a step
 FEWEST = 3  # steps from which something can be said
 
 
@@ -46,7 +52,9 @@ class History:
 
     @classmethod
     def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
-        """The first `steps` steps of a run (all by default). Raises UserError where there is too little."""
+        """The first `steps` steps of a run (all by default). Raises UserError where there is too little, or damage."""
+        if steps is not None and steps < FEWEST:
+            raise UserError(f"--run-steps={steps} must be at least {FEWEST}")
         records = read_lines(run_dir / "metrics.jsonl")[:steps]
         if len(records) < FEWEST:
             raise UserError(
@@ -55,12 +63,10 @@ class History:
             )
 
         def column(name: str, default: float | None = None) -> FloatArray:
-            try:
-                return np.array([record[name] if default is None else record.get(name, default) for record in records])
-            except KeyError:
-                raise UserError(f"--run={run_dir}: metrics.jsonl has no {name}") from None
+            return np.array([_number(record, name, default, run_dir / "metrics.jsonl") for record in records])
 
-        evaluations = [record["time/evaluation"] for record in read_lines(run_dir / "evaluations.jsonl")]
+        path = run_dir / "evaluations.jsonl"
+        evaluations = [_number(record, "time/evaluation", None, path) for record in read_lines(path)]
         tokens, responses = column("ada/tokens_drawn"), column("ada/samples_drawn")
         return cls(
             sampling_S=column("time/sampling"),
@@ -93,6 +99,15 @@ class History:
         return mean * low, (1 - mean) * low
 
 
+def _number(record: Mapping[str, Any], name: str, default: float | None, path: Path) -> float:
+    """A finite number that is not negative. Raises UserError with the file and the record's step."""
+    value = record.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LARGEST:
+        found = "is missing" if value is None else f"is {str(value)[:40]!r}, no number that can be"
+        raise UserError(f"--run: {path}: {name} of step {str(record.get('step'))[:20]} {found}; mend the file")
+    return float(value)
+
+
 def _all_equal(a: float, b: float, n: int) -> float:
     """E[p^n + (1-p)^n] under Beta(a, b)."""
     k = np.arange(n)
@@ -104,8 +119,11 @@ def _lengths(run_dir: Path) -> NDArray[np.int64]:
     found = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in found if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):
-        lengths = json.loads(state.read_text(encoding="utf-8")).get("sampler", {}).get("latency", {}).get("lengths", [])
-        return np.array(lengths, np.int64)
+        try:
+            lengths = json.loads(state.read_text(encoding="utf-8"))["sampler"]["latency"]["lengths"]
+            return np.array([length for length in lengths if 0 < int(length) < LARGEST], np.int64)
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as problem:
+            log.warning("%s: no response lengths (%s)", state, str(problem)[:100])
     return np.zeros(0, np.int64)
 
 
@@ -120,10 +138,14 @@ class Ran:
     def read(cls, run_dir: Path, facts: Facts) -> Ran | None:
         """From its config.yaml; None where there is none."""
         path = run_dir / "config.yaml"
-        config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        section, grpo = config.get("reinforce_ada"), config.get("grpo", {})
-        if not isinstance(section, dict):
+        config = read_yaml(path, "the run's configuration") if path.is_file() else {}
+        section = config.get("reinforce_ada") if isinstance(config, dict) else None
+        grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
+        if not isinstance(section, dict) or not isinstance(grpo, dict):
             return None
-        group = int(grpo.get("num_generations_per_prompt", facts.group))
-        prompts = int(grpo.get("num_prompts_per_step", facts.prompts))
+        group = grpo.get("num_generations_per_prompt", facts.group)
+        prompts = grpo.get("num_prompts_per_step", facts.prompts)
+        for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < LARGEST:
+                raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
         return cls(variant(ada_settings(section), group, facts.longest), prompts)
