@@ -14,7 +14,9 @@ import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.settings import LearnerConfig
+from nemo_ada.embedded.shape import read_json
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.errors import UserError
 from nemo_ada.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.supervision import DemonstrationBatches
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 BIN_EDGES = (0.0, 0.02, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)
 PROBE_PROMPTS, PROBE_RESPONSES = 256, 32
 WARMUP_SHARE = 0.05
+REPORT = "base.json"  # pass rates, beside the model
 VERSION = 1  # of this recipe: a change of it makes cached models stale
 
 
@@ -66,8 +69,11 @@ def prepare_base(
         return BaseModel(Path(config.policy.model_name), (), float("nan"))
     folder = base_folder(config, task)
     if folder.exists():
-        verify_folder(folder)
-        report = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+        try:
+            verify_folder(folder, needs=[REPORT])
+        except UserError as damage:
+            raise UserError(f"cached base model: {damage}; remove the folder to train it again") from None
+        report = read_json(folder / REPORT)
         return BaseModel(folder, tuple(report["counts"]), report["mean"])
     started = time.perf_counter()
     settings = _supervised(learner_config(config, model_shape(config, task)), config)
@@ -86,7 +92,7 @@ def prepare_base(
         rates = _pass_rates(config, task, stack, partial)
         counts = np.histogram(rates, bins=np.array(BIN_EDGES))[0].tolist()
         report = {"counts": counts, "mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
-        (partial / "base.json").write_text(json.dumps(report), encoding="utf-8")
+        (partial / REPORT).write_text(json.dumps(report), encoding="utf-8")
 
     write_folder(folder, fill)
     log.info("base model trained in %.0f s: %s", trained, folder)

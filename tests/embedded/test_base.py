@@ -1,0 +1,41 @@
+"""The cached base model: a damaged one is refused with what to do, before anything is trained on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nemo_ada.config.load import load_run
+from nemo_ada.embedded.base import base_folder, prepare_base
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.errors import UserError
+from nemo_ada.files import write_folder
+from nemo_ada.tasks.registry import build_task
+
+JSONL = Path(__file__).resolve().parents[2] / "configs" / "cpu" / "jsonl.yaml"
+NO_STACK = cast(Stack, None)  # a cached model needs no process
+
+
+def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
+    lines = [json.dumps({"prompt": f"{n}=", "answer": f"{n}"}) for n in range(30)]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    config = load_run(JSONL, [f"task.path={tmp_path}/data.jsonl", f"base.cache_dir={tmp_path}/cache"])
+    task = build_task(config.task, tmp_path)
+    folder = base_folder(config, task)
+
+    def fill(partial: Path) -> None:
+        (partial / "model.safetensors").write_bytes(bytes(range(100)))
+        (partial / "base.json").write_text(json.dumps({"counts": [1, 2], "mean": 0.5}))
+
+    write_folder(folder, fill)
+    assert prepare_base(config, task, NO_STACK).counts == (1, 2)
+
+    damage: dict[str, Any] = {"model.safetensors": b"x", "base.json": b"{}"}
+    for name, data in damage.items():
+        write_folder(folder, fill)
+        (folder / name).write_bytes(data)
+        with pytest.raises(UserError, match=rf"{name}.*remove the folder to train it again"):
+            prepare_base(config, task, NO_STACK)
