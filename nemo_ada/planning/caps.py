@@ -18,8 +18,11 @@ SHARES = (1.2, 1.05, 0.9, 0.75, 0.6, 0.5, 0.4)  # of the uncapped median that ar
 @dataclass(frozen=True, slots=True)
 class EvenCap:
     """p95 / p50 of the simulated sampling phase without a cap on seconds; the widest budget.max_seconds (None where
-    none of those tried does it, or none is needed) that brings it to EVEN, the ratio with it, and the share of prompts
-    that it refuses another response."""
+    none of those tried does it, or none is needed) under which no simulated phase takes EVEN times the median; p95 /
+    p50 with it, and the share of prompts that it refuses another response.
+
+    The slowest phase decides, not the 95th percentile: how many prompts need many waves is what a few steps of a run
+    tell least about."""
 
     uncapped: float
     max_seconds: float | None
@@ -38,15 +41,15 @@ def even_cap(phases: Callable[[float | None], Phases]) -> EvenCap:
     for share in SHARES:
         cap = _rounded(share * float(np.median(free.seconds_S)))
         found = phases(cap)
-        if ratio(found) <= EVEN:
+        if ratio(found, 1.0) <= EVEN:
             return EvenCap(uncapped, cap, ratio(found), found.cut)
     return best
 
 
-def ratio(found: Phases) -> float:
-    """p95 / p50 of the duration of the sampling phase."""
-    p50, p95 = np.quantile(found.seconds_S, (0.5, 0.95))
-    return float(p95 / p50)
+def ratio(found: Phases, quantile: float = 0.95) -> float:
+    """A quantile of the duration of the sampling phase over its median."""
+    middle, high = np.quantile(found.seconds_S, (0.5, quantile))
+    return float(high / middle)
 
 
 @dataclass(frozen=True, slots=True)
