@@ -11,7 +11,7 @@ MUTANTS ?= --count 300
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-slurm fuzz audit coverage mutants check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train data eval report test test-slow test-slurm faults soak coverage mutants fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,15 @@ $(STAMP): pyproject.toml .ci/install
 train: install  ## GRPO and Reinforce-Ada side by side on a small model
 	$(TRAIN)
 
+data: install  ## two small base models, and a training set with the pass rates of the first
+	$(PY) recipes/prepare_and_evaluate.py data
+
+eval: install  ## the two models on held-out problems, with intervals, and compared
+	$(PY) recipes/prepare_and_evaluate.py evaluation
+
+report: install  ## a page of what `make train` left in runs/compare
+	$(VENV)/bin/nemo-ada report runs/compare/*/ --out runs/compare/report.html
+
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
 
@@ -35,12 +44,11 @@ test-slow: install  ## whole pipelines: data preparation and evaluation on the e
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes
 	$(PY) -m pytest -m slurm tests/slurm || $(PY) -m pytest -m slurm --last-failed tests/slurm
 
-# NEMO_ADA_FUZZ_CASES: random cases per test; `make test` runs a few, always the same.
-fuzz: install  ## configurations, command lines, data files, checkpoints, run folders: 1,000 random cases per test
-	NEMO_ADA_FUZZ_CASES=$${NEMO_ADA_FUZZ_CASES:-1000} $(PY) -m pytest -q -p no:cacheprovider tests/fuzz
+faults: install  ## every fault in every phase of a run, compared to the bit with a run without any (20 min)
+	$(PY) -m tests.faults.matrix
 
-audit: install  ## packages that do not fit each other, and the tests behind SECURITY.md that need no network
-	VENV=$(VENV) .ci/audit
+soak: install  ## an hour of training with a fault every minute or two
+	$(PY) -m tests.faults.soak
 
 coverage: install  ## branch coverage of nemo_ada/core by tests/core alone
 	$(PY) -m pytest -q tests/core $(COVERAGE)
@@ -49,6 +57,13 @@ coverage: install  ## branch coverage of nemo_ada/core by tests/core alone
 mutants: install  ## mutation testing of nemo_ada/core on a seeded sample (half an hour); MUTANTS="--only ledger"
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[mutation]'
 	$(PY) tests/core/mutants.py $(MUTANTS)
+
+# NEMO_ADA_FUZZ_CASES: random cases per test; `make test` runs a few, always the same.
+fuzz: install  ## configurations, command lines, data files, checkpoints, run folders: 1,000 random cases per test
+	NEMO_ADA_FUZZ_CASES=$${NEMO_ADA_FUZZ_CASES:-1000} $(PY) -m pytest -q -p no:cacheprovider tests/fuzz
+
+audit: install  ## packages that do not fit each other, and the tests behind SECURITY.md that need no network
+	VENV=$(VENV) .ci/audit
 
 check: lint format-check types layers shell  ## static checks, the same as pre-commit's
 
