@@ -14,7 +14,7 @@ from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.memory import H100_GIB
 from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
-from nemo_ada.check.recipe import Recipe, Values, load_config, upstream_part
+from nemo_ada.check.recipe import Recipe, Values, load_config, upstream_part, usable_values
 from nemo_ada.check.shapes import find_shape
 from nemo_ada.config.load import BACKENDS
 from nemo_ada.config.presets import ada_settings
@@ -38,7 +38,11 @@ def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, 
     if backend == "embedded":
         findings = embedded(config)
     else:
-        findings = [*recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))]
+        try:
+            with usable_values():
+                findings = [*recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))]
+        except UserError as problem:
+            findings = [error(_key_in(str(problem)), str(problem))]
     return [*findings, *(data.verifier() if verifier else ()), *found]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -56,6 +57,9 @@ def _upstream(path: Path) -> DictConfig:
 class Values:
     """Dotted look-up in a nested mapping; a missing key is an error that names it unless a default is given."""
 
+    asked: ClassVar[tuple[str, Any]] = ("configuration", None)
+    """The last key that any reader looked up, and what it held: `usable_values` names it."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
@@ -66,6 +70,7 @@ class Values:
             if not isinstance(node, Mapping):
                 return default
             node = node.get(part)
+        Values.asked = dotted, node
         return default if node is None else node
 
     def integer(self, dotted: str, default: int | None = None) -> int:
@@ -74,6 +79,19 @@ class Values:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{dotted}={value!r} must be a whole number above 0; set it")
         return value
+
+
+@contextmanager
+def usable_values() -> Iterator[None]:
+    """What a recipe's value of the wrong kind (a list where a number belongs) makes Python raise in a reader, as a
+    UserError that names the key looked up last."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as problem:
+        key, value = Values.asked
+        raise UserError(f"{key}={str(value)[:80]!r} cannot be used: {str(problem)[:200]}") from problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         try:
             override = parser.parse_override(text)
             if override.is_sweep_override():
-                raise UserError(f"{override.input_line}: one run takes one value")
+                raise UserError(f"override {text[:100]!r}: one run takes one value")
             ConfigLoaderImpl._apply_overrides_to_config([override], config)
         except UserError:
             raise

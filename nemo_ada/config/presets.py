@@ -26,12 +26,14 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
 
 def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
     """The section `reinforce_ada:` of a YAML, with its preset filled in. Raises UserError."""
+    if not isinstance(section, Mapping):
+        raise UserError(f"{SECTION}={str(section)[:80]}: it must be a mapping, such as {{preset: ada_seq_balance}}")
     name = section.get("preset")
     if name is None:
         return parse(AdaSettings, section, SECTION)
-    if name not in presets():
-        hint = suggestion(str(name), list(presets()), "presets")
-        raise UserError(f"{SECTION}.preset={name}: no such preset; {hint}")
+    if not isinstance(name, str) or name not in presets():
+        hint = suggestion(str(name)[:80], list(presets()), "presets")
+        raise UserError(f"{SECTION}.preset={str(name)[:80]}: no such preset; {hint}")
     return parse(AdaSettings, overlay(presets()[name], section), SECTION)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.check.memory import H100_GIB, checkpoint_bytes, vllm_cache
-from nemo_ada.check.recipe import Recipe, load_config
+from nemo_ada.check.recipe import Recipe, load_config, usable_values
 from nemo_ada.check.shapes import ModelShape, find_shape
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
@@ -48,7 +48,10 @@ class Facts:
 def read(path: Path, overrides: Sequence[str]) -> Facts:
     """From a YAML. Raises UserError."""
     config = load_config(path, overrides)
-    return _embedded(config) if config.get("backend", "embedded") == "embedded" else _recipe(config)
+    if config.get("backend", "embedded") == "embedded":
+        return _embedded(config)
+    with usable_values():
+        return _recipe(config)
 
 
 def _embedded(config: Mapping[str, Any]) -> Facts:
