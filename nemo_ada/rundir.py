@@ -30,6 +30,10 @@ from nemo_ada.redaction import hide_in
 
 log = logging.getLogger(__name__)
 
+# PyYAML's constructors raise bare errors for values such as `!!bool x`.
+YAML_DAMAGE = (
+    OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError
+)  # fmt: skip
 STATE = "state.json"  # what every step folder holds
 VOLATILE = (
     "run_dir",
@@ -108,8 +112,8 @@ class RunDir:
             if not path.exists():
                 return None
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            content = " ".join(str(error).split())[:200]
+        except YAML_DAMAGE as error:
+            content = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(content, Mapping):
             return content
         raise UserError(
