@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,14 +116,3 @@ def test_steps_and_runs_select_differently() -> None:
     )
     assert (first != second).any()
     assert (first != third).any()
-
-
-def test_a_step_of_4096_prompts_with_128_responses_is_selected_within_the_session_budget() -> None:
-    prompt_N, index_N = np.repeat(np.arange(4096), 128), np.tile(np.arange(128), 4096)
-    positive_N = np.random.default_rng(0).random(len(prompt_N)) < 0.3
-    seconds = []
-    for step in range(3):
-        start = time.perf_counter()
-        select_step(prompt_N, index_N, positive_N, np.arange(4096), 16, run_seed=0, step=step)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.3
