@@ -38,7 +38,7 @@ test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
 
 test-slow: install  ## whole pipelines: data preparation and evaluation on the engine
-	$(PY) -m pytest -m "slow and not slurm"
+	$(PY) -m pytest -m "slow and not slurm" $(PYTEST_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes

@@ -170,6 +170,12 @@ class Drill:
         whole = self.folder / "whole"
         undisturbed = self.attempt(Fault("none"), f"grpo.max_num_steps={steps}", run_dir=whole)
         assert undisturbed.exit_code == 0, undisturbed.output[-2000:]
+        self.compare(whole, steps)
+        self.check_nothing_is_left()
+        return last
+
+    def compare(self, whole: Path, steps: int) -> None:
+        """Raise AssertionError unless the run and another have the same records, and the same bits after `steps`."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             assert _timeless(self.run_dir / name) == _timeless(whole / name), (
                 f"{name} differs from the undisturbed run's"
@@ -179,8 +185,6 @@ class Drill:
                             for run in (self.run_dir, whole))  # fmt: skip
             assert ours.keys() == theirs.keys()
             assert all((ours[key] == theirs[key]).all() for key in ours), f"{name} differs from the undisturbed run's"
-        self.check_nothing_is_left()
-        return last
 
     def check_nothing_is_left(self) -> None:
         """No temporary file or folder, in the run's folders or beside them."""

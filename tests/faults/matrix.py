@@ -28,7 +28,6 @@ QUICK = [
     Fault("engine killed", "sampling"),
     Fault("learner rank killed", "update"),
     Fault("learner rank stalls", "update"),
-    Fault("stop file", "sampling"),
     Fault("SIGTERM", "sampling", 0.1),
     Fault("disk full", "save"),
 ]
