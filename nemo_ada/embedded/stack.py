@@ -199,8 +199,11 @@ class Stack:
 
 
 def _clear_abandoned(parent: Path) -> None:
-    """Delete the temporary folders of drivers that were killed: their lock is free."""
+    """Delete this user's temporary folders of drivers that were killed: their lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError), (folder / LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with (folder / LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
