@@ -36,9 +36,12 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step; on a full disk the old one stays."""
+    """Replace a text file in one step; on a full disk the old one stays. A device or a pipe is written to."""
     if not path.name or path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from nemo_ada.errors import UserError
@@ -57,3 +60,13 @@ def test_a_folder_is_replaced_whole(tmp_path):
     write_folder(folder, lambda f: (f / "new").write_text("2"))
     assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "new"]
     verify_folder(folder)
+
+
+def test_a_pipe_or_device_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomically(pipe, "text")
+        assert read.result(10) == "text"
+    assert pipe.is_fifo()

@@ -26,7 +26,7 @@ from tests.fuzz.harness import VALUES as HARMFUL
 ROOT = Path(__file__).resolve().parents[2]
 UNDECODABLE = os.fsdecode(b"caf\xe9-\xff")
 TRAPS = ["missing", "missing/file", "folder", "empty", "binary", "binary.jsonl", "binary.yaml", "binary.json",
-         "text.jsonl", "text.yaml", "locked", "link", "loop", UNDECODABLE, "y" * 5000, "/dev/null", "/dev/zero",
+         "text.jsonl", "text.yaml", "locked", "link", "loop", UNDECODABLE, "y" * 5000, "null", "zero",
          "/proc/self/mem", ".."]  # fmt: skip
 TRIED = TRAPS if CASES else TRAPS[::4]
 PLACES = [*TRAPS, ".", "run", "fine.jsonl", "fine.yaml", "rates.txt", "aime_like", "a=b", "math500=fine.jsonl",
@@ -80,6 +80,8 @@ def a_folder_of_traps(tmp_path, monkeypatch):
         (tmp_path / name).write_text("the quick brown\nfox: [\n")
     (tmp_path / "link").symlink_to("missing")
     (tmp_path / "loop").symlink_to("loop")
+    for name in ("null", "zero"):  # by links, so that what is written beside them stays in this folder
+        (tmp_path / name).symlink_to(f"/dev/{name}")
     (tmp_path / "rates.txt").write_text("0.5\n0.1\n")
     (tmp_path / "fine.yaml").write_text(
         (ROOT / "configs" / "cpu" / "base.yaml").read_text() + "task: {name: jsonl, path: fine.jsonl}\n"
