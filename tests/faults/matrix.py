@@ -21,7 +21,7 @@ from tests.faults.victim import FILLER
 
 PHASES = ("sampling", "update", "refit", "evaluation", "save")
 STALL_SECONDS = 20
-DISK_BYTES = 6 << 20  # holds the two checkpoints that are kept and the one that is written, of 0.9 MB each
+DISK_BYTES = 16 << 20  # holds those that are kept, the one that is written and those set aside, of 0.9 MB each
 
 QUICK = [
     Fault("driver killed", "save", 0.05),
