@@ -88,6 +88,7 @@ def test_a_run_directory_of_another_configuration_is_refused(tiny, tmp_path):
     assert "grpo.seed: 5 -> 0" in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"
     with subprocess.Popen(command("train", *tiny), cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:

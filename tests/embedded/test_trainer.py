@@ -87,7 +87,9 @@ def weights(run_dir, step):
     return load_file(folder / "learner" / "model.safetensors")
 
 
-@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_ema", "ada_est_value"])
+@pytest.mark.parametrize(
+    "preset", ["ada_seq_balance", pytest.param("ada_est_ema", marks=pytest.mark.slow), "ada_est_value"]
+)
 def test_stopping_and_resuming_changes_nothing(make, stack, task, preset):
     chosen = f"reinforce_ada.preset={preset}"
     whole, parts = make(f"whole-{preset}", chosen), make(f"parts-{preset}", chosen)
@@ -119,6 +121,7 @@ def saved_sampler(config, step=4):
     return state["sampler"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_knows_what_its_sampler_had_learned(make, stack, task):
     config = make("idle-state", "reinforce_ada.preset=ada_seq_idle", "grpo.max_num_steps=3")
     Trainer(config, stack, task).run()
