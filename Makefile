@@ -37,7 +37,7 @@ report: install  ## a page of what `make train` left in runs/compare
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
 
-test-slow: install  ## whole pipelines: data preparation and evaluation on the engine
+test-slow: install  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
 	$(PY) -m pytest -m "slow and not slurm" $(PYTEST_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.

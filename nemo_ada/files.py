@@ -10,6 +10,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.errors import UserError
 
@@ -33,6 +34,17 @@ def read_bounded(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
     return data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a file that may be damaged. Raises UserError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}, not an object")
+    return content
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ def take(path: Path, what: str) -> IO[str]:
     lock = path.open("a+", encoding="utf-8")
     deadline = time.monotonic() + LEASE_SECONDS
     try:
-        while not _locked(lock):
+        while not locked(lock):
             lock.seek(0)
             holder = lock.read().strip()
             if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
@@ -44,7 +44,8 @@ def take(path: Path, what: str) -> IO[str]:
     return lock
 
 
-def _locked(file: IO[str]) -> bool:
+def locked(file: IO[str]) -> bool:
+    """Lock an open file; False when another process has it. Raises OSError where there are no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,10 +14,9 @@ import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.settings import LearnerConfig
-from nemo_ada.embedded.shape import read_json
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.errors import UserError
-from nemo_ada.files import verify_folder, write_folder
+from nemo_ada.files import read_json, verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.supervision import DemonstrationBatches
 

@@ -22,7 +22,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.files import write_folder
+from nemo_ada.files import read_json, write_folder
 from nemo_ada.rundir import STATE, RunDir, fingerprint
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
@@ -83,12 +83,7 @@ def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
 def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
     """state.json of a step folder. Raises UserError when it is damaged or of another configuration than `wanted`."""
     path = folder / STATE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no state of a run but a JSON {type(content).__name__}")
+    content = read_json(path)
     if content.pop("fingerprint", None) != wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
     return parse(SavedState, content, str(path))

@@ -29,9 +29,10 @@ from nemo_ada.embedded.batch import Floats, Ints, TokenRows, TrainBatch, deal
 from nemo_ada.embedded.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
 from nemo_ada.embedded.model import build_model, transformer_config
 from nemo_ada.embedded.settings import LearnerConfig
-from nemo_ada.embedded.shape import ModelShape, read_json
+from nemo_ada.embedded.shape import ModelShape
 from nemo_ada.embedded.tensors import read_tensors
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.files import read_json
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "learner.json"
 _MOMENTS, _RNG = ("exp_avg", "exp_avg_sq"), "torch_rng"

@@ -6,7 +6,6 @@ any actor starts.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
+from nemo_ada.files import read_json
 
 LARGEST = 10_000_000  # of any size of a model: above, a number is a mistake
 _TP_KEY = "policy.megatron_cfg.tensor_model_parallel_size"
@@ -141,17 +141,6 @@ class ModelShape:
             )
         except KeyError as missing:
             raise UserError(f"config.json has no {missing}, which a Qwen2 model needs") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file that may be damaged. Raises UserError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a JSON {type(content).__name__}, not an object")
-    return content
 
 
 def _whole(config: Mapping[str, Any], name: str) -> int:

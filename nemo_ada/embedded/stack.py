@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from nemo_ada.embedded.rollout import Rollout
 from nemo_ada.embedded.settings import LearnerConfig
 from nemo_ada.embedded.shape import ModelShape
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.lock import locked
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Stack:
         _clear_abandoned(Path(tempfile.gettempdir()))
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: Ray puts sockets below it
         self._lock = (self._folder / "taken").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        locked(self._lock)
         (self._folder / "taken").replace(self._folder / LOCK)
         try:
             self._start()
@@ -139,7 +139,8 @@ class Stack:
                 self._learner.shutdown()
         finally:
             if self._rollout_pid:
-                ray.kill(self._rollout, no_restart=True)
+                with suppress(ray.exceptions.RayError):  # a Ray that lost its head; the process is ended below
+                    ray.kill(self._rollout, no_restart=True)
                 processes.end([self._rollout_pid], grace=2.0)
             ray.shutdown()
             os.environ.pop(processes.STACKS, None)
@@ -205,5 +206,5 @@ def _clear_abandoned(parent: Path) -> None:
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             with (folder / LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                if locked(lock):
+                    shutil.rmtree(folder, ignore_errors=True)
