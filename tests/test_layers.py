@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
 BASE = {"errors", "core", "redaction"}
-RUN = {"files", "jobcontrol", "lock", "provenance", "rundir", "prompt_order", "observer"}
+RUN = {"files", "jobcontrol", "lock", "provenance", "rundir", "prompt_order", "observer", "mismatch"}
 CONFIG = BASE | {"config", "tasks", "verify", "files"}
 SHARED = RUN | CONFIG
 EVERYTHING = {"*"}
@@ -42,6 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "rundir": BASE | {"files", "lock", "provenance"},
     "prompt_order": BASE,
     "observer": BASE,
+    "mismatch": BASE,
     "report": SHARED,
     "data": SHARED | {"embedded"},  # the engine, on first use
     "evaluation": SHARED | {"data"},

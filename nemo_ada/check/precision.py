@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from nemo_ada import mismatch
 from nemo_ada.check.finding import Findings, error, listed, ok, warning
 from nemo_ada.check.layout import LEARNER, VLLM
 from nemo_ada.check.recipe import Recipe
@@ -41,7 +42,7 @@ def fp8_rollout(recipe: Recipe, shape: ModelShape) -> Findings:
     if not recipe.fp8_train:
         yield warning(
             f"{LEARNER}.fp8_cfg.enabled",
-            "FP8 rollout with BF16 training: watch token_mult_prob_error, above 1.05 go back to BF16",
+            f"FP8 rollout with BF16 training: watch {mismatch.METRIC}, above {mismatch.HIGHEST} go back to BF16",
         )
 
 

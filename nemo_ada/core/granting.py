@@ -22,6 +22,7 @@ class Granter:
     def __init__(self, state: StepState, ledger: Ledger, latency: LatencyModel, run_seed: int, step: int) -> None:
         self._state, self._ledger, self._latency = state, ledger, latency
         self._run_seed, self._step = run_seed, step
+        self._begun = False
 
     def tokens_each(self) -> int:
         """Tokens to reserve for one response."""
@@ -36,15 +37,13 @@ class Granter:
         waiting = np.flatnonzero(state.want_P)
         if len(waiting) == 0:
             return waiting, waiting
-        first = (state.issued_P[waiting] == 0) & (waiting < state.n_starting)
         each = self.tokens_each()
-        if not first.any():
-            return self._affordable(self._in_time(waiting, now, began), each, busy=False)
-        forced = waiting[first]
-        total = int(state.want_P[forced].sum())
-        self._ledger.reserve(total, total * each, forced=True)
-        others, sizes = self._affordable(self._in_time(waiting[~first], now, began), each, busy=True)
-        return np.concatenate([forced, others]), np.concatenate([state.want_P[forced], sizes])
+        if not self._begun:  # nobody else waits before the first waves are out
+            self._begun = True
+            total = int(state.want_P[waiting].sum())
+            self._ledger.reserve(total, total * each, forced=True)
+            return waiting, state.want_P[waiting]
+        return self._affordable(self._in_time(waiting, now, began), each)
 
     def _in_time(self, waiting: IntArray, now: float, began: float) -> IntArray:
         """Leave out waves that the latency model expects to end too late; redraws for a first wave always pass."""
@@ -78,7 +77,7 @@ class Granter:
         size = int(state.want_P[waiting].max())
         return latency.wave_seconds(size, state.in_flight, state.plan.idle_quantile) <= remaining
 
-    def _affordable(self, waiting: IntArray, each: int, busy: bool) -> tuple[IntArray, IntArray]:
+    def _affordable(self, waiting: IntArray, each: int) -> tuple[IntArray, IntArray]:
         state, ledger = self._state, self._ledger
         sizes = state.want_P[waiting]
         if len(waiting) == 0:
@@ -97,7 +96,7 @@ class Granter:
             if refused is None:
                 ledger.reserve(size, size * each)
                 granted.append((prompt, size))
-            elif refused == "max_samples" or not (granted or busy or state.in_flight):
+            elif refused == "max_samples" or not (granted or state.in_flight):
                 state.cut(np.array([prompt]), refused)  # nothing in flight can give back what it needs
         pairs = np.array(granted, np.int64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]

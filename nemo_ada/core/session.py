@@ -75,7 +75,7 @@ class SamplingSession:
         self._seed_PI = np.zeros((len(uid_P), 0), np.int64)
         self._names_P = names_P
         self._failed_rows: list[int] = []
-        self._begun = self._stopped = False
+        self._begun = False
 
     @property
     def finished(self) -> bool:
@@ -85,7 +85,6 @@ class SamplingSession:
     def stop(self, *, drain: bool) -> None:
         """Issue nothing more (end of the job); without `drain` what is in flight is dropped as well."""
         state = self.state
-        self._stopped = True
         state.next_standby = len(state.uid_P)
         state.cut(np.flatnonzero(state.want_P), "stopped")
         state.cut_P[state.active_P] = True
@@ -96,7 +95,7 @@ class SamplingSession:
         """What to issue now; empty when everybody waits for outcomes."""
         self._advance(now)
         state = self.state
-        if self._stopped or (self.plan.scheduler == "rounds" and state.in_flight):
+        if self.plan.scheduler == "rounds" and state.in_flight:
             return _NO_REQUESTS
         prompts, sizes = self._granter.grant(now, self.began)
         self._end_idle_phase()

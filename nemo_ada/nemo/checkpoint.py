@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,13 @@ def restore(checkpointer: Any) -> dict[str, Any] | None:
             f"{path} has version {state.get('version')}, this build reads {VERSION}; use the build that wrote it"
         )
     return state
+
+
+def clear_abandoned(checkpointer: Any) -> None:
+    """Remove what saves that were killed left behind: NeMo-RL would write the next one of that step on top of it."""
+    for path in sorted(Path(checkpointer.checkpoint_dir).glob("tmp_step_*")):
+        shutil.rmtree(path)
+        log.warning("removed %s: its save was never finished", path)
 
 
 def jsonable(value: Any) -> Any:

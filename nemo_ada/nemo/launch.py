@@ -24,6 +24,7 @@ from nemo_ada.files import write_atomically
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.access import plain
+from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import reinforce_ada
@@ -96,6 +97,7 @@ def train(resolved: dict[str, Any]) -> int:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
         progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
+        clear_abandoned(parts["checkpointer"])
         stopped = supervised(loop, parts, control, progress)
         control.status("stopped" if stopped else "done", progress.total_steps)
     except BaseException as error:

@@ -17,13 +17,17 @@ Phases: sampling is NeMo-RL's `generation`, refit its `prepare_for_generation/to
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from nemo_ada import mismatch
 from nemo_ada.core.metrics import PREFIX
 from nemo_ada.nemo.metrics import ENGINE_STEPS
 from nemo_ada.rundir import RunDir, read_lines
+
+log = logging.getLogger(__name__)
 
 METRICS, EVALUATIONS = "metrics", "evaluations"
 TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE = (
@@ -122,6 +126,9 @@ class Records:
             **self._shown_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
+        error = train.get(mismatch.METRIC)
+        if error is not None and mismatch.alarming(error):
+            log.warning("%s", mismatch.advice(f"step {step}", error))
         if VALIDATION in self._pieces:
             self._write_evaluation(step)
         self._pieces, self._calls = {}, []

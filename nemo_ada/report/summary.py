@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from nemo_ada import mismatch
 from nemo_ada.report.figures import score_keys
 from nemo_ada.report.paired import area
 from nemo_ada.report.records import number
@@ -81,6 +82,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         planned = number(run.status.get("max_steps"))
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
             found.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
+        found += _mismatch(run)
     for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
         seen = {
             tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
@@ -103,6 +105,15 @@ def terminal_table(grid: Grid, title: str) -> Table:
     for row in body:
         table.add_row(*(Text(clean(cell)) for cell in row))
     return table
+
+
+def _mismatch(run: Run) -> Iterator[str]:
+    values = run.column(f"train/{mismatch.METRIC}")
+    high = np.flatnonzero(values > mismatch.HIGHEST)  # a value that is no number has a note of its own
+    if len(high):
+        first = int(run.column("step")[high[0]])
+        where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
+        yield mismatch.advice(where, float(values[high].max()))
 
 
 def _steps(run: Run) -> str:

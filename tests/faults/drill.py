@@ -19,13 +19,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 from safetensors.numpy import load_file
 
 from nemo_ada.rundir import RunDir, read_lines
-from tests.faults.victim import ROOT
+from tests.faults.processes import MARK, ROOT, marked
 
-MARK = "NEMO_ADA_DRILL"
 ATTEMPT_SECONDS = 240.0  # far above any attempt: a victim that is still there then hangs
 CLEAN_SECONDS = 40.0
 VOLATILE = ("time", "second", "util")  # metrics that hold a clock's reading
@@ -191,18 +189,6 @@ class Drill:
         left = [str(path) for path in self.temporary.iterdir()]
         left += [str(path) for path in self.run_dir.rglob(".*")]
         assert not left, f"left behind: {left}"
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Processes that inherited the mark."""
-    found = []
-    for process in psutil.process_iter(["status"]):
-        try:
-            if process.info["status"] != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def _json(path: Path) -> dict[str, object]:

@@ -18,8 +18,9 @@ import numpy as np
 import psutil
 
 from nemo_ada.rundir import read_lines
-from tests.faults.drill import Attempt, Drill, Fault, marked
+from tests.faults.drill import Attempt, Drill, Fault
 from tests.faults.matrix import EXPECTED, PHASES, STALL_SECONDS
+from tests.faults.processes import marked
 
 FAULTS = [kind for kind in EXPECTED if kind != "disk full"]
 SAVE_PERIOD = 5

@@ -17,29 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from nemo_ada.cli import guarded
 from nemo_ada.config.load import load_run
 from nemo_ada.embedded.trainer import train
 from nemo_ada.observer import Observer
+from tests.faults.processes import ROOT, descendants
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "cpu" / "jsonl.yaml"
 FILLER = "filler"
-
-
-def descendants(*names: str) -> list[psutil.Process]:
-    """This process's descendants whose command line holds one of the names, oldest first."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            line = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if any(name in line for name in names):
-            found.append(process)
-    return sorted(found, key=lambda process: process.pid)
 
 
 def strike_at(name: str, number: int) -> Callable[[Path], None]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -32,3 +33,11 @@ def harness() -> Iterator[ModuleType]:
 
     with private_ray():
         yield importlib.import_module("nemo_support.harness")
+
+
+@pytest.fixture(scope="module")
+def lab(harness: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny recipe in a folder of its own (nemo_support/lab.py)."""
+    from nemo_support.lab import Lab
+
+    return Lab.furnish(tmp_path_factory.mktemp("lab"))

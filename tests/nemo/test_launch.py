@@ -24,6 +24,7 @@ import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import JOB_END, JobControl
+from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.job import Progress, Watch
 from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, supervised
 from nemo_ada.rundir import read_lines
@@ -307,6 +308,14 @@ def test_a_checkpoint_of_another_configuration_is_refused_by_its_keys(tmp_path: 
 def test_a_checkpoint_is_not_continued_unasked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="already holds step_4; set resume=auto"):
         check_checkpoint(Saved(tmp_path, MADE_WITH), MADE_WITH, resume=False)
+
+
+def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, MADE_WITH)
+    (tmp_path / "tmp_step_5" / "policy").mkdir(parents=True)
+    clear_abandoned(saved)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+    clear_abandoned(Saved(tmp_path / "none_yet", None))
 
 
 def test_a_tracking_id_of_the_configuration_is_left_alone(tmp_path: Path) -> None:

@@ -130,6 +130,17 @@ def test_all_rollout_calls_of_a_step_count(tmp_path: Path) -> None:
     assert line["total/responses"] == 72
 
 
+@pytest.mark.parametrize(("value", "told"), [(1.049, False), (1.051, True), (float("nan"), True)])
+def test_a_rollout_that_disagrees_with_the_learner_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, told: bool
+) -> None:
+    target = records(tmp_path)
+    target.log_metrics({"token_mult_prob_error": value}, 7, prefix="train")
+    log_step(target, 7, 40)
+    assert ("step 7: token_mult_prob_error" in caplog.text and "BF16" in caplog.text) == told
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 1
+
+
 def test_the_logger_is_told_only_within_the_block(tmp_path: Path) -> None:
     logger: Any = SimpleNamespace(loggers=[])
     target = records(tmp_path)

@@ -300,6 +300,16 @@ def test_settings_that_differ_are_named_and_folders_are_not(tmp_path):
     assert any("different tasks" in note for note in summary.warnings(runs))
 
 
+def test_steps_whose_rollout_disagreed_with_the_learner_are_told(tmp_path):
+    folder = make_run(tmp_path / "a", 4, **{"train/token_mult_prob_error": 1.05})
+    assert not any("token_mult_prob_error" in note for note in summary.warnings([Run.read(folder)]))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[1]["train/token_mult_prob_error"], lines[3]["train/token_mult_prob_error"] = 1.2, 1.4
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    (note,) = [note for note in summary.warnings([Run.read(folder)]) if "token_mult_prob_error" in note]
+    assert note.startswith("a, 2 of 4 steps, first step 2: ") and "1.400" in note and "BF16" in note
+
+
 def test_long_runs_are_means_over_blocks_and_the_page_says_so(tmp_path):
     run = Run.read(make_run(tmp_path / "a", 250))
     table = figure([run], "pools").table

@@ -6,22 +6,25 @@ Everything else is real: command line, configuration, data set, environment, log
 and loop. Launches of a list run one after the other; RESULTS gets the exit code of each as a line. Keys of a launch:
 
     arguments   of `nemo-ada`
-    stop_in     training step of the process, from 1, in which the stop file appears
-    kill_in     training step in which the process kills itself
+    fault       {"kind": one of KINDS, "phase": one of PHASES, "after": updates}: strikes once, when the phase begins
+                for the first time after this process has made so many updates
     seconds     of the job that are left when the launch begins
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nemo_support.compat import use_typing_extensions_typed_dict
+from tests.faults.processes import descendants
 
 RIGHT_ANSWER, WRONG_ANSWER = r"\boxed{1}", r"\boxed{0}"
 
@@ -41,9 +44,51 @@ def tokenizer() -> Any:
     return made
 
 
+PHASES = ("refit", "sampling", "scoring", "log-probabilities", "update", "evaluation", "save")
+KINDS: dict[str, Callable[[Path], None]] = {
+    "none": lambda _run_dir: None,
+    "driver killed": lambda _run_dir: os.kill(os.getpid(), signal.SIGKILL),
+    "environment killed": lambda _run_dir: descendants("ray::MathJudge")[-1].kill(),
+    "Ray head killed": lambda _run_dir: descendants("gcs_server")[-1].kill(),
+    "stop file": lambda run_dir: (run_dir / "STOP").touch(),
+}
+
+
+class Strike:
+    """A fault that waits for its moment. Sampling and scoring are those of training, not of an evaluation."""
+
+    def __init__(self, run_dir: Path, kind: str = "none", phase: str = "", after: int = 0) -> None:
+        self.updates = 0
+        self._run_dir, self._kind, self._phase, self._after = run_dir, kind, phase, after
+        self._evaluating = self._struck = False
+
+    def at(self, phase: str) -> None:
+        """A phase begins."""
+        inside = self._evaluating and phase != "evaluation"
+        if phase == self._phase and self.updates >= self._after and not self._struck and not inside:
+            self._struck = True
+            KINDS[self._kind](self._run_dir)
+
+    def before(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function (or, if it was wrapped for an earlier launch, its original), which begins that phase."""
+        original = getattr(function, "__wrapped__", function)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **rest: Any) -> Any:
+            self.at(phase)
+            self._evaluating, outer = self._evaluating or phase == "evaluation", self._evaluating
+            try:
+                return original(*args, **rest)
+            finally:
+                self._evaluating = outer
+
+        return wrapped
+
+
 def install(launch: dict[str, Any]) -> None:
     """Put the tiny parts where nemo_rl.algorithms.grpo.setup makes workers."""
     import nemo_rl.algorithms.grpo as loop
+    import nemo_rl.experience.rollouts as rollouts
 
     from nemo_support.tiny_generation import TinyGeneration, WeightChannel
     from nemo_support.tiny_model import tiny_model
@@ -52,12 +97,7 @@ def install(launch: dict[str, Any]) -> None:
     words = tokenizer()
     channel = WeightChannel()
     run_dir = Path(next(part for part in launch["arguments"] if part.startswith("run_dir=")).partition("=")[2])
-
-    def before_train(step: int) -> None:
-        if step + 1 == launch.get("stop_in"):
-            (run_dir / "STOP").touch()
-        if step + 1 == launch.get("kill_in"):
-            os.kill(os.getpid(), signal.SIGKILL)
+    strike = Strike(run_dir, **launch.get("fault", {}))
 
     class Policy(TinyPolicy):
         def __init__(
@@ -71,8 +111,21 @@ def install(launch: dict[str, Any]) -> None:
                 channel,
                 weights_path=weights_path,
                 optimizer_path=rest["optimizer_path"],
-                before_train=before_train,
             )
+
+        def get_logprobs(self, *args: Any, **rest: Any) -> Any:
+            strike.at("log-probabilities")
+            return super().get_logprobs(*args, **rest)
+
+        def train(self, *args: Any, **rest: Any) -> Any:
+            strike.at("update")
+            made = super().train(*args, **rest)
+            strike.updates += 1
+            return made
+
+        def save_checkpoint(self, *args: Any, **rest: Any) -> None:
+            super().save_checkpoint(*args, **rest)
+            strike.at("save")
 
         def print_node_ip_and_gpu_id(self) -> None:
             """There is none."""
@@ -88,6 +141,16 @@ def install(launch: dict[str, Any]) -> None:
                 labels=label,
             )
 
+        def _refit(self) -> Any:
+            strike.at("refit")
+            return super()._refit()
+
+        def generate(self, *args: Any, **rest: Any) -> Any:
+            strike.at("sampling")
+            return super().generate(*args, **rest)
+
+    rollouts.calculate_rewards = strike.before("scoring", rollouts.calculate_rewards)
+    loop.validate = strike.before("evaluation", loop.validate)
     loop.Policy, loop.VllmGeneration = Policy, Generation
 
 

@@ -1,0 +1,52 @@
+"""A run of `nemo-ada train` with NeMo-RL's real set-up (launch_driver.py), struck in every phase of a step.
+
+1. The driver is killed in one phase after another, each time in the first step that it had not saved.
+2. The Ray head dies under the driver: the attempt ends with an error, the job chain may go on.
+3. The environment's process dies: Ray starts another one, and the run does not even stop.
+
+In the end the run equals one that nothing happened to: records, evaluations, weights; no process and no unfinished
+checkpoint is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nemo_support.lab import KILLED, Lab, picked, same_weights
+
+from nemo_ada.jobcontrol import EXIT_DONE
+
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+PHASES = ("refit", "sampling", "scoring", "log-probabilities", "update", "evaluation", "save")
+STEPS = 9
+OVERRIDES = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=1", "checkpointing.save_period=1")
+
+
+def test_a_run_that_is_struck_in_every_phase_is_the_undisturbed_run(lab: Lab) -> None:
+    struck = lab.folder / "struck"
+
+    def attempt(kind: str, phase: str) -> dict[str, Any]:
+        return {
+            "arguments": lab.arguments("struck", *OVERRIDES),
+            "fault": {"kind": kind, "phase": phase, "after": 1},
+        }
+
+    for phase in PHASES:
+        code, _, told = lab.launch(attempt("driver killed", phase))
+        assert code == KILLED, (phase, told[-2000:])
+        assert lab.status("struck")["state"] == "running"
+    code, _, told = lab.launch(attempt("Ray head killed", "sampling"))
+    assert code not in (EXIT_DONE, KILLED), told[-2000:]
+    assert lab.status("struck")["state"] in ("running", "interrupted")
+    code, codes, told = lab.launch(
+        attempt("environment killed", "scoring"), {"arguments": lab.arguments("whole", *OVERRIDES)}
+    )
+    assert (code, codes) == (EXIT_DONE, [EXIT_DONE, EXIT_DONE]), told[-2000:]
+
+    steps, scores = picked(lab.folder / "whole")
+    assert [line[0] for line in steps] == list(range(1, STEPS + 1))
+    assert picked(struck) == (steps, scores)
+    assert same_weights(struck, lab.folder / "whole", STEPS)
+    assert not list((struck / "checkpoints").glob("tmp_*"))
