@@ -89,7 +89,7 @@ format: install  ## apply ruff's fixes and formatting
 	$(PY) -m ruff format .
 
 test-pythons: install  ## core and config tests on every Python 3.11-3.13 of this machine
-	@UV="$(VENV)/bin/uv" COVERAGE="$(COVERAGE)" .ci/test-pythons
+	@UV="$(VENV)/bin/uv" PYTHONS="$(PYTHONS)" COVERAGE="$(COVERAGE)" .ci/test-pythons
 
 clean:  ## environments and caches, not runs/
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -10,8 +10,12 @@
 All this twice: with the wall clock (on a machine with other load, --process-clock: the process's own seconds), and with
 a clock that counts engine steps, which is what time is to an engine whose step costs the same under any load (a GPU
 below saturation). On a CPU a step gets dearer with every running response, so that tokens weigh in its seconds, and no
-cap cuts the tokens of first waves. Printed: p50, p95 and their ratio of engine steps, tokens, wall seconds and seconds
-of the process, and what the cap costs.
+cap cuts the tokens of first waves.
+
+Before and after each pair one phase is sampled that is always the same, to the token: the spread of its seconds is
+the machine's own, and seconds divided by those of the two beside them are free of what changes slowly. Printed: p50,
+p95 and their ratio of engine steps, tokens, wall seconds, seconds of the process and wall seconds so divided, and what
+the cap costs.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ ROOT = Path(__file__).parents[1]
 PRESET, GROUP = "ada_seq_positive", 4
 RATES = BetaRates(2.0, 2.0)  # most prompts are solved in their first wave, a few need up to four
 FIRST, QUICK_FIRST = 10, 4
+SAME = "same work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +123,20 @@ def ask_plan(folder: Path, prompts: int, longest: int) -> Plan:
 
 
 def table(found: dict[str, list[Phase]]) -> str:
-    """Markdown: p50, p95 and their ratio of each quantity, without and with the cap."""
-    rows = []
+    """Markdown: p50, p95 and their ratio of each quantity, without and with the cap, and of the same work again."""
     quantities = {"engine steps": "engine_steps", "tokens": "tokens", "wall seconds": "seconds", "CPU seconds": "cpu"}
-    for name, of in quantities.items():
+    values = {
+        name: {kind: [getattr(phase, of) for phase in phases] for kind, phases in found.items()}
+        for name, of in quantities.items()
+    }
+    same = np.array(values["wall seconds"][SAME])
+    beside = (same[:-1] + same[1:]) / 2
+    relative = {kind: seconds[: len(beside)] / beside for kind, seconds in values["wall seconds"].items()}
+    rows = []
+    for name, of_kind in {**values, "wall seconds over the same work's": relative}.items():
         row = {"per phase": name}
-        for kind, phases in found.items():
-            p50, p95 = np.quantile([getattr(phase, of) for phase in phases], (0.5, 0.95))
+        for kind, numbers in of_kind.items():
+            p50, p95 = np.quantile(numbers, (0.5, 0.95))
             row |= {f"p50 {kind}": f"{p50:.4g}", f"p95 {kind}": f"{p95:.4g}", f"p95/p50 {kind}": f"{p95 / p50:.2f}"}
         rows.append(row)
     return markdown_table(rows)
@@ -190,18 +202,24 @@ def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) ->
     if advice.max_seconds is None:
         return f"{title} and names no cap.\n\n"
     kinds = {"without": plan, "capped": replace(plan, caps=Caps(max_seconds=advice.max_seconds))}
-    found: dict[str, list[Phase]] = {kind: [] for kind in kinds}
     latency = {kind: LatencyModel() for kind in kinds}
     for model in latency.values():
         model.load_state_dict(learned.state_dict())
+    found: dict[str, list[Phase]] = {kind: [] for kind in (*kinds, SAME)}
+
+    def sample(kind: str, step: int) -> None:
+        phase = bench.phase(kinds.get(kind, plan), latency.get(kind, LatencyModel()), step, clock)
+        found[kind].append(phase)
+        with (out / "phases.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "step": step, **asdict(phase)}) + "\n")
+
     for step in range(first + 1, first + 1 + steps):
-        for kind, used in kinds.items():
-            phase = bench.phase(used, latency[kind], step, clock)
-            found[kind].append(phase)
-            with (out / "phases.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, "step": step, **asdict(phase)}) + "\n")
+        sample(SAME, first)
+        for kind in kinds:
+            sample(kind, step)
+    sample(SAME, first)
     expected = f", and {advice.capped:.2f} with max_seconds={advice.max_seconds:g} ({clock})"
-    return f"{title}{expected}.\n\n{table(found)}\n\n{costs(found)}\n\n"
+    return f"{title}{expected}.\n\n{table(found)}\n\n{costs({kind: found[kind] for kind in kinds})}\n\n"
 
 
 if __name__ == "__main__":

@@ -12,17 +12,18 @@ from nemo_ada.planning.forecast import Forecast
 from nemo_ada.planning.phase import Phases
 
 EVEN = 1.15  # p95 / p50 of the sampling phase
+LEAST_GAIN = 0.05  # in p95 / p50
 SHARES = (1.2, 1.05, 0.9, 0.75, 0.6, 0.5, 0.4)  # of the uncapped median that are tried, widest first
 
 
 @dataclass(frozen=True, slots=True)
 class EvenCap:
-    """p95 / p50 of the simulated sampling phase without a cap on seconds; the widest budget.max_seconds (None where
-    none of those tried does it, or none is needed) under which no simulated phase takes EVEN times the median; p95 /
-    p50 with it, and the share of prompts that it refuses another response.
+    """p95 / p50 of the simulated sampling phase without a cap on seconds; the widest budget.max_seconds under which no
+    simulated phase takes EVEN times the median, else the one under which the slowest takes least (None where none is
+    needed or none gains LEAST_GAIN); p95 / p50 with it, and the share of prompts that it refuses another response.
 
     The slowest phase decides, not the 95th percentile: how many prompts need many waves is what a few steps of a run
-    tell least about."""
+    tell least about. First waves are never cut: where they alone vary by more than EVEN, no cap can reach it."""
 
     uncapped: float
     max_seconds: float | None
@@ -37,12 +38,14 @@ def even_cap(phases: Callable[[float | None], Phases]) -> EvenCap:
     uncapped = ratio(free)
     if uncapped <= EVEN:
         return EvenCap(uncapped, None, uncapped, free.cut)
-    best = EvenCap(uncapped, None, uncapped, free.cut)
+    best, slowest = EvenCap(uncapped, None, uncapped, free.cut), np.inf
     for share in SHARES:
         cap = _rounded(share * float(np.median(free.seconds_S)))
         found = phases(cap)
-        if ratio(found, 1.0) <= EVEN:
-            return EvenCap(uncapped, cap, ratio(found), found.cut)
+        if ratio(found, 1.0) < slowest and ratio(found) <= uncapped - LEAST_GAIN:
+            best, slowest = EvenCap(uncapped, cap, ratio(found), found.cut), ratio(found, 1.0)
+        if slowest <= EVEN:
+            break
     return best
 
 

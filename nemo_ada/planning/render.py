@@ -71,8 +71,9 @@ def _even_line(even: EvenCap) -> str:
     if even.uncapped <= EVEN:
         return found
     if even.max_seconds is None:
-        return f"{found}; no cap brings it to {EVEN}: the first waves alone vary as much"
+        return f"{found}; no cap makes it smaller: the first waves alone vary as much"
+    rest = "" if even.capped <= EVEN else f"; no cap brings it to {EVEN}: the first waves alone vary by more"
     return (
         f"{found}; reinforce_ada.budget.max_seconds={even.max_seconds:g} makes it {even.capped:.2f} and refuses "
-        f"{even.cut:.0%} of the prompts another response"
+        f"{even.cut:.0%} of the prompts another response{rest}"
     )

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_ada.jobcontrol import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_STOPPED
@@ -111,14 +114,37 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", str(folder)], check=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An injection: what struck in which phase, what came of it, and the seconds to the next attempt's first step."""
+
+    kind: str
+    phase: str
+    struck: Attempt
+    next_ready_s: float
+
+    @property
+    def lost(self) -> int:
+        """Complete steps that were made again; a damaged checkpoint costs one more than the kill that goes with it."""
+        return self.struck.steps_lost + (self.kind in DAMAGES)
+
+
 def play(faults: list[Fault], damages: list[str], say: Callable[[str], None]) -> None:
     """Strike one run with all faults and compare it with an undisturbed one; raises AssertionError."""
     with Drill("policy.megatron_cfg.tensor_model_parallel_size=2", "grpo.max_num_steps=10000") as drill:
         checkpoints = drill.run_dir / "checkpoints"
+        rows: list[Row] = []
+        waiting: list[tuple[str, str, Attempt]] = []  # an injection whose cost the next attempt's first step will tell
+
+        def settle(following: Attempt) -> None:
+            for injection in waiting:
+                rows.append(Row(*injection, following.ready_s))
+                say(one_line(rows[-1]))
+            waiting.clear()
+
         with small_disk(checkpoints) as has_small_disk:
             say("| fault | outcome | complete steps lost | noticed, s | all gone, s | next first step, s |")
             say("|---|---|---|---|---|---|")
-            rows: list[tuple[str, Attempt]] = []
             for fault in faults:
                 if fault.kind == "disk full" and not has_small_disk:
                     say(f"| {fault.name} | not run: needs the right to mount a file system | | | | |")
@@ -127,32 +153,50 @@ def play(faults: list[Fault], damages: list[str], say: Callable[[str], None]) ->
                 attempt = drill.attempt(fault, f"stall_seconds={stall}")
                 (checkpoints / FILLER).unlink(missing_ok=True)
                 check(attempt, drill.run_dir)
-                tell(rows, attempt, say)
-                rows.append((fault.name, attempt))
+                settle(attempt)
+                waiting.append((fault.kind, fault.phase, attempt))
             for name in damages:
                 attempt = drill.attempt(Fault("driver killed", "update"), "stall_seconds=300")
-                tell(rows, attempt, say)
+                settle(attempt)
                 newest = RunDir(drill.run_dir).newest_checkpoint()
                 assert newest is not None
                 DAMAGES[name](newest)
-                rows.append((name, attempt))
-            last = drill.finish(rows[-1][1].steps + 2)
-            tell(rows, last, say)
+                waiting.append((name, "between two attempts", attempt))
+            settle(drill.finish(waiting[-1][2].steps + 2))
             aside = list(checkpoints.glob("damaged-*"))
             assert len(aside) == len(damages), aside
+    for line in by_kind(rows):
+        say(line)
     say(
         f"\n{len(rows)} injections; the run equals the undisturbed one to the bit: metrics, evaluations, weights, Adam."
     )
 
 
-def tell(rows: list[tuple[str, Attempt]], following: Attempt, say: Callable[[str], None]) -> None:
-    """The row of the fault before, whose cost is known when the next attempt has made a step."""
-    if not rows:
-        return
-    name, before = rows[-1]
-    lost = before.steps_lost + (name in DAMAGES)
-    seconds = " | ".join(f"{value:.1f}" for value in (before.noticed_s, before.clean_s, following.ready_s))
-    say(f"| {name} | exit {before.exit_code}, {before.status} | {lost} | {seconds} |")
+def one_line(row: Row) -> str:
+    """A row of the long table."""
+    struck, name = row.struck, row.kind if row.kind in DAMAGES else row.struck.fault.name
+    seconds = " | ".join(f"{value:.1f}" for value in (struck.noticed_s, struck.clean_s, row.next_ready_s))
+    return f"| {name} | exit {struck.exit_code}, {struck.status} | {row.lost} | {seconds} |"
+
+
+def by_kind(rows: list[Row]) -> Iterator[str]:
+    """The short table, as the README shows it: a row per kind of fault."""
+    yield "\n| fault | phases | how the attempt ends | steps made again | noticed after, s | next first step after, s |"
+    yield "|---|---|---|---|---|---|"
+    for kind in dict.fromkeys(row.kind for row in rows):
+        mine = [row for row in rows if row.kind == kind]
+        phases = ", ".join(dict.fromkeys(row.phase for row in mine))
+        ends = {("killed" if row.struck.exit_code == -signal.SIGKILL else f"exit {row.struck.exit_code}, "
+                 f"{row.struck.status}"): None for row in mine}  # fmt: skip
+        lost = sorted({row.lost for row in mine})
+        again = f"{lost[0]} to {lost[-1]}" if len(lost) > 1 else str(lost[0])
+        noticed = f"at most {max(row.struck.noticed_s for row in mine):.1f}"
+        ready = [row.next_ready_s for row in mine]
+        outcome, seen = " or ".join(ends), noticed
+        if kind in DAMAGES:
+            outcome, seen = "passed over, the save before it is used", "at the next start"
+        next_first = f"{statistics.median(ready):.0f} (at most {max(ready):.0f})"
+        yield f"| {kind} ({len(mine)}) | {phases} | {outcome} | {again} | {seen} | {next_first} |"
 
 
 def main() -> int:

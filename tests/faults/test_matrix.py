@@ -1,4 +1,4 @@
-"""The short fault matrix: one fault of each kind, one run, the same bits in the end (`make faults` plays all)."""
+"""The short fault matrix and the short soak: nothing is lost (`make faults` and `make soak` are the long ones)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from safetensors.numpy import save_file
 
 from tests.faults.drill import Drill
 from tests.faults.matrix import DAMAGES, QUICK, play
+from tests.faults.soak import soak
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_survives_one_fault_of_each_kind():
     play(QUICK, list(DAMAGES)[1:2], print)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_minute_of_random_faults_loses_nothing():
+    soak(1.0, seed=1, compare=False)
 
 
 @pytest.mark.parametrize("change", ["nothing", "seconds", "metric", "step", "bit"])

@@ -344,6 +344,21 @@ def test_the_even_cap_is_the_widest_that_flattens_the_tail() -> None:
     assert even.uncapped <= EVEN
 
 
+def taking(*seconds: float) -> phase.Phases:
+    zeros = np.zeros(len(seconds))
+    return phase.Phases(zeros, zeros, zeros, np.array(seconds), 0.0, 0.0, 0.25)
+
+
+def test_where_no_cap_makes_phases_even_the_evenest_is_named() -> None:
+    free = taking(*[10.0] * 6, 14.0, 16.0, 18.0, 20.0)
+    narrow = {12.0: taking(*[10.0] * 7, 13.0, 13.0, 13.0), 9.0: taking(*[10.0] * 9, 12.5), 6.0: taking(*[9.0] * 9, 12)}
+    found = even_cap(lambda cap: free if cap is None else narrow.get(cap, free))
+    assert found.max_seconds == 9.0 and found.uncapped > EVEN and found.cut == 0.25
+    assert found.capped == pytest.approx(np.quantile([10.0] * 9 + [12.5], 0.95) / 10)
+    useless = even_cap(lambda cap: free)
+    assert useless.max_seconds is None and useless.capped == useless.uncapped
+
+
 def test_the_plan_is_kept_where_the_report_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "run", steps=20)
     (tmp_path / "run" / "config.yaml").write_text("{reinforce_ada: {preset: ada_seq_balance}, grpo: {seed: 0}}")
