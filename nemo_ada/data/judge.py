@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nemo_ada import __version__
 from nemo_ada.tasks.jsonl import normalised
 from nemo_ada.verify.boxed import last_boxed
+from nemo_ada.verify.ondemand import MathOnDemand
 from nemo_ada.verify.verdict import Verdict
-
-if TYPE_CHECKING:
-    from nemo_ada.verify import MathVerifier
 
 Verifier = Literal["math", "exact"]
 Unfinished = Literal["wrong", "judged"]
@@ -29,6 +26,7 @@ class Judge:
 
     def __init__(self, verifier: Verifier = "math", unfinished: Unfinished = "wrong") -> None:
         self.verifier, self.unfinished = verifier, unfinished
+        self._math = MathOnDemand()
 
     @property
     def version(self) -> str:
@@ -48,20 +46,12 @@ class Judge:
                 for judge, (text, answer, _) in zip(read, responses, strict=True)
             ]
         pairs = [(text, answer) for judge, (text, answer, _) in zip(read, responses, strict=True) if judge]
-        judged = iter(self._math.verify_many(pairs) if pairs else [])
+        judged = iter(self._math.verify_many(pairs))
         return [_whole(next(judged)) if judge else Verdict(0.0) for judge in read]
 
     def close(self) -> None:
         """End math-verify's processes; a later verdict starts them again."""
-        verifier = self.__dict__.pop("_math", None)
-        if verifier is not None:
-            verifier.close()
-
-    @cached_property
-    def _math(self) -> MathVerifier:
-        from nemo_ada.verify import MathVerifier
-
-        return MathVerifier()
+        self._math.close()
 
 
 def _whole(verdict: Verdict) -> Verdict:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_ada.errors import UserError
 from nemo_ada.files import read_bounded
@@ -24,10 +23,8 @@ from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, canonical_text, content_id
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.verify.ondemand import MathOnDemand
 from nemo_ada.verify.verdict import Verdict
-
-if TYPE_CHECKING:
-    from nemo_ada.verify import MathVerifier
 
 log = logging.getLogger(__name__)
 NAMED_LINES = 5
@@ -78,6 +75,7 @@ class JsonlTask:
 
     def __init__(self, settings: JsonlSettings, where: str = "task") -> None:
         self.settings = settings
+        self._math = MathOnDemand()
         self._where = where
         path = Path(os.path.expanduser(settings.path))
         rows, malformed = self._read(path)
@@ -111,15 +109,7 @@ class JsonlTask:
 
     def close(self) -> None:
         """End math-verify's processes, if they were started; a later score starts them again."""
-        verifier = self.__dict__.pop("_math", None)
-        if verifier is not None:
-            verifier.close()
-
-    @cached_property
-    def _math(self) -> MathVerifier:
-        from nemo_ada.verify import MathVerifier
-
-        return MathVerifier()
+        self._math.close()
 
     def _shown(self, answer: str) -> str:
         """The answer as a demonstration writes it: `math` reads the last box of a response only."""
