@@ -23,8 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from nemo_support.compat import use_typing_extensions_typed_dict
-from tests.faults.processes import descendants
 
 RIGHT_ANSWER, WRONG_ANSWER = r"\boxed{1}", r"\boxed{0}"
 
@@ -44,12 +45,21 @@ def tokenizer() -> Any:
     return made
 
 
+def kill_children(name: str) -> None:
+    """End this process's descendants whose command line holds the name (`tests` is NeMo-RL's package here)."""
+    found = [child for child in psutil.Process().children(recursive=True) if name in " ".join(child.cmdline())]
+    if not found:
+        raise RuntimeError(f"no process {name} to kill")
+    for child in found:
+        child.kill()
+
+
 PHASES = ("refit", "sampling", "scoring", "log-probabilities", "update", "evaluation", "save")
 KINDS: dict[str, Callable[[Path], None]] = {
     "none": lambda _run_dir: None,
     "driver killed": lambda _run_dir: os.kill(os.getpid(), signal.SIGKILL),
-    "environment killed": lambda _run_dir: descendants("ray::MathJudge")[-1].kill(),
-    "Ray head killed": lambda _run_dir: descendants("gcs_server")[-1].kill(),
+    "environment killed": lambda _run_dir: kill_children("ray::MathJudge"),
+    "Ray head killed": lambda _run_dir: kill_children("gcs_server"),
     "stop file": lambda run_dir: (run_dir / "STOP").touch(),
 }
 
@@ -148,6 +158,11 @@ def install(launch: dict[str, Any]) -> None:
         def generate(self, *args: Any, **rest: Any) -> Any:
             strike.at("sampling")
             return super().generate(*args, **rest)
+
+        async def generate_async(self, *args: Any, **rest: Any) -> Any:
+            strike.at("sampling")
+            async for output in super().generate_async(*args, **rest):
+                yield output
 
     rollouts.calculate_rewards = strike.before("scoring", rollouts.calculate_rewards)
     loop.validate = strike.before("evaluation", loop.validate)
