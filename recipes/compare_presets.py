@@ -20,6 +20,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
+from nemo_ada.jobcontrol import EXIT_DONE
 from nemo_ada.report.curves import Run, comparison_rows, markdown_table
 from nemo_ada.report.paired import ALL_AXES, against
 from nemo_ada.rundir import read_lines
@@ -98,6 +99,8 @@ def main() -> int:
                 continue
             resumed = config.model_copy(update={"resume": "auto"})
             outcome = Trainer(resumed, stack, task).run()
+            if outcome.exit_code != EXIT_DONE:
+                return outcome.exit_code
             accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
             print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
     runs = {

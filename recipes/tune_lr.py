@@ -19,6 +19,7 @@ from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_conf
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
+from nemo_ada.jobcontrol import EXIT_DONE
 from nemo_ada.report.curves import Run, markdown_table
 from nemo_ada.tasks.registry import build_task
 
@@ -50,7 +51,9 @@ def main() -> int:
     rows = []
     with Stack(first) as stack:
         for (name, lr), config in configs.items():
-            Trainer(config, stack, task).run()
+            outcome = Trainer(config, stack, task).run()
+            if outcome.exit_code != EXIT_DONE:
+                return outcome.exit_code
             steps, accuracy = Run.read(config.folder).curve("step", "val/accuracy")
             area = float(np.trapezoid(accuracy, steps) / (steps[-1] - steps[0]))
             rows.append({"method": name, "lr": f"{lr:g}", "area": area, "first": accuracy[0], "last": accuracy[-1]})

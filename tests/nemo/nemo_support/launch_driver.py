@@ -9,6 +9,7 @@ and loop. Launches of a list run one after the other; RESULTS gets the exit code
     fault       {"kind": one of KINDS, "phase": one of PHASES, "after": updates}: strikes once, when the phase begins
                 for the first time after this process has made so many updates
     seconds     of the job that are left when the launch begins
+    own_ray     true: Ray's processes are descendants of this one, not those that RAY_ADDRESS names
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -169,6 +171,14 @@ def install(launch: dict[str, Any]) -> None:
     loop.Policy, loop.VllmGeneration = Policy, Generation
 
 
+def own_ray() -> None:
+    """Start a Ray instance that ends with this process, and point RAY_ADDRESS at it."""
+    command = [sys.executable, "-m", "nemo_support.private_ray"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    os.environ["RAY_ADDRESS"] = child.stdout.readline().strip()
+
+
 def main(results: Path, launches: list[dict[str, Any]]) -> None:
     """Run the launches; the process ends with the code of the last one."""
     use_typing_extensions_typed_dict()
@@ -177,6 +187,8 @@ def main(results: Path, launches: list[dict[str, Any]]) -> None:
     from nemo_ada import cli
     from nemo_ada.jobcontrol import JOB_END
 
+    if any(launch.get("own_ray") for launch in launches):
+        own_ray()
     code: Any = 0
     for launch in launches:
         install(launch)

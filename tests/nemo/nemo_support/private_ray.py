@@ -1,4 +1,4 @@
-"""One Ray instance that belongs to this process alone.
+"""One Ray instance that belongs to this process alone; as a program, one that lives until its standard input ends.
 
 NeMo-RL's ``MemoryTracker`` asks for the memory of *the* running Ray and raises ``ConnectionError: Found multiple
 active Ray instances`` where another one runs on the host. ``RAY_ADDRESS=local`` does not help it; the address of our
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,3 +45,9 @@ def private_ray(num_cpus: int = 8) -> Iterator[str]:
         else:
             os.environ["RAY_ADDRESS"] = before
         shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    with private_ray() as own_address:
+        print(own_address, flush=True)
+        sys.stdin.read()
