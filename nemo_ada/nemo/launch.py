@@ -38,7 +38,16 @@ log = logging.getLogger(__name__)
 
 TRACKING = "tracking.json"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up writes it, from grpo.max_num_steps
-LOST = ("RayActorError", "WorkerCrashedError", "ObjectLostError", "NodeDiedError", "OutOfMemoryError")
+LOST = (
+    "RayActorError",
+    "WorkerCrashedError",
+    "ObjectLostError",
+    "NodeDiedError",
+    "LocalRayletDiedError",
+    "OutOfMemoryError",
+    "RaySystemError",  # among others: the head cannot be reached
+    "RpcError",
+)
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def train(resolved: dict[str, Any]) -> int:
         control.status("stopped" if stopped else "done", progress.total_steps)
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
-        lost = _lost_process(error)
+        lost = lost_process(error)
         control.status("failed" if lost is None else "interrupted", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
@@ -114,7 +123,7 @@ def train(resolved: dict[str, Any]) -> int:
     return EXIT_STOPPED if stopped else EXIT_DONE
 
 
-def _lost_process(error: BaseException | None) -> str | None:
+def lost_process(error: BaseException | None) -> str | None:
     """What Ray says of a process or node that died, when that is why the loop ended; None for any other reason."""
     while error is not None:
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):

@@ -26,7 +26,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import JOB_END, JobControl
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.job import Progress, Watch
-from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, supervised
+from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, lost_process, supervised
 from nemo_ada.rundir import read_lines
 from nemo_ada.verify.selftest import HANGING
 
@@ -308,6 +308,17 @@ def test_a_checkpoint_of_another_configuration_is_refused_by_its_keys(tmp_path: 
 def test_a_checkpoint_is_not_continued_unasked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="already holds step_4; set resume=auto"):
         check_checkpoint(Saved(tmp_path, MADE_WITH), MADE_WITH, resume=False)
+
+
+def test_a_process_that_ray_lost_is_told_from_a_failure() -> None:
+    errors = pytest.importorskip("ray").exceptions
+    for lost in (errors.ActorDiedError(), errors.WorkerCrashedError(), errors.LocalRayletDiedError()):
+        failed = RuntimeError("the rollout broke")
+        failed.__cause__ = lost
+        assert lost_process(lost) and lost_process(failed) == lost_process(lost)
+    unreachable = errors.RaySystemError("Failed to connect to GCS.\nmore")
+    assert lost_process(unreachable) == "System error: Failed to connect to GCS."
+    assert lost_process(RuntimeError("the rollout broke")) is None and lost_process(UserError("no")) is None
 
 
 def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
