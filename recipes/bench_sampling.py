@@ -1,6 +1,7 @@
 """The sampling phase by scheduler and stopping rule: the CPU vLLM engine and the discrete-event model side by side.
 
-    python recipes/bench_sampling.py [--prompts 64] [--seeds 3] [--model-seeds 20] [--out runs/bench_sampling]
+    python recipes/bench_sampling.py [--prompts 64] [--seeds 3] [--model-seeds 20] [--hidden-size 128] [--layers 2]
+                                     [--out runs/bench_sampling]
 
 Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
 interleaved, seed by seed, and each policy is compared with the barrier (or, for idle mode, with GRPO n = 4) of the same
@@ -12,7 +13,9 @@ steps, which is what time is to an engine whose step costs the same under any lo
 Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
 same labels; pass-rate bias = unbiased estimate (haldane; the first wave for idle mode) minus the true pass rate; label
 bias = label minus true pass rate of the responses after the first wave (idle mode drops waves with a long response);
-95 % intervals over prompts or responses. Predicted wall: by what the latency model knew before the phase.
+95 % intervals over prompts or responses. Predicted wall: by what the latency model knew before the phase. What our
+own decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
+show their share beside steps as long as a GPU's.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from nemo_ada.report.curves import markdown_table
 
 LENGTHS = LengthModel(median=12.0, sigma=0.9, wrong_factor=1.3, max_new_tokens=240)  # about 0.1 % reach the limit
 PROMPT_TOKENS = 4
+FFN = 2  # times the hidden size
 WARM_STEPS = 2  # steps that teach idle mode's latency model before the measured one
 
 _balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens)
@@ -209,7 +213,8 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
         }
         if wall:
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
-            row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.1f} %"
+            row["ms an engine step"] = f"{1e3 * sum(p.wall for p in mine) / sum(p.steps for p in mine):.1f}"
+            row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.2f} %"
             predicted = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
             row["predicted / measured wall"] = "" if name == STEP_CLOCK else predicted
         rows.append(row)
@@ -237,15 +242,15 @@ def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:
     return phases
 
 
-def run_engine(prompts: int, seeds: int) -> dict[str, list[Phase]]:
-    """All policies on vLLM, interleaved seed by seed."""
+def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[str, list[Phase]]:
+    """All policies on vLLM with a random model of this size, interleaved seed by seed."""
     from safetensors.torch import save_file
 
     from nemo_ada.embedded.convert import random_weights
     from nemo_ada.embedded.engine import Engine, EngineConfig
     from nemo_ada.embedded.shape import ModelShape
 
-    shape = ModelShape(max_position_embeddings=256)
+    shape = ModelShape(hidden_size, FFN * hidden_size, layers, max_position_embeddings=256)
     phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape.hf_config()))
@@ -271,6 +276,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model-seeds", type=int, default=20)
+    parser.add_argument("--hidden-size", type=int, default=128, help="of the engine's model")
+    parser.add_argument("--layers", type=int, default=2, help="of the engine's model")
     parser.add_argument("--no-engine", action="store_true", help="the discrete-event model alone")
     parser.add_argument("--out", type=Path, default=Path("runs/bench_sampling"))
     arguments = parser.parse_args()
@@ -278,8 +285,9 @@ def main() -> None:
     model = run_model(arguments.prompts, arguments.model_seeds)
     text = f"## Discrete-event model, {arguments.model_seeds} seeds\n\n{table(model, wall=False)}\n"
     if not arguments.no_engine:
-        engine = run_engine(arguments.prompts, arguments.seeds)
-        text += f"\n## vLLM on a CPU, {arguments.seeds} seeds\n\n{table(engine, wall=True)}\n"
+        engine = run_engine(arguments.prompts, arguments.seeds, arguments.hidden_size, arguments.layers)
+        size = f"{arguments.layers} layers of {arguments.hidden_size}"
+        text += f"\n## vLLM on a CPU, {size}, {arguments.seeds} seeds\n\n{table(engine, wall=True)}\n"
     (arguments.out / "bench_sampling.md").write_text(text, encoding="utf-8")
     print(text)
 
