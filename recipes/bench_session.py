@@ -3,8 +3,8 @@
     python recipes/bench_session.py
 
 Expect (one core of a 2020s server CPU): 4096 prompts x 128 responses well under 1 s in total when outcomes come in
-engine-sized groups, and some tens of microseconds per event when they come one by one. An engine step takes
-milliseconds, so decisions stay under 1 % of the sampling phase.
+engine-sized groups, and some tens of microseconds per event when they come one by one. Between the steps of an engine
+in the same process an event takes several times as long (cold caches): recipes/bench_sampling.py measures that share.
 """
 
 from __future__ import annotations
