@@ -1,6 +1,6 @@
 """Presets against GRPO n = 4 on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/compare_presets.py --setting plentiful|repeated [--seeds 5] [--out runs/presets]
+    python recipes/compare_presets.py --setting plentiful|repeated [--seeds 5] [--first-seed 0] [--out runs/presets]
 
 `plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. Each method trains with
 its learning rate from recipes/tune_lr.py. A killed comparison goes on where it was when started again with the same
@@ -68,11 +68,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=sorted(SETTINGS), default="plentiful")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="above 0: seeds that no earlier look has seen")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
     out = arguments.out / arguments.setting
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
             ROOT / "configs" / "cpu" / "mini_sudoku.yaml",
@@ -86,7 +88,7 @@ def main() -> int:
                 *arguments.overrides,
             ],
         )
-        for seed in range(arguments.seeds)
+        for seed in seeds
         for name in arguments.methods
     }
     first = next(iter(configs.values()))
@@ -103,17 +105,14 @@ def main() -> int:
                 return outcome.exit_code
             accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
             print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
-    runs = {
-        name: [Run.read(configs[name, seed].folder, name) for seed in range(arguments.seeds)]
-        for name in arguments.methods
-    }
+    runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in arguments.methods}
     rows = [
         {"method": name, **{axis.removeprefix("total/"): str(differences[axis]) for axis in ALL_AXES}}
         for name, differences in against(runs, BASELINE).items()
     ]
     text = (
-        f"# {arguments.setting}: area under held-out accuracy against {BASELINE}, {arguments.seeds} seeds, paired, "
-        f"95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
+        f"# {arguments.setting}: area under held-out accuracy against {BASELINE}, seeds {seeds[0]} to {seeds[-1]}, "
+        f"paired, 95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
         f"{markdown_table([row for mine in zip(*runs.values(), strict=True) for row in comparison_rows(mine)])}\n"
     )
     (out / "presets.md").write_text(text, encoding="utf-8")
