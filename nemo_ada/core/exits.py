@@ -28,8 +28,8 @@ class ExitRule(Protocol):
         """True for each prompt whose pool needs no more responses."""
         ...
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray]:
-        """How many (correct, incorrect) responses each pool still lacks."""
+    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """How many (correct, incorrect, any) responses each pool still lacks; "any" counts whatever their labels."""
         ...
 
 
@@ -46,8 +46,8 @@ class PositiveExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return pos_P >= self.k_pos
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray]:
-        return np.maximum(self.k_pos - pos_P, 0), np.zeros_like(neg_P)
+    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        return np.maximum(self.k_pos - pos_P, 0), np.zeros_like(neg_P), np.zeros_like(neg_P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class BalancedExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return (pos_P >= self.k_pos) & (neg_P >= self.k_neg)
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray]:
-        return np.maximum(self.k_pos - pos_P, 0), np.maximum(self.k_neg - neg_P, 0)
+    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        return np.maximum(self.k_pos - pos_P, 0), np.maximum(self.k_neg - neg_P, 0), np.zeros_like(pos_P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,25 @@ class FixedExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return pos_P + neg_P >= self.n
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray]:
+    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         missing = np.maximum(self.n - pos_P - neg_P, 0)
-        return missing, np.zeros_like(missing)
+        return np.zeros_like(missing), np.zeros_like(missing), missing
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeastExit:
+    """Another rule on pools of at least `size` responses: with `issue_order` no pool is smaller than its group."""
+
+    rule: ExitRule
+    size: int
+
+    @property
+    def smallest_pool(self) -> int:
+        return max(self.rule.smallest_pool, self.size)
+
+    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+        return self.rule.met(pos_P, neg_P) & (pos_P + neg_P >= self.size)
+
+    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        short_pos, short_neg, short = self.rule.shortfall(pos_P, neg_P)
+        return short_pos, short_neg, np.maximum(short, self.size - pos_P - neg_P)

@@ -30,6 +30,11 @@ class Ledger:
         self.tokens_used = 0
         self.tokens_reserved = 0
 
+    @property
+    def bounded(self) -> bool:
+        """True when samples or tokens have a cap."""
+        return self.caps.max_samples is not None or self.caps.max_tokens is not None
+
     def refusal(self, samples: int, tokens: int) -> str | None:
         """The cap that forbids issuing `samples` responses of `tokens` tokens in all, or None when they fit."""
         caps = self.caps

@@ -32,12 +32,13 @@ TABLE: Mapping[str, str] = {
     "resolved_in_first_wave": "prompts that met the exit condition with their first wave",
     "prompts_cut": "prompts that the budget refused another response",
     "zero_signal_groups": "share of kept groups whose labels are all equal",
-    "zero_signal_groups_if_grpo": "the same share if the first n responses had been the group",
+    "zero_signal_groups_if_grpo": "the same share of the batch if the first n responses had been the group",
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",
-    "pass_rate": "mean over prompts of an unbiased pass rate (of the first wave, or by path counts for prefixes): "
-    "the i.i.d. reward, comparable with GRPO's; the pool's own share overstates it",
+    "pass_rate": "mean over prompts of the first wave's pass rate, or by path counts for prefixes: the i.i.d. reward, "
+    "comparable with GRPO's (the pool's own share overstates it). Unbiased, but for prefixes that tokens, seconds or "
+    "greedy cut",
     "pool_reward": "mean over prompts of the pool's real-valued mean reward",
     "batch_reward": "mean reward of the kept rows",
     "response_length_pools": "tokens per response, mean over pools' responses",

@@ -59,12 +59,12 @@ def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> PassRates:
     counts = path_counts(rule)
     total_P = np.asarray(total_P)
     all_P = counts.all_NK[total_P, pos_P]
-    reached_P = (all_P > 0.0) & (total_P > 0)
-    divisor_P = np.where(reached_P, all_P, 1.0)
+    reached_P = np.isfinite(all_P) & (total_P > 0)
+    all_P = np.where(reached_P, all_P, 0.0)
     other = pool(pos_P, total_P)
     return PassRates(
-        np.where(reached_P, counts.from_pos_NK[total_P, pos_P] / divisor_P, other.rate_P),
-        np.where(reached_P, counts.from_mixed_NK[total_P, pos_P] / divisor_P, other.contrast_P),
+        np.where(reached_P, np.exp(counts.from_pos_NK[total_P, pos_P] - all_P), other.rate_P),
+        np.where(reached_P, np.exp(counts.from_mixed_NK[total_P, pos_P] - all_P), other.contrast_P),
     )
 
 

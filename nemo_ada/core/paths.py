@@ -51,7 +51,7 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class PathCounts:
-    """Paths to every point [N, n_pos] of the walk, up to one common factor per N.
+    """Logarithms of the number of paths to every point [N, n_pos] of the walk; -inf where none leads.
 
     all_NK from (0, 0), from_pos_NK from (1, 0), from_mixed_NK from (1, 1).
     """
@@ -66,20 +66,17 @@ def path_counts(rule: StopRule) -> PathCounts:
     """Count the paths that survive every judgement before their end, in O(cap^2)."""
     size = rule.cap + 1
     open_NK = ~rule.ends()
-    counts_3NK = np.zeros((3, size, size))
-    current_3K = np.zeros((3, size))
-    current_3K[0, 0] = 1.0
+    counts_3NK = np.full((3, size, size), -np.inf)
+    current_3K = counts_3NK[:, 0].copy()
+    current_3K[0, 0] = 0.0
     counts_3NK[:, 0] = current_3K
     for total in range(1, size):
-        alive_3K = current_3K * open_NK[total - 1]
+        alive_3K = np.where(open_NK[total - 1], current_3K, -np.inf)
         current_3K = alive_3K.copy()
-        current_3K[:, 1:] += alive_3K[:, :-1]
+        current_3K[:, 1:] = np.logaddexp(alive_3K[:, 1:], alive_3K[:, :-1])
         if total == 1:
-            current_3K[1, 1] = 1.0
+            current_3K[1, 1] = 0.0
         if total == 2:
-            current_3K[2, 1] = 1.0
-        largest = current_3K.max()
-        if total > 2 and largest > 0.0:
-            current_3K /= largest
+            current_3K[2, 1] = 0.0
         counts_3NK[:, total] = current_3K
     return PathCounts(*counts_3NK)

@@ -29,7 +29,9 @@ BoolArray = NDArray[np.bool_]
 class SamplingResult:
     """Pools of one step. row_N are the session's ids, under which the source holds the payloads.
 
-    rate_F: unbiased pass rates of the F drawn prompts that have a labelled response.
+    rate_F: pass rates of the F drawn prompts that have a labelled response, as `pass_rate` in metrics.py says.
+    group_G: the G prompts whose groups are kept: all that were drawn, without as many groups without signal as were
+    replaced. used: prompts that the step has taken from the data, the kept ones and those before them.
     """
 
     row_N: IntArray
@@ -47,6 +49,8 @@ class SamplingResult:
     drawn_P: BoolArray
     resolved_P: BoolArray
     cut_P: BoolArray
+    group_G: IntArray
+    used: int
     refilled: int
     rate_F: FloatArray
     stats: dict[str, float]
@@ -82,19 +86,21 @@ def collect(session: FinishedSession) -> SamplingResult:
     starting_P = np.arange(len(size_P)) < state.n_starting
     drawn_P = (state.issued_P > 0) & (starting_P | (size_P > 0))  # a standby group of which nothing was kept is none
     drawn = np.flatnonzero(drawn_P)
+    groups = _kept_groups(drawn, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting)
+    batch = drawn[drawn < state.n_starting]
     rank_N = np.arange(len(rows)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
     first_N = rank_N < state.first_P[prompt_N] if plan.window is not None else table.wave[rows] == 0
     first_size_P = np.bincount(prompt_N[first_N], minlength=len(size_P))
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=len(size_P))
     met_P = plan.exit.met(state.pos_P, state.neg_P) & drawn_P
     met_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P) & drawn_P
-    short_pos_P, short_neg_P = plan.exit.shortfall(state.pos_P, state.neg_P)
+    short_pos_P, short_neg_P, _ = plan.exit.shortfall(state.pos_P, state.neg_P)
     grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=len(size_P))
     grpo_size_P = np.minimum(size_P, plan.group_size)
     waves = table.wave[state.tail_P[drawn]] + 1
     filled = drawn[size_P[drawn] > 0]
     reward_sum_P = np.bincount(prompt_N, weights=table.reward[rows], minlength=len(size_P))
-    rate_F = _unbiased_rates(plan, state, first_pos_P, first_size_P)[filled]
+    rate_F = _rates(plan, state, first_pos_P, first_size_P)[filled]
     lost = drawn[~met_P[drawn]]
     sizes = size_P[drawn]
     duration = session.now - session.began
@@ -115,8 +121,8 @@ def collect(session: FinishedSession) -> SamplingResult:
         "missing_negative": int((short_neg_P[lost] > 0).sum()),
         "resolved_in_first_wave": int(met_first_P.sum()),
         "prompts_cut": int(state.cut_P[lost].sum()),
-        "zero_signal_groups": _share_without_signal(state.pos_P[drawn], sizes),
-        "zero_signal_groups_if_grpo": _share_without_signal(grpo_pos_P[drawn], grpo_size_P[drawn]),
+        "zero_signal_groups": _share_without_signal(state.pos_P[groups], size_P[groups]),
+        "zero_signal_groups_if_grpo": _share_without_signal(grpo_pos_P[batch], grpo_size_P[batch]),
         "pool_size_mean": _mean(sizes),
         "pool_size_p95": float(np.percentile(sizes, 95)) if len(sizes) else 0.0,
         "pool_size_max": int(sizes.max(initial=0)),
@@ -154,6 +160,8 @@ def collect(session: FinishedSession) -> SamplingResult:
         drawn_P=drawn_P,
         resolved_P=met_P,
         cut_P=state.cut_P,
+        group_G=groups,
+        used=int(np.flatnonzero(state.issued_P).max(initial=-1)) + 1,
         refilled=int(stats["groups_refilled"]),
         rate_F=rate_F,
         stats=stats,
@@ -166,7 +174,12 @@ def _mean(value_N: IntArray | FloatArray | BoolArray) -> float:
     return float(value_N.mean()) if len(value_N) else 0.0
 
 
-def _unbiased_rates(plan: SamplingPlan, state: StepState, first_pos_P: IntArray, first_size_P: IntArray) -> FloatArray:
+def _kept_groups(drawn: IntArray, mixed_P: BoolArray, batch: int) -> IntArray:
+    order = np.argsort(~mixed_P[drawn], kind="stable")[:batch]
+    return np.sort(drawn[order])
+
+
+def _rates(plan: SamplingPlan, state: StepState, first_pos_P: IntArray, first_size_P: IntArray) -> FloatArray:
     """Pass rates that do not depend on when the labels ended a pool: the first wave's, or path counts for prefixes."""
     if plan.window is None:
         return np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
@@ -200,7 +213,7 @@ def idle_label_bias(session: FinishedSession) -> float:
     label = table.positive[first].astype(np.float64)
     count_P = np.bincount(prompt)
     mean_P = np.bincount(prompt, weights=label) / np.maximum(count_P, 1)
-    centred = label - mean_P[prompt]
+    centred = (label - mean_P[prompt]) * (count_P / np.maximum(count_P - 1, 1))[prompt]
     duration = table.ended_at[first] - table.issued_at[first]
     order = np.argsort(duration, kind="stable")
     running_mean = np.cumsum(centred[order]) / np.arange(1, len(order) + 1)

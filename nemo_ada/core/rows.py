@@ -75,7 +75,7 @@ def build_rows(
     prior_P: tuple[FloatArray, FloatArray],
 ) -> StepRows:
     """Rows of a batch of `batch` prompts; prior_P: (a, b) of each session prompt's Beta prior (`shrunk`)."""
-    groups = _groups(result, batch)
+    groups = result.group_G
     if settings.keep_all:
         prompt_R, pool_R, row_weight_R = _all_rows(result, settings.group * batch)
     else:
@@ -125,14 +125,6 @@ def build_rows(
     row_R = np.full(len(pool_R), -1, np.int64)
     row_R[pool_R >= 0] = result.row_N[pool_R[pool_R >= 0]]
     return StepRows(prompt_R, pool_R, row_R, row_weight_R, advantage_R, weight_P, metrics)
-
-
-def _groups(result: SamplingResult, batch: int) -> IntArray:
-    """The prompts of the batch: all that were drawn, without as many groups without signal as were replaced."""
-    drawn = np.flatnonzero(result.drawn_P)
-    mixed = (result.pos_P[drawn] > 0) & (result.neg_P[drawn] > 0)
-    order = np.argsort(~mixed, kind="stable")[:batch]
-    return np.sort(drawn[order])
 
 
 def _all_rows(result: SamplingResult, rows: int) -> tuple[IntArray, IntArray, FloatArray]:

@@ -30,6 +30,7 @@ BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 
 FEWEST_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
+SEEDS_PER_RESPONSE = 4  # entries that the table of seeds may have per response issued: memory stays linear
 _NONE = np.zeros(0, np.int64)
 _NO_REQUESTS = Requests(_NONE, _NONE, _NONE, _NONE, _NONE)
 
@@ -65,8 +66,7 @@ class SamplingSession:
         self.latency = latency if latency is not None else LatencyModel()
         self.ledger = Ledger(plan.caps)
         self.state = StepState(plan, uid_P, first_wave_P, standby, prior_P)
-        self.first_total = int(self.state.first_P[: self.state.n_starting].sum())
-        plan.check_first_waves(self.state.n_starting, self.first_total)
+        plan.check_first_waves(self.state.n_starting, int(self.state.first_P[: self.state.n_starting].sum()))
         self.failures: Counter[str] = Counter()
         self.peak = 0
         self.load = 0.0  # integral of responses in flight over time
@@ -135,8 +135,8 @@ class SamplingSession:
         else:
             judge_prefixes(state, touched)
         self._end_idle_phase()
-        if any_failed:
-            self._check_failures(max(table.n, self.first_total))
+        if any_failed:  # the share of a step that is not over is at least that of one which draws all it may
+            self._check_failures(int(state.cap_P.sum()))
 
     @property
     def aborting(self) -> bool:
@@ -200,12 +200,15 @@ class SamplingSession:
         return Requests(row_N, prompt_N, index_N, wave_N, self._seeds(prompt_N, index_N))
 
     def _seeds(self, prompt_N: IntArray, index_N: IntArray) -> IntArray:
-        """Seeds of responses, from a table that is hashed in blocks: most issues are of one or two responses."""
-        columns = self._seed_PI.shape[1]
-        if index_N.max() >= columns:
-            block_1I = np.arange(2 * int(index_N.max()) + 2)[None, :]
-            self._seed_PI = seeds.response_seed(self.run_seed, self.step, self.state.uid_P[:, None], block_1I)
-        return self._seed_PI[prompt_N, index_N]
+        """Seeds of responses; most issues are of one or two, so they come from a table, if it stays small."""
+        last, uid_P = int(index_N.max()), self.state.uid_P
+        columns = 2 * last + 2
+        if last >= self._seed_PI.shape[1] and columns * len(uid_P) <= SEEDS_PER_RESPONSE * self.state.table.n:
+            block_1I = np.arange(columns)[None, :]
+            self._seed_PI = seeds.response_seed(self.run_seed, self.step, uid_P[:, None], block_1I)
+        if last < self._seed_PI.shape[1]:
+            return self._seed_PI[prompt_N, index_N]
+        return seeds.response_seed(self.run_seed, self.step, uid_P[prompt_N], index_N)
 
     def _end(self, rows: IntArray, tokens_N: IntArray, now: float) -> None:
         """Responses leave the engine: settle their budget, note their time."""
@@ -235,9 +238,10 @@ class SamplingSession:
         self._failed_rows.extend(outcomes.row_N[failed].tolist())
         return failed
 
-    def _check_failures(self, issued: int) -> None:
-        failed = len(self._failed_rows)
-        if failed < FEWEST_FAILURES or failed <= self.plan.max_failed_share * issued:
+    def _check_failures(self, responses: int) -> None:
+        """Raise when too many failed of a step of at most so many responses, or of those issued if that is more."""
+        failed, issued = len(self._failed_rows), self.state.table.n
+        if failed < FEWEST_FAILURES or failed <= self.plan.max_failed_share * max(issued, responses):
             return
         prompts = dict.fromkeys(self.state.table.prompt[self._failed_rows].tolist())
         names = [self._names_P[p] if self._names_P is not None else str(p) for p in list(prompts)[:3]]

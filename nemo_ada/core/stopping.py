@@ -86,8 +86,8 @@ def refill_windows(state: StepState, prompts: IntArray) -> None:
     if plan.max_window is not None:
         a, b = state.prior_pos_P[prompts], state.prior_neg_P[prompts]
         rate = (pos + a) / (pos + neg + a + b)
-        short_pos, short_neg = plan.exit.shortfall(pos, neg)
-        needed = np.maximum(short_pos / rate, short_neg / (1.0 - rate))
+        short_pos, short_neg, short = plan.exit.shortfall(pos, neg)
+        needed = np.maximum(np.maximum(short_pos / rate, short_neg / (1.0 - rate)), short)
         window = np.minimum(np.maximum(np.ceil(needed).astype(np.int64), window), plan.max_window)
     room = state.cap_P[prompts] - (state.issued_P[prompts] - state.failed_P[prompts])
     want = np.maximum(np.minimum(window - state.in_flight_P[prompts], room), 0)

@@ -39,8 +39,8 @@ POLL_SECONDS = 0.2  # how often the control files are looked at while sampling
 class StepData:
     """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
 
-    weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. drawn: prompts that were used, which
-    is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
+    weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. used: prompts that the step has
+    taken, which is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
     """
 
     tokens_RT: IntArray
@@ -50,7 +50,7 @@ class StepData:
     weight_R: FloatArray
     old_logprob_RT: FloatArray
     prompt_R: IntArray
-    drawn: int
+    used: int
     metrics: dict[str, Any]
     engine_steps: int
 
@@ -213,7 +213,7 @@ class Rollout:
             weight_R=rows.weight_R.astype(np.float32),
             old_logprob_RT=logprob_RT,
             prompt_R=rows.prompt_R,
-            drawn=int(result.drawn_P.sum()),
+            used=result.used,
             metrics=metrics,
             engine_steps=steps,
         )

@@ -209,7 +209,7 @@ class Trainer:
             learned = train_on(self.learner, data, config, step)
         with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())
-        self.step, self.position = step, self.position + data.drawn
+        self.step, self.position = step, self.position + data.used
         seconds = sum(times.values())
         live = int(data.metrics["ada/live_rows"])
         self.totals.responses += int(data.metrics["ada/samples_drawn"])

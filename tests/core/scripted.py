@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.result import SamplingResult
@@ -148,6 +148,8 @@ def met(rule: object, pos: int, neg: int) -> bool:
             return pos >= k_pos and neg >= k_neg
         case FixedExit(n):
             return pos + neg >= n
+        case AtLeastExit(inner, size):
+            return met(inner, pos, neg) and pos + neg >= size
     raise AssertionError(rule)
 
 

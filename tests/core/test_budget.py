@@ -7,11 +7,14 @@ session does not start and says what would. 6. A session always ends, without an
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_ada.core.des import DiscreteEventSource
 from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.ledger import Caps
@@ -193,6 +196,100 @@ def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     assert result.cut_P.all()
 
 
+LABELS = st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0]), min_size=1, max_size=10)
+
+
+@given(LABELS, st.integers(0, 60), st.sampled_from(["uniform", "greedy"]), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates, spare, policy, seed, newest_first):
+    """Whatever ends first: who ends a wave early has no claim on the budget before the others of that wave."""
+    caps = Caps(max_samples=4 * len(rates) + spare)
+    plan = SamplingPlan(BalancedExit(2, 2), (4, 3, 5), 20, 4, LONGEST, policy=policy, caps=caps, scheduler="rounds")
+    script = Script.random(seed, rates)
+    whole, _ = collect(plan, script, order=seed)
+    free = replace(plan, scheduler="continuous")
+    for order in range(3):
+        result, _ = collect(free, script, order=order, newest_first=newest_first)
+        np.testing.assert_array_equal(result.size_P, whole.size_P)
+        np.testing.assert_array_equal(result.reward_N, whole.reward_N)
+        np.testing.assert_array_equal(result.cut_P, whole.cut_P)
+
+
+@pytest.mark.parametrize("window", [None, 2, 4])
+@pytest.mark.parametrize("policy", ["uniform", "greedy"])
+def test_the_budget_does_not_go_to_short_responses(policy, window):
+    """Prompts with equal pass rates, half of them with responses five times as long."""
+    extra = np.zeros(2)
+    for step in range(30):
+        workload = SlowHalf(step)
+        plan = SamplingPlan(
+            BalancedExit(2, 2), (4,), 32, 4, 400, policy=policy, window=window, caps=Caps(max_samples=4 * 32 + 48)
+        )
+        session = SamplingSession(plan, np.arange(32), run_seed=0, step=step)
+        run_sampling(session, DiscreteEventSource(workload.draw))
+        extra += (session.state.issued_P - 4).reshape(2, 16).sum(axis=1)
+    share = extra[1] / extra.sum()
+    assert extra.sum() == pytest.approx(30 * 48, rel=0.1)
+    assert 0.35 < share < 0.65  # first come, first served would be 0.01
+
+
+@dataclass
+class SlowHalf:
+    """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
+
+    step: int
+
+    def draw(self, prompt_N, index_N):
+        rng = np.random.default_rng(self.step)
+        label = (rng.random((32, 200)) < 0.1).astype(np.float64)
+        tokens = rng.integers(10, 30, (32, 200)) * np.where(np.arange(32) < 16, 1, 5)[:, None]
+        return label[prompt_N, index_N], tokens[prompt_N, index_N]
+
+
+def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
+    """12 samples, two first waves of four; prompt 1 fails once, after prompt 0 has asked for four more."""
+    for run_seed in range(8):
+        plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, caps=Caps(max_samples=12), max_failed_share=1.0)
+        source = ScriptedSource(Script.of("+", "x+"), np.random.default_rng(0))
+        session = SamplingSession(plan, np.arange(2), run_seed=run_seed, step=0)
+        source.submit(session.next_requests(0.0))
+        session.record(source.end([0, 1, 2, 3]), 1.0)
+        assert len(session.next_requests(1.0)) == 0
+        session.record(source.end([4, 5, 6, 7]), 2.0)
+        redraw = session.next_requests(2.0)
+        assert redraw.prompt_N.tolist() == [1]
+        source.submit(redraw)
+        session.record(source.end(redraw.row_N.tolist()), 3.0)
+        assert len(session.next_requests(3.0)) == 0
+        assert session.result().size_P.tolist() == [4, 4]
+
+
+def test_prompts_on_standby_are_taken_in_the_order_of_the_data():
+    """So that the next step can go on after the last one that was taken, and none is taken twice or left out."""
+    for seed in range(20):
+        plan = SamplingPlan(FixedExit(4), (4,), 4, 4, LONGEST, caps=Caps(max_samples=4 * 4 + 10))
+        rates = [0.0, 1.0, 0.0, 0.5, *[0.3] * 4]
+        result, source = collect(plan, Script.random(seed, rates), order=seed, run_seed=seed, standby=4)
+        taken = sorted({prompt for prompt, _ in source.issued.values()})
+        assert taken == list(range(len(taken)))
+        assert result.used == len(taken)
+
+
+def test_fixed_exits_are_equally_likely_to_be_met_whatever_their_labels():
+    plan = SamplingPlan(
+        FixedExit(8), (4,), 8, 4, LONGEST, scheduler="rounds", policy="greedy", caps=Caps(max_samples=20)
+    )
+    served = []
+    for run_seed in range(8):
+        pools = [
+            collect(plan, Script.of(*labels), run_seed=run_seed)[0].size_P.tolist()
+            for labels in (("++++", "----", "----", "----"), ("----", "++++", "++++", "++++"))
+        ]
+        assert pools[0] == pools[1]
+        served.append(pools[0].index(8))
+    assert len(set(served)) > 1  # a tie, which chance decides
+
+
 # seconds --------------------------------------------------------------------------------------------------------------
 
 
@@ -218,8 +315,8 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
     assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
 
 
-@pytest.mark.parametrize(("seconds", "issued"), [(19.0, 0), (21.0, 8)])
-def test_what_waits_beside_a_wave_slows_it_down(seconds, issued):
+@pytest.mark.parametrize(("seconds", "issued"), [(9.0, 0), (19.0, 4), (21.0, 8)])
+def test_what_is_issued_beside_a_wave_slows_it_down(seconds, issued):
     """Ten tokens, a quarter of a second for each response in flight: eight at a time take 20 seconds, four take 10."""
     latency, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
     latency.observe(np.full(50, 10), np.full(50, 10), 2.5 * load, load)
@@ -228,7 +325,32 @@ def test_what_waits_beside_a_wave_slows_it_down(seconds, issued):
     source = ScriptedSource(Script.of("+", "-"), np.random.default_rng(0))
     source.submit(session.next_requests(0.0))
     session.record(source.end(list(range(8))), 0.0)
-    assert len(session.next_requests(0.0)) == issued
+    requests = session.next_requests(0.0)
+    assert len(requests) == issued
+    assert session.state.cut_P.tolist() == [issued == 0] * 2  # who fits alone, but not beside the other, waits
+    if issued == 4:
+        source.submit(requests)
+        session.record(source.end(requests.row_N.tolist()), 10.0)
+        assert len(session.next_requests(10.0)) == 0
+        assert session.state.cut_P.all()
+
+
+@pytest.mark.parametrize("policy", ["uniform", "greedy"])
+def test_the_policy_says_who_is_served_when_the_time_allows_one_wave_of_many(policy):
+    """Prompt 2 lacks one response, the others two; a wave takes 10 s beside nothing else and 25 s is what is left."""
+    served = []
+    for run_seed in range(8):
+        latency, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
+        latency.observe(np.full(50, 10), np.full(50, 10), 2.5 * load, load)
+        caps = Caps(max_seconds=25.0)
+        plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, LONGEST, policy=policy, caps=caps)
+        session = SamplingSession(plan, np.arange(4), run_seed=run_seed, step=0, latency=latency)
+        source = ScriptedSource(Script.of("++++", "----", "+++-", "++++"), np.random.default_rng(0))
+        source.submit(session.next_requests(0.0))
+        session.record(source.end(list(range(16))), 0.0)
+        served.append(tuple(np.unique(session.next_requests(0.0).prompt_N).tolist()))
+    assert {len(prompts) for prompts in served} == {2}
+    assert all(2 in prompts for prompts in served) == (policy == "greedy")
 
 
 @given(RATES, OPTIONS, st.floats(0.5, 60), st.integers(0, 10**6))

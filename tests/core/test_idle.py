@@ -143,15 +143,30 @@ def test_the_phase_ends_when_the_budget_refuses_the_last_redraw_of_a_first_wave(
 
 
 def test_extra_waves_that_run_at_that_moment_are_dropped_before_the_source_is_polled_again():
-    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0, caps=Caps(max_samples=12))
+    """20 samples: an extra wave of prompt 0, whatever prompt 1 may ask for before it, whose fifth redraw is refused."""
+    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0, caps=Caps(max_samples=20))
     latency = LatencyModel()
     latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
     source = ScriptedSource(Script.of("++++", "+x-x"), np.random.default_rng(0))
-    source.poll = lambda: source.end([0, 1, 2, 3] if 0 in source.running else [4, 5, 6, 7])
+    ends = iter([[0, 1, 2, 3], [4, 5, 6, 7], [12, 13], [14, 15], [16, 17], [18, 19]])
+    source.poll = lambda: source.end(next(ends))
     result = run_sampling(SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency), source)
-    assert len(source.issued) == 12
+    assert len(source.issued) == 20
     assert sorted(source.aborted) == [8, 9, 10, 11]
     assert result.size_P.tolist() == [4, 2]
+
+
+def test_no_extra_wave_takes_what_a_first_wave_may_still_need():
+    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0, caps=Caps(max_samples=12))
+    latency = LatencyModel()
+    latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
+    source = ScriptedSource(Script.of("++++", "+x--"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1, 2, 3]), 5.0)
+    assert len(session.next_requests(5.0)) == 0
+    session.record(source.end([4, 5, 6, 7]), 6.0)
+    assert session.next_requests(6.0).prompt_N.tolist() == [1]
 
 
 def test_the_seconds_cap_holds_in_idle_mode_too():
@@ -194,3 +209,30 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
     assert sign * truth > 3 * error  # there is a bias to be reported
     # extra waves go to prompts with one-sided pass rates, so the estimate errs on the large side
     assert abs(truth) - 3 * error < sign * np.mean(reported) < 3 * abs(truth) + 3 * error
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_reported_label_bias_is_not_short_by_the_share_of_a_label_in_its_own_mean(n):
+    """With equal pass rates first and extra waves have the same bias, so the estimate has the mean of the truth."""
+    lengths = LengthModel(median=20, sigma=0.9, wrong_factor=4.0)
+    latency, rates = LatencyModel(), np.full(256, 0.15)
+    plan = dataclasses.replace(IDLE, wave_sizes=(n,), idle_quantile=0.5)
+    reported, known = [], []
+    for step in range(60):
+        workload = Workload(rates, lengths, seed=5, step=step)
+        session = SamplingSession(plan, np.arange(256), run_seed=0, step=step, latency=latency)
+        result = run_sampling(session, DiscreteEventSource(workload.draw))
+        if step == 0:
+            continue  # the latency model knows nothing yet
+        table = session.state.table
+        extra = np.flatnonzero((table.wave[: table.n] > 0) & table.accepted[: table.n])
+        first = np.flatnonzero(table.wave[: table.n] == 0)
+        left = session.now - table.issued_at[extra]
+        centred = table.positive[first] - table.positive[first].mean()  # over prompts that are all alike
+        in_time = (table.ended_at[first] - table.issued_at[first])[None, :] <= left[:, None]
+        known.append(np.mean(in_time @ centred / in_time.sum(axis=1)))
+        reported.append(result.stats["idle_label_bias"])
+    difference = np.array(reported) - np.array(known)
+    error = difference.std() / np.sqrt(len(difference))
+    assert np.mean(known) > 10 * error
+    assert abs(difference.mean()) < 3 * error

@@ -15,7 +15,7 @@ import pytest
 from nemo_ada.core import pass_rate
 from nemo_ada.core.exact import endings, estimates
 from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.paths import StopRule, path_counts
+from nemo_ada.core.paths import StopRule
 
 RULES = [
     StopRule(PositiveExit(1), (8,), 32),
@@ -168,8 +168,11 @@ def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another()
     np.testing.assert_allclose(told.rate_P, (end.pos_E + 1) / 9)
 
 
-def test_path_counts_stay_finite_for_long_pools() -> None:
+def test_path_counts_hold_for_long_pools() -> None:
     rule = StopRule(BalancedExit(2, 2), (1,), 1500)
-    counts = path_counts(rule)
-    assert np.isfinite(counts.all_NK).all()
     assert pass_rate.haldane(np.array([2]), np.array([1400]), rule).rate_P[0] == pytest.approx(1 / 1399)
+    rule = StopRule(PositiveExit(500), (1,), 3000)  # a power of e^1500 lies between the likeliest and the rarest end
+    pos, size = np.array([500, 500, 1, 499]), np.array([500, 2000, 3000, 3000])
+    rates = pass_rate.haldane(pos, size, rule)
+    np.testing.assert_allclose(rates.rate_P, [1.0, 499 / 1999, 1 / 3000, 499 / 3000], rtol=1e-9)
+    assert rates.contrast_P[3] == pytest.approx(499 * 2501 / (3000 * 2999))

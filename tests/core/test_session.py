@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_ada.core import seeds
 from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.ledger import Caps
@@ -189,6 +190,37 @@ def test_too_many_failures_stop_the_step_and_name_cause_and_prompts():
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, max_failed_share=0.05)
     with pytest.raises(FailedResponsesError, match=r"4 of 3\d responses of step 3 .*scripted: 4.*prompts p6, p7"):
         collect(plan, script, names_P=[f"p{i}" for i in range(8)])
+
+
+def test_early_failures_count_against_the_whole_step():
+    """4 of the first 64 responses fail, and 4 of some 250 in the end, of a prompt that is long over."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    result, source = collect(plan, Script.of("xxxx+-", *["+"] * 7), order=3)
+    assert len(source.issued) > 200
+    assert result.failures == {"scripted": 4}
+
+
+def test_a_verifier_that_always_fails_ends_the_step_early():
+    """The step may have 64 x 32 labelled responses: at 103 failed ones it is clear that 5 % are too few."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    with pytest.raises(FailedResponsesError, match=r"^103 of \d+ responses of step 3 have no"):
+        collect(plan, Script.of(*["x"] * 64), newest_first=True)
+
+
+def test_seeds_take_no_more_memory_than_responses_do():
+    """63 prompts end with their first wave, one draws 4096 responses: a table for all would hold 64 x 4096 seeds."""
+    plan = SamplingPlan(BalancedExit(1, 1), (8,), 4096, 4, 40, max_failed_share=1.0)
+    script = Script.of(*["+-"] * 63, "+")
+    script = Script(np.repeat(script.reward_PI, 20, axis=1), np.repeat(script.tokens_PI, 20, axis=1))
+    script.reward_PI[:63, 1] = 0.0
+    source = ScriptedSource(script, np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(64), run_seed=7, step=3)
+    run_sampling(session, source)
+    assert len(source.issued) == 63 * 8 + 4096
+    assert session._seed_PI.size <= 4 * len(source.issued)
+    places = np.array(list(source.issued.values()))
+    expected = seeds.response_seed(7, 3, places[:, 0], places[:, 1])
+    np.testing.assert_array_equal([source.seeds[row] for row in source.issued], expected)
 
 
 def test_a_few_failures_do_not():
