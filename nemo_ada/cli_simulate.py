@@ -1,16 +1,17 @@
 """`nemo-ada simulate`: choose exit, wave and cap before spending a GPU hour.
 
-With `--pass-rate` the exact cost of one prompt; otherwise a Monte-Carlo of whole steps over a distribution of pass
-rates, for all presets side by side or for the rule given by --exit.
+With `--pass-rate` the exact cost of one prompt under a preset or the rule given by --exit; otherwise a Monte-Carlo of
+whole steps over a distribution of pass rates, for presets side by side or for that rule. An option that would have no
+effect is an error.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -24,6 +25,7 @@ from nemo_ada.core.allocation import allocate
 from nemo_ada.core.des import LengthModel
 from nemo_ada.core.ledger import Caps
 from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.errors import UserError
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -36,21 +38,41 @@ LIMITS: dict[str, tuple[float, float]] = {
     "max-new-tokens": (1, 10_000_000),
     "max-samples": (1, 2**53),
     "max-tokens": (1, 2**53),
+    "max-steps": (1, 2**53),
     "slots": (1, 10_000_000),
 }
 """What an option may be; outside, the model has no answer or takes hours for it."""
 TABLE_WIDTH = 160  # where the output is no terminal
 
 
+Allocate = Callable[[np.ndarray], np.ndarray]
+RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--max-window", "--scheduler")
+EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
+DEFAULT_RULE = "ada_seq_balance"  # of exact costs
+
+
 def simulate(
+    context: typer.Context,
     pass_rate: Annotated[float | None, typer.Option(help="exact cost of one prompt with this pass rate")] = None,
-    exit_kind: Annotated[str | None, typer.Option("--exit", help="positive, balanced or fixed")] = None,
-    k_pos: Annotated[int | None, typer.Option(help="correct responses wanted")] = None,
-    k_neg: Annotated[int | None, typer.Option(help="incorrect responses wanted")] = None,
-    wave: Annotated[str, typer.Option(help="wave size, or a plan such as 8,4,4")] = "8",
-    cap: Annotated[int, typer.Option(help="N_max, responses per prompt")] = 32,
+    exit_kind: Annotated[
+        str | None, typer.Option("--exit", help="a rule of your own: positive, balanced or fixed (at n responses)")
+    ] = None,
+    k_pos: Annotated[int | None, typer.Option(help="of --exit: correct responses wanted")] = None,
+    k_neg: Annotated[int | None, typer.Option(help="of --exit: incorrect responses wanted")] = None,
+    wave: Annotated[
+        str | None, typer.Option(help="of --exit: wave size, or a plan such as 8,4,4 (default 8; fixed: n)")
+    ] = None,
+    cap: Annotated[
+        int | None, typer.Option(help="of --exit: N_max, responses per prompt (default 32; fixed: n)")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="of --exit: issue_order stopping with this window")] = None,
+    max_window: Annotated[
+        int | None, typer.Option(help="of --exit: the window follows the shortfall up to this")
+    ] = None,
+    scheduler: Annotated[
+        Literal["continuous", "rounds"] | None, typer.Option(help="of --exit: rounds is the authors' barrier")
+    ] = None,
     group: Annotated[int, typer.Option(help="n, rows kept per prompt")] = 4,
-    window: Annotated[int | None, typer.Option(help="issue_order stopping with this window")] = None,
     preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all)")] = None,
     beta: Annotated[str, typer.Option(help="pass rates from Beta(a,b)")] = "0.6,1.5",
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
@@ -61,6 +83,10 @@ def simulate(
     max_new_tokens: Annotated[int, typer.Option(help="longest response")] = 400,
     max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="budget: tokens per step")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="budget: engine steps of a step's sampling phase")] = None,
+    policy: Annotated[
+        Literal["uniform", "greedy"], typer.Option(help="who is served when the budget is short")
+    ] = "uniform",
     slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
     seed_count: Annotated[int, typer.Option("--seeds", help="simulated trainings")] = 10,
     plot: Annotated[Path | None, typer.Option(help="write a figure here")] = None,
@@ -71,16 +97,21 @@ def simulate(
         {
             "prompts": prompts, "group": group, "seeds": seed_count, "median-tokens": median_tokens, "sigma": sigma,
             "wrong-factor": wrong_factor, "max-new-tokens": max_new_tokens, "max-samples": max_samples,
-            "max-tokens": max_tokens, "slots": slots,
+            "max-tokens": max_tokens, "max-steps": max_steps, "slots": slots,
         }
     )  # fmt: skip
-    own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window)
+    given = _given(context)
+    _check_effect(given)
+    own = None
+    if exit_kind is not None:
+        own = _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, max_window, scheduler)
     if pass_rate is not None:
-        _print_exact(own or ada_settings({"preset": "ada_seq_balance"}), group, pass_rate, as_json)
+        if len(preset or []) > 1:
+            raise UserError(f"--pass-rate takes one preset, not {len(preset or [])}")
+        name = (preset or [DEFAULT_RULE])[0]
+        _print_exact(own or ada_settings({"preset": name}), group, pass_rate, as_json)
         return
-    caps = Caps(max_samples, max_tokens)
-    names = preset or list(presets())
-    chosen = {"--exit": own} if own is not None else {name: ada_settings({"preset": name}) for name in names}
+    caps = Caps(max_samples, max_tokens, max_steps)
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
     setting = simulation.Setting(
         rates=rates,
@@ -89,7 +120,24 @@ def simulate(
         seeds=seed_count,
         slots=slots,
     )
-    variants = [_variant(name, settings, group, max_new_tokens, caps) for name, settings in chosen.items()]
+
+    def variant(name: str, settings: AdaSettings) -> simulation.Variant:
+        plan, allocate = _plan(settings, group, max_new_tokens)
+        known = "" if allocate is None else ", pass rates known"
+        plan = replace(plan, caps=caps, policy=policy, expected_tokens=1)
+        return simulation.Variant(f"{name} (n={plan.group_size}{known})", plan, allocate)
+
+    if own is not None:
+        variants = [variant("--exit", own)]
+    elif preset:
+        variants = [variant(name, ada_settings({"preset": name})) for name in preset]
+    else:
+        variants = []
+        for name in presets():
+            try:
+                variants.append(variant(name, ada_settings({"preset": name})))
+            except UserError as unfit:
+                typer.echo(f"left out: {name}: {unfit}", err=True)
     rows = simulation.simulate(variants, setting)
     if plot is not None:
         simulation.plot(rows, plot)
@@ -101,6 +149,27 @@ def simulate(
         wide.print(simulation.render_table(rows))
 
 
+def _given(context: typer.Context) -> list[str]:
+    """The options on the command line, by their names there."""
+    sources = {option.opts[0]: context.get_parameter_source(str(option.name)) for option in context.command.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def _check_effect(given: Sequence[str]) -> None:
+    if "--exit" in given and "--preset" in given:
+        raise UserError("--exit gives a rule of your own and --preset names one that exists; give one of the two")
+    alone = [option for option in given if option in RULE]
+    if alone and "--exit" not in given:
+        raise UserError(
+            f"{', '.join(alone)} belongs to a rule of your own; add --exit positive, balanced or fixed, or leave it out"
+        )
+    without = [option for option in given if option not in EXACT]
+    if "--pass-rate" in given and without:
+        raise UserError(
+            f"{', '.join(without)} has no effect with --pass-rate, the exact cost of one prompt; leave one of them out"
+        )
+
+
 def _check_limits(given: Mapping[str, float | None]) -> None:
     for name, value in given.items():
         low, high = LIMITS[name]
@@ -109,20 +178,34 @@ def _check_limits(given: Mapping[str, float | None]) -> None:
 
 
 def _own_settings(
-    kind: str, k_pos: int | None, k_neg: int | None, wave: str, cap: int, window: int | None
+    kind: str,
+    k_pos: int | None,
+    k_neg: int | None,
+    wave: str | None,
+    cap: int | None,
+    window: int | None,
+    max_window: int | None,
+    scheduler: str | None,
 ) -> AdaSettings:
-    rule: dict[str, Any] = {"kind": kind}
-    if kind in ("positive", "balanced") and k_pos is not None:
-        rule["k_pos"] = k_pos
-    if kind == "balanced" and k_neg is not None:
-        rule["k_neg"] = k_neg
+    wanted = {"k_pos": k_pos, "k_neg": k_neg}
+    useless = {"positive": ["k_neg"], "fixed": ["k_pos", "k_neg"]}.get(kind, [])
+    for name in useless:
+        if wanted[name] is not None:
+            raise UserError(f"--{name.replace('_', '-')} has no effect with --exit {kind}; leave it out")
+    rule = {"kind": kind} | {name: value for name, value in wanted.items() if value is not None}
     try:
-        sizes = [int(size) for size in wave.split(",")]
+        sizes = None if wave is None else [int(size) for size in wave.split(",")]
     except ValueError:
         raise UserError(f"--wave={wave}: give a size, or sizes separated by commas such as 8,4,4") from None
+    if kind != "fixed":
+        sizes, cap = sizes or [8], cap if cap is not None else 32
     sampling: dict[str, Any] = {"kind": "sequential", "exit": rule, "wave_size": sizes, "max_responses": cap}
+    if scheduler is not None:
+        sampling["scheduler"] = scheduler
     if window is not None:
-        sampling["stopping"] = {"kind": "issue_order", "window": window}
+        sampling["stopping"] = {"kind": "issue_order", "window": window, "max_window": max_window}
+    elif max_window is not None:
+        raise UserError("--max-window widens --window; add --window, or leave it out")
     return ada_settings({"sampling": sampling})
 
 
@@ -130,6 +213,11 @@ def _print_exact(settings: AdaSettings, group: int, pass_rate: float, as_json: b
     if not 0.0 <= pass_rate <= 1.0:
         raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
     plan = settings.plan(group, 1)
+    if isinstance(settings.sampling, EstimationSampling) or plan.idle:
+        raise UserError(
+            f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
+            f"simulate whole steps"
+        )
     waves = plan.wave_sizes if plan.window is None else (1,)
     found = exact.summary(StopRule(plan.exit, waves, plan.max_responses), pass_rate)
     grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
@@ -142,16 +230,15 @@ def _print_exact(settings: AdaSettings, group: int, pass_rate: float, as_json: b
             typer.echo(f"{name:20} {value:.4f}")
 
 
-def _variant(name: str, settings: AdaSettings, group: int, max_new_tokens: int, caps: Caps) -> simulation.Variant:
+def _plan(settings: AdaSettings, group: int, max_new_tokens: int) -> tuple[SamplingPlan, Allocate | None]:
     sampling = settings.sampling
-    size = max(group, 2 * sampling.min_responses) if isinstance(sampling, EstimationSampling) else group
-    plan = replace(settings.plan(size, max_new_tokens), caps=caps, expected_tokens=1)
-    return simulation.Variant(f"{name} (n={size})", plan, _allocation(sampling, size))
-
-
-def _allocation(sampling: Any, size: int) -> Callable[[np.ndarray], np.ndarray] | None:
     if not isinstance(sampling, EstimationSampling):
-        return None
+        return settings.plan(group, max_new_tokens), None
+    size = max(group, 2 * sampling.min_responses)
+    return settings.plan(size, max_new_tokens), _allocation(sampling, size)
+
+
+def _allocation(sampling: EstimationSampling, size: int) -> Allocate:
     share = sampling.allocation.share()
 
     def shared(rate_P: np.ndarray) -> np.ndarray:

@@ -71,8 +71,53 @@ def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
         (["--preset", "ada_seq_leen"], "did you mean ada_seq_lean"),
         (["--beta", "1"], "two numbers"),
         (["--max-samples", "100", "--preset", "grpo"], "cannot hold the first waves"),
+        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap belongs to a rule of your own; add --exit"),
+        (words("--preset grpo --window 3"), "--window belongs to a rule of your own"),
+        (words("--pass-rate .1 --max-samples 9 --beta 1,2"), "--beta, --max-samples has no effect with --pass-rate"),
+        (words("--exit fixed --preset grpo"), "give one of the two"),
+        (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
+        (words("--exit positive --max-window 9"), "add --window, or leave it out"),
+        (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
+        (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
+        (words("--pass-rate .1 --preset ada_seq_idle"), "depends on the others of its step"),
     ],
 )
 def test_bad_input_says_what_would_work(arguments, message):
     with pytest.raises(UserError, match=message):
         run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [("--preset grpo", 4.0), ("--exit fixed", 4.0), ("--exit fixed --group 16", 16.0), ("--preset ada_seq_lean", 6.62)],
+)
+def test_exact_costs_are_those_of_the_rule_that_was_named(arguments, expected):
+    found = json.loads(run("--pass-rate", "0.1", *words(arguments), "--json").stdout)
+    assert found["expected_samples"] == pytest.approx(expected, abs=0.005)
+
+
+def test_a_rule_of_ones_own_has_every_setting_of_a_plan():
+    base = words("--exit balanced --k-pos 1 --k-neg 1 --wave 4 --seeds 3 --prompts 32 --json")
+
+    def row(arguments=""):
+        return json.loads(run(*base, *words(arguments)).stdout)[0]
+
+    free = row()
+    assert row("--scheduler rounds")["engine_steps"]["mean"] > free["engine_steps"]["mean"]
+    assert row("--scheduler rounds")["responses"] == free["responses"]
+    assert row("--window 2 --max-window 8")["engine_steps"]["mean"] < row("--window 2")["engine_steps"]["mean"]
+    capped = row("--max-steps 60")
+    assert capped["budget_hits"]["mean"] > 0.5
+    assert capped["responses"]["mean"] < free["responses"]["mean"]
+    short = "--k-pos 2 --k-neg 2 --max-samples 160 --policy"
+    resolved = {policy: row(f"{short} {policy}")["resolved"]["mean"] for policy in ("uniform", "greedy")}
+    assert resolved["greedy"] > resolved["uniform"]
+
+
+def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
+    done = run(*words("--group 8 --seeds 1 --prompts 8 --json"))
+    names = [row["name"] for row in json.loads(done.stdout)]
+    assert "grpo (n=8)" in names
+    assert "ada_seq_idle (n=8)" in names
+    assert "ada_est_ema (n=8, pass rates known)" in names
+    assert "left out: ada_seq_lean: reinforce_ada.sampling.wave_size=4 is below" in done.stderr

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from nemo_ada.config.strict import Section, Size
 from nemo_ada.core import objectives
 from nemo_ada.core.estimators import EmaBeta, PassRateEstimator, ValueRegressor
-from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.ledger import Caps
 from nemo_ada.core.pass_rate import PassRateKind
 from nemo_ada.core.paths import StopRule
@@ -73,7 +73,8 @@ class WaveStopping(Section):
 
 
 class IssueOrderStopping(Section):
-    """The pool is a prefix in issue order, ended by the exit condition; later responses are aborted and dropped."""
+    """The pool is a prefix in issue order, of n responses at least, ended by the exit condition; later responses are
+    aborted and dropped."""
 
     kind: Literal["issue_order"]
     window: Responses = 4
@@ -253,7 +254,7 @@ class BudgetSettings(Section):
     expected_tokens: Size | None = None
     """Tokens reserved per response before any length was seen; null takes the longest possible length."""
     policy: Literal["uniform", "greedy"] = "uniform"
-    """Who is served when not all can be: seeded random order, or exit probability per expected token."""
+    """Who is served when not all can be: seeded random order, or posterior exit probability per response."""
     idle_quantile: Quantile = 0.8
     """Probability with which an extra wave of idle mode must be expected to end in time."""
 
@@ -274,7 +275,7 @@ class AdaSettings(Section):
     positive_threshold: float = 0.7
     """A response is correct when its reward is above this."""
     max_failed_share: Share = 0.05
-    """Share of responses without a label (engine or verifier failure) above which a step is an error."""
+    """Share of responses without a label (engine or verifier failure) above which four or more are an error."""
     refill_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
 
@@ -323,16 +324,13 @@ class AdaSettings(Section):
         max_window: int | None = None
         if isinstance(sampling, SequentialSampling):
             rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.max_responses or group
+            self._check_sequential(sampling, rule, waves, cap, group)
             if isinstance(sampling.stopping, IssueOrderStopping):
                 window, max_window = sampling.stopping.window, sampling.stopping.max_window
-            self._check_sequential(sampling, rule, waves, cap, group)
+                rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
             rule, waves, cap = FixedExit(1), (sampling.max_responses,), sampling.max_responses
-            if not sampling.min_responses <= group <= sampling.max_responses:
-                raise UserError(
-                    f"grpo.num_generations_per_prompt={group} must lie between reinforce_ada.sampling.min_responses="
-                    f"{sampling.min_responses} and max_responses={sampling.max_responses}: it is the mean allocation"
-                )
+            self._check_estimation(sampling, group)
         self._check_advantage(group)
         return SamplingPlan(
             exit=rule,
@@ -352,6 +350,21 @@ class AdaSettings(Section):
             expected_tokens=budget.expected_tokens,
             max_failed_share=self.max_failed_share,
         )
+
+    def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
+        low, high, here = sampling.min_responses, sampling.max_responses, "reinforce_ada.sampling"
+        if not low <= group <= high:
+            raise UserError(
+                f"grpo.num_generations_per_prompt={group} must lie between {here}.min_responses={low} and "
+                f"max_responses={high}: it is the mean allocation"
+            )
+        uniform = isinstance(sampling.allocation, PowerRule) and sampling.allocation.exponent == 0.0
+        if group in (low, high) and not uniform:
+            raise UserError(
+                f"grpo.num_generations_per_prompt={group} is also {here}.{'min' if group == low else 'max'}_responses: "
+                f"every prompt would get {group} responses, which is GRPO; set num_generations_per_prompt to 8 (as "
+                f"published, with bounds of 4 and 32), or bounds on both sides of {group}"
+            )
 
     def _check_sequential(
         self, sampling: SequentialSampling, rule: ExitRule, waves: tuple[int, ...], cap: int, group: int
@@ -385,6 +398,12 @@ class AdaSettings(Section):
             raise UserError(
                 "reinforce_ada.budget.mode=idle fills the tail of the first waves with whole extra waves; it needs "
                 f"{here}.scheduler=continuous and {here}.stopping.kind=wave"
+            )
+        if self.budget.mode == "idle" and waves[0] != group:
+            raise UserError(
+                f"{here}.wave_size={waves[0]} is not grpo.num_generations_per_prompt={group}, and the first waves of "
+                f"reinforce_ada.budget.mode=idle are GRPO's own; set wave_size to {group}, to null or to a list that "
+                f"begins with {group}"
             )
         if self.budget.mode == "idle" and self.refill_prompts:
             raise UserError(
@@ -421,10 +440,15 @@ class AdaSettings(Section):
                     f"{here}.weighting=objective needs rows of both labels; grpo.num_generations_per_prompt={group} "
                     "must be at least 2"
                 )
+        if advantage.pass_rate == "haldane" and (self.budget.mode == "idle" or self.budget.policy == "greedy"):
+            raise UserError(
+                f"{here}.pass_rate=haldane is right for pools that end by the exit, by N_max or by chance; with "
+                "reinforce_ada.budget.mode=idle or policy=greedy labels decide, too: use first_wave or shrunk"
+            )
         prefix = isinstance(self.sampling, SequentialSampling) and self.sampling.stopping.kind == "issue_order"
         if prefix and advantage.pass_rate == "haldane" and isinstance(self.sampling, SequentialSampling):
             rule = self.sampling.exit.rule(group)
-            if 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2)):
+            if rule.smallest_pool >= group and 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2)):
                 raise UserError(
                     f"{here}.pass_rate=haldane with stopping.kind=issue_order and k_pos or k_neg of 1 is the first "
                     "response's label, 0 or 1; ask for 2 of each side at least, or use pass_rate: shrunk"

@@ -16,7 +16,8 @@ and n-h incorrect rows has c+ = h (1-b) w, c- = (n-h) b w; with h = n/2 and b = 
 `baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b), the posterior mean of p from
 the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i, so on all rows of a pool of fixed size
 (*) is N grad p w, exactly, and its error is the posterior variance, below the p (1-p) / (N-1) of the others' mean. A
-group with equal labels keeps a gradient: its labels against the prior.
+group with equal labels keeps a gradient: its labels against the prior. The prior is one of labels, so rewards must be
+0 or 1.
 
 `weighting: objective`: rows carry the inverse of the design. With q an estimate of p and v one of p (1-p), correct rows
 share the mass n' q and incorrect rows n' (1-q), with n' = R/P rows per prompt (of those that have rows). With the
@@ -48,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.pass_rate import PassRates
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -78,7 +79,7 @@ def advantages(
     reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
     `selection.select_step` or [R] (Est: all of them); row_weight: 0.0 marks a filler, which gets advantage 0.
     weight_P: w_grad of each prompt (`objectives.gradient_weight`). rates: needed for objective weighting. prior_P:
-    (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
+    (a, b) of each prompt's Beta prior, for `baseline: shrunk`; then raises UserError for rewards other than 0 and 1.
     """
     active_R = (row_weight > 0.0).ravel()
     row_R = np.where(active_R, row.ravel(), 0)
@@ -117,6 +118,11 @@ def _against_posterior(
     reward_N: FloatArray, prompt_N: IntArray, row_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
 ) -> FloatArray:
     a_P, b_P = prior_P
+    if not ((reward_N == 0.0) | (reward_N == 1.0)).all():
+        raise UserError(
+            "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of pass rates, so they must be 0 or "
+            "1; with other rewards use baseline: pool"
+        )
     prompt_R, reward_R = prompt_N[row_R], reward_N[row_R]
     sum_P = np.bincount(prompt_N, reward_N, len(a_P))
     total_P = np.bincount(prompt_N, minlength=len(a_P))

@@ -15,8 +15,9 @@ the Rao-Blackwell form of `first_wave` and has these special cases (N responses,
   (K+, K-) either side may have come last and every order survives: K+/(K+ + K-);
   ended by the cap without the exit, or fixed(n): every order survives: n_pos / N.
 A pool that another budget ended before its exit is treated as if that were its cap, which is right as long as the
-budget did not look at this prompt's labels. With K = 1 at the exact response the estimate is 0 or 1 (the first
-response alone): unbiased and useless, so the configuration asks for K >= 2 there.
+budget did not look at this prompt's labels: a cap that cuts by chance does not, `greedy` does, and so does time where
+wrong answers are longer. With K = 1 at the exact response the estimate is 0 or 1 (the first response alone): unbiased
+and useless, so the configuration asks for K >= 2 there.
 
 Each estimate also comes with `contrast`, its estimate of p (1-p) that leave-one-out baselines need (see `advantage`).
 """

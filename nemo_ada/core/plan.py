@@ -80,16 +80,19 @@ class SamplingPlan:
         each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
         caps = self.caps
         if caps.max_samples is not None and caps.max_samples < first:
+            name = "wave_size" if self.window is None else "stopping.window"
+            smaller = caps.max_samples // max(prompts, 1)
+            lower = f" or lower reinforce_ada.sampling.{name} to {smaller}" if smaller else ""
             raise UserError(
                 f"reinforce_ada.budget.max_samples={caps.max_samples} cannot hold the first waves: {each} = {first}; "
-                f"raise it to {first} or lower reinforce_ada.sampling.wave_size to "
-                f"{caps.max_samples // max(prompts, 1)}"
+                f"raise it to {first}{lower}"
             )
         tokens = first * self.prior_tokens
         if caps.max_tokens is not None and caps.max_tokens < tokens:
+            fits = caps.max_tokens // max(first, 1)
+            setting = f"reinforce_ada.budget.expected_tokens to at most {fits} (with token_reservation: expected)"
+            shorter = f", or set {setting} if responses are that short" if fits else ""
             raise UserError(
                 f"reinforce_ada.budget.max_tokens={caps.max_tokens} cannot hold the first waves: {each} x "
-                f"{self.prior_tokens} tokens reserved each = {tokens}; raise it to {tokens}, or set "
-                f"reinforce_ada.budget.expected_tokens to at most {caps.max_tokens // max(first, 1)} (with "
-                f"token_reservation: expected) if responses are that short"
+                f"{self.prior_tokens} tokens reserved each = {tokens}; raise it to {tokens}{shorter}"
             )

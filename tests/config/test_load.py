@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nemo_ada.config.load import backend_of, load_run, load_yaml
@@ -27,9 +28,10 @@ def test_every_cpu_recipe_loads(path):
 
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_makes_a_sampler(name):
-    config = load_run(SUDOKU, [f"reinforce_ada.preset={name}"])
-    sampler = config.reinforce_ada.sampler(4, 17, run_seed=0, features=8)
-    assert sampler.plan.group_size == 4
+    n = 8 if "_est_" in name else 4
+    config = load_run(SUDOKU, [f"reinforce_ada.preset={name}", f"grpo.num_generations_per_prompt={n}"])
+    sampler = config.reinforce_ada.sampler(n, 17, run_seed=0, features=8)
+    assert sampler.plan.group_size == n
     assert (sampler.allocation is not None) == (config.reinforce_ada.sampling.kind == "estimation")
 
 
@@ -49,6 +51,15 @@ def test_every_preset_makes_a_sampler(name):
         ("grpo.seed=x", "grpo.seed='x': input should be a valid integer"),
         ("grpo.num_prompts_per_step=-3", "grpo.num_prompts_per_step=-3: input should be greater than 0"),
         ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise it to at least 40"),
+        (
+            "reinforce_ada.preset=ada_est_ema",
+            "every prompt would get 4 responses, which is GRPO",
+        ),
+        ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
+        (
+            "reinforce_ada={advantage: {pass_rate: haldane}, budget: {policy: greedy}}",
+            "labels decide, too: use first_wave or shrunk",
+        ),
         ("reinforce_ada.sampling.wave_size=2", "raise wave_size to at least 4"),
         ("reinforce_ada.sampling.wave_size=64", "lower wave_size to 32 or raise max_responses to 64"),
         ("reinforce_ada.sampling.max_responses=8", None),
@@ -61,7 +72,7 @@ def test_every_preset_makes_a_sampler(name):
         ("reinforce_ada={preset: ada_seq_idle, refill_prompts: 4}", "set refill_prompts to 0 or mode to capped"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         (
-            "reinforce_ada={preset: ada_seq_lean, sampling: {stopping: {kind: issue_order}}, "
+            "reinforce_ada={sampling: {exit: {kind: balanced, k_pos: 1, k_neg: 3}, stopping: {kind: issue_order}}, "
             "advantage: {pass_rate: haldane}}",
             "use pass_rate: shrunk",
         ),
@@ -75,6 +86,13 @@ def test_a_wrong_value_is_named_with_what_would_work(override, message):
     with pytest.raises(UserError) as error:
         load_run(SUDOKU, [override])
     assert message in str(error.value)
+
+
+def test_with_issue_order_no_pool_is_smaller_than_its_group():
+    overrides = ["reinforce_ada={preset: ada_seq_positive, sampling: {stopping: {kind: issue_order}}}"]
+    plan = load_run(SUDOKU, overrides).reinforce_ada.plan(4, 17)
+    assert plan.exit.smallest_pool == 4
+    assert plan.exit.met(np.array([1, 1, 0]), np.array([0, 3, 8])).tolist() == [False, True, False]
 
 
 def test_issue_order_cannot_have_a_barrier():

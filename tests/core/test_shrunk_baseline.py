@@ -11,7 +11,7 @@ import pytest
 
 from nemo_ada.core.advantage import advantages
 from nemo_ada.core.estimators import EmaBeta
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 PROMPTS, GROUP = 40_000, 4
 
@@ -79,3 +79,12 @@ def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
 def test_it_is_not_combined_with_other_weights(options):
     with pytest.raises(InvariantError, match="shrunk baseline goes with reference weighting"):
         updates(0.3, prior_P=prior(1.0, 1.0), **options)
+
+
+def test_rewards_that_are_no_labels_are_refused():
+    row = np.arange(4)
+    with pytest.raises(UserError, match="must be 0 or 1; with other rewards use baseline: pool"):
+        advantages(
+            np.array([0.0, 1.0, 0.5, 1.0]), row > 0, np.zeros(4, int), row, np.ones(4),
+            weight_P=np.ones(1), prior_P=(np.ones(1), np.ones(1)),
+        )  # fmt: skip
