@@ -3,7 +3,7 @@
 config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
-status.json, heartbeat, STOP                          see jobcontrol.py
+status.json, heartbeat, STOP, pace.json               see jobcontrol.py
 lock               held while a process runs here     stacks/           of a run that stalled
 """
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.source import Outcomes, Requests
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import StallError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.response import Response, read
@@ -51,6 +51,7 @@ class AsyncSource:
         self._done: dict[int, Response] = {}
         self._finished: queue.SimpleQueue[tuple[int, Response | BaseException]] = queue.SimpleQueue()
         self._tokens = self._seconds = 0.0
+        self._stalled = False
         self.tokens_estimated = 0
         self._engine = EngineAbort(call.policy_generation)
         self._loop = asyncio.new_event_loop()
@@ -86,14 +87,15 @@ class AsyncSource:
             self._finished.put((row, error))
 
     def poll(self) -> Outcomes:
-        """Wait for one response; report all that have finished."""
+        """Wait for one response; report all that have finished. Raises StallError after STALL_SECONDS without one."""
         rows: list[int] = []
         responses: list[Response] = []
         while not rows or not self._finished.empty():
             try:
                 row, response = self._finished.get(timeout=STALL_SECONDS)
             except queue.Empty:
-                raise InvariantError(
+                self._stalled = True
+                raise StallError(
                     f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running"
                 ) from None
             if row in self._dropped:
@@ -164,8 +166,11 @@ class AsyncSource:
         return self._done[row]
 
     def close(self) -> None:
-        """End every task and the thread; the engine is left without running requests."""
+        """End every task and the thread; the engine is left without running requests. A stalled one is left alone."""
         if not self._thread.is_alive():
+            return
+        if self._stalled:  # who does not answer would not answer an abort either, and the process is about to end
+            self._loop.call_soon_threadsafe(self._loop.stop)
             return
         left = list(self._issued_at)
         self._in_loop(self._cancel(left))

@@ -2,15 +2,15 @@
 
 At a step's end NeMo-RL asks its own TimeoutChecker whether to save and return; `JobTimeout` answers that question, so
 NeMo-RL saves with its own code. While responses are drawn, `Watch` answers the sampler: a stop that was asked for lets
-the step finish without new waves; when not even its update would fit, the step is dropped and what is there is
-saved as of the step before (`save_between_steps`).
+the step finish without new waves; when its update, a validation and the save would not fit, the step is dropped and
+what is there is saved as of the step before (`save_between_steps`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +18,16 @@ from typing import Any, Literal
 
 import torch
 
-from nemo_ada.jobcontrol import MARGIN_SECONDS, STOP_FILE, JobControl, job_end
+from nemo_ada.jobcontrol import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.checkpoint import methods_replaced
 from nemo_ada.nemo.hooks import Hooks
+from nemo_ada.nemo.targets import replaced
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
 
 
 @dataclass
@@ -40,8 +42,7 @@ class Progress:
     prompts: int
     loader_state: Any = None
     update_seconds: float = 0.0
-    save_seconds: float = 0.0
-    sampling_seconds: float = 0.0
+    pause_seconds: float = 0.0  # validations and saves since the loop's last mark, which are no part of a step
     reason: str | None = None
     signals: list[str] = field(default_factory=list)
 
@@ -85,8 +86,8 @@ class Watch:
             return None
         self._next = now + LOOK_SECONDS
         progress = self._progress
-        self._control.heartbeat(progress.total_steps)
-        if self._end is not None and now + progress.update_seconds + progress.save_seconds + MARGIN_SECONDS > self._end:
+        self._control.heartbeat(progress.total_steps, "sampling")
+        if self._end is not None and now + progress.update_seconds + self._control.closing > self._end:
             progress.reason = f"{self._end - now:.0f} s are left of the job: too few to finish step"
             return "drop"
         if progress.signals:
@@ -104,7 +105,8 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
         def check_save(self) -> bool:
             """Called once per step, after its update: True saves and ends the run."""
             progress.advance(dataloader)
-            seconds = self.iteration_times[-1]
+            seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
+            progress.pause_seconds = 0.0
             control.observe_step(seconds)
             sampling = hooks.sampling_seconds if hooks is not None else 0.0
             progress.update_seconds = max(progress.update_seconds, seconds - sampling)
@@ -123,23 +125,56 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
 
 @contextmanager
 def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the duration of every save is known to the control."""
+    """Within the block the duration of every save is known to the control, and the heartbeat tells of it."""
     begin, end = checkpointer.init_tmp_checkpoint, checkpointer.finalize_checkpoint
     started = [time.monotonic()]
 
     def init_tmp_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        control.heartbeat(progress.total_steps, "save")
         started[0] = time.monotonic()
         return begin(*args, **kwargs)
 
     def finalize_checkpoint(*args: Any, **kwargs: Any) -> Any:
         result = end(*args, **kwargs)
         seconds = time.monotonic() - started[0]
+        progress.pause_seconds += seconds
         control.observe_save(seconds)
-        progress.save_seconds = max(progress.save_seconds, seconds)
+        control.heartbeat(progress.total_steps)
         return result
 
     methods = {"init_tmp_checkpoint": init_tmp_checkpoint, "finalize_checkpoint": finalize_checkpoint}
     with methods_replaced(checkpointer, methods):
+        yield
+
+
+@contextmanager
+def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Iterator[None]:
+    """Within the block the control knows every validation's duration, and each rollout call, of training too, beats."""
+    validate = loop.validate
+    phase = ["sampling"]
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started, phase[0] = time.monotonic(), "evaluation"
+        control.heartbeat(progress.total_steps, phase[0])
+        try:
+            result = validate(*args, **kwargs)
+        finally:
+            phase[0] = "sampling"
+        seconds = time.monotonic() - started
+        progress.pause_seconds += seconds
+        control.observe_validation(seconds)
+        control.heartbeat(progress.total_steps)
+        return result
+
+    def beating(rollout: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            control.heartbeat(progress.total_steps, phase[0])
+            return rollout(*args, **kwargs)
+
+        return call
+
+    rollouts = {name: beating(getattr(loop, name)) for name in ROLLOUT_CALLS}
+    with replaced(loop, {"validate": timed, **rollouts}):
         yield
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada.errors import ProcessLostError, UserError
+from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.files import write_atomically
 from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.nemo import settings as nemo_settings
@@ -28,7 +28,7 @@ from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import reinforce_ada
-from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves
+from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves, timed_validations
 from nemo_ada.nemo.records import Records
 from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
@@ -86,7 +86,10 @@ def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
 
 
 def train(resolved: dict[str, Any]) -> int:
-    """`run` for a configuration that is loaded already."""
+    """`run` for a configuration that is loaded already.
+
+    Raises UserError for what cannot work, ProcessLostError and StallError for what another attempt may survive.
+    """
     loop = importlib.import_module(LOOP)
     check_names(resolved, loop.MasterConfig)
     master_config = loop.MasterConfig(**resolved)
@@ -99,7 +102,7 @@ def train(resolved: dict[str, Any]) -> int:
         raise UserError(f"resume={resume}: no such choice; choices: never, auto")
     run_dir.open(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
-    control.heartbeat(0)
+    control.heartbeat(0, "set-up")
     control.status("running", 0)
     progress: Progress | None = None
     try:
@@ -112,7 +115,7 @@ def train(resolved: dict[str, Any]) -> int:
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
         lost = lost_process(error)
-        control.status("failed" if lost is None else "interrupted", step)
+        control.status("interrupted" if lost is not None or isinstance(error, StallError) else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
         raise
@@ -140,6 +143,7 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
         watch = Watch(control, progress)
         hooks = stack.enter_context(reinforce_ada(parts["master_config"], checkpointer=checkpointer, watch=watch))
         stack.enter_context(timed_saves(checkpointer, control, progress))
+        stack.enter_context(timed_validations(loop, control, progress))
         if hooks is not None:
             rows = hooks.settings.group * progress.prompts
             records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.lists, progress.total_steps)

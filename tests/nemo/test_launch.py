@@ -6,6 +6,7 @@
 4. The math environment: verdicts, and a hanging answer that has no label.
 5. Checkpoints of another configuration, and data settings that cannot work, are refused by their keys.
 6. A W&B run keeps its id over restarts.
+7. Validations and saves are timed apart from steps; a stalled engine interrupts the run instead of failing it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
-from nemo_ada.errors import UserError
-from nemo_ada.jobcontrol import JOB_END, JobControl
+from nemo_ada.cli import guarded
+from nemo_ada.errors import StallError, UserError
+from nemo_ada.jobcontrol import EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
+from nemo_ada.nemo import launch as launch_module
+from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.job import Progress, Watch
+from nemo_ada.nemo.job import Progress, Watch, job_timeout, timed_saves, timed_validations
 from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, lost_process, supervised
+from nemo_ada.nemo.targets import LOOP
 from nemo_ada.rundir import read_lines
 from nemo_ada.verify.selftest import HANGING
 
@@ -210,20 +217,105 @@ def test_a_watch_drains_for_a_stop_and_drops_when_the_update_would_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
-    progress = Progress(3, 3, 0, 12, 4, 4, update_seconds=50.0, save_seconds=10.0)
+    progress = Progress(3, 3, 0, 12, 4, 4, update_seconds=50.0)
+    earlier = JobControl(tmp_path, 9)
+    earlier.observe_validation(4.0)
+    earlier.observe_save(6.0)
     assert Watch(JobControl(tmp_path, 9), progress)() is None
     (tmp_path / "STOP").touch()
     assert Watch(JobControl(tmp_path, 9), progress)() == "drain"
-    monkeypatch.setenv(JOB_END, str(time.time() + 80))  # 50 + 10 + a margin of 30 are needed
+    monkeypatch.setenv(JOB_END, str(time.time() + 80))  # 50 + 4 + 6 + a margin of 30 are needed
     assert Watch(JobControl(tmp_path, 9), progress)() == "drop"
     assert json.loads((tmp_path / "heartbeat").read_text())["step"] == 3
 
 
-def test_progress_counts_epochs_as_the_loop_does() -> None:
-    class Loader:
-        def state_dict(self) -> dict[str, int]:
-            return {}
+class Checkpointer:
+    """A checkpoint manager whose saves take 40 ms."""
 
+    def init_tmp_checkpoint(self) -> None:
+        time.sleep(0.02)
+
+    def finalize_checkpoint(self) -> None:
+        time.sleep(0.02)
+
+
+class Timeout:
+    """NeMo-RL's TimeoutChecker after an iteration of 100 s."""
+
+    iteration_times = (100.0,)
+
+    def check_save(self) -> bool:
+        return False
+
+
+class Loader:
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
+def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path: Path) -> None:
+    beats: list[str] = []
+
+    def phase() -> None:
+        beats.append(json.loads((tmp_path / "heartbeat").read_text())["phase"])
+
+    def validate() -> str:
+        loop.run_multi_turn_rollout()
+        time.sleep(0.05)
+        return "scores"
+
+    loop = ModuleType("loop")
+    originals = {"validate": validate, "run_multi_turn_rollout": phase, "run_async_multi_turn_rollout": phase}
+    vars(loop).update(originals)
+    control, progress = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4)
+    checkpointer: Any = Checkpointer()
+    with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress):
+        loop.run_async_multi_turn_rollout()
+        assert loop.validate() == "scores"
+        loop.run_multi_turn_rollout()
+        checkpointer.init_tmp_checkpoint()
+        phase()
+        checkpointer.finalize_checkpoint()
+    assert beats == ["sampling", "evaluation", "sampling", "save"]
+    assert {name: vars(loop)[name] for name in originals} == originals
+    assert 0.09 <= control.closing - MARGIN_SECONDS == pytest.approx(progress.pause_seconds)
+    job_timeout(Timeout, control, progress, Loader(), None)().check_save()
+    assert 99.0 < control.reserve - control.closing < 99.92 and progress.pause_seconds == 0.0
+
+
+def test_a_stall_interrupts_the_run_and_set_up_is_a_phase_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stalls(*_: Any) -> Any:
+        assert json.loads((tmp_path / "run" / "heartbeat").read_text())["phase"] == "set-up"
+        raise StallError("no response has finished for 3600 s")
+
+    monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))  # type: ignore[arg-type]
+    monkeypatch.setattr(launch_module, "check_names", lambda *_: None)
+    monkeypatch.setattr(launch_module.nemo_settings, "chosen", lambda _: False)
+    monkeypatch.setattr(launch_module, "_set_up", stalls)
+    config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3}}
+    assert guarded(lambda: launch_module.train(config)) == EXIT_STALLED
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "interrupted"
+
+
+def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deaf(**_: Any) -> Any:
+        time.sleep(2.0)  # not even the event loop is free
+
+    monkeypatch.setattr("nemo_ada.nemo.async_rollout.STALL_SECONDS", 0.2)
+    call = SimpleNamespace(policy_generation=None, arguments=dict)
+    source = AsyncSource(call, SimpleNamespace(state=lambda _: {}), deaf, 8)  # type: ignore[arg-type]
+    source.submit(SimpleNamespace(row_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
+    started = time.monotonic()
+    with pytest.raises(StallError, match=r"no response has finished for 0 s, 1 are running"):
+        source.poll()
+    source.close()
+    assert time.monotonic() - started < 1.5
+    source._thread.join()
+
+
+def test_progress_counts_epochs_as_the_loop_does() -> None:
     progress = Progress(0, 0, 0, 0, 2, 4)
     seen = []
     for _ in range(4):
