@@ -87,12 +87,23 @@ def weights(run_dir, step):
     return load_file(folder / "learner" / "model.safetensors")
 
 
+EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
+REFILLED = "reinforce_ada={refill_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2, max_window: 6}}}"
+
+
 @pytest.mark.parametrize(
-    "preset", ["ada_seq_balance", pytest.param("ada_est_ema", marks=pytest.mark.slow), "ada_est_value"]
+    "chosen",
+    [
+        ["reinforce_ada.preset=ada_seq_balance"],
+        pytest.param([REFILLED], marks=pytest.mark.slow),
+        pytest.param(["reinforce_ada.preset=ada_est_ema", EIGHT], marks=pytest.mark.slow),
+        ["reinforce_ada.preset=ada_est_value", EIGHT],
+    ],
+    ids=["ada_seq_balance", "refilled_issue_order", "ada_est_ema", "ada_est_value"],
 )
-def test_stopping_and_resuming_changes_nothing(make, stack, task, preset):
-    chosen = f"reinforce_ada.preset={preset}"
-    whole, parts = make(f"whole-{preset}", chosen), make(f"parts-{preset}", chosen)
+def test_stopping_and_resuming_changes_nothing(make, stack, task, chosen, request):
+    name = request.node.callspec.id
+    whole, parts = make(f"whole-{name}", *chosen), make(f"parts-{name}", *chosen)
     assert Trainer(whole, stack, task).run().exit_code == EXIT_DONE
 
     def stop_after_three(record):
@@ -149,7 +160,8 @@ def test_a_step_dropped_while_it_samples_is_made_again(make, stack, task):
 
 @pytest.mark.parametrize("preset", sorted(presets()))
 def test_every_preset_trains(make, stack, task, preset):
-    config = make(f"preset-{preset}", f"reinforce_ada.preset={preset}", "grpo.max_num_steps=2")
+    more = [EIGHT] if "_est_" in preset else []
+    config = make(f"preset-{preset}", f"reinforce_ada.preset={preset}", "grpo.max_num_steps=2", *more)
     assert Trainer(config, stack, task).run().exit_code == EXIT_DONE
     records = read_lines(config.folder / "metrics.jsonl")
     assert [r["step"] for r in records] == [1, 2]
