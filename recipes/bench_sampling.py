@@ -4,17 +4,17 @@
                                      [--out runs/bench_sampling]
 
 Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
-interleaved, seed by seed, and each policy is compared with the barrier (or, for idle mode, with GRPO n = 4) of the same
-seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine steps
+interleaved, seed by seed, each seed beginning with another policy, and each policy is compared with the barrier (or,
+for idle mode, with GRPO n = 4) of the same seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine steps
 are what carries over, wall time is reported beside what the latency model predicts for these engine steps. Idle mode
 decides by predicted time, so on the engine it runs twice: with the wall clock, and with a clock that counts engine
 steps, which is what time is to an engine whose step costs the same under any load.
 
-Columns: engine steps; tokens decoded and kept; length bias = kept length minus the mean length of responses with the
-same labels; pass-rate bias = unbiased estimate (haldane; the first wave for idle mode) minus the true pass rate; label
-bias = label minus true pass rate of the responses after the first wave (idle mode drops waves with a long response);
-95 % intervals over prompts or responses. Predicted wall: by what the latency model knew before the phase. What our
-own decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
+Columns: engine steps; tokens decoded and kept; mean kept length; length bias = kept length minus the mean length of
+responses with the same labels; pass-rate bias = unbiased estimate (haldane; the first wave, which nothing cuts, for
+idle mode) minus the true pass rate; label bias = label minus true pass rate of the responses after the first wave (idle
+mode drops waves with a long response); 95 % intervals over prompts or responses. Predicted wall: the seconds per token
+that the latency model knew before the phase, at the phase's own mean load, times its engine steps. What our own decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
 show their share beside steps as long as a GPU's.
 """
 
@@ -71,6 +71,7 @@ class Phase:
     steps: int
     decoded: int
     kept: int
+    responses: int
     wall: float
     decisions: float
     predicted: float
@@ -147,6 +148,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         steps=after_steps - steps,
         decoded=after_decoded - decoded,
         kept=int(result.tokens_N.sum()),
+        responses=len(result.tokens_N),
         wall=wall,
         decisions=session.seconds / cpu,
         predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
@@ -204,6 +206,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
             "engine steps": ratio([p.steps for p in mine], [p.steps for p in base]),
             "tokens decoded": ratio([p.decoded for p in mine], [p.decoded for p in base]),
             "tokens kept": ratio([p.kept for p in mine], [p.kept for p in base]),
+            "mean kept length": f"{sum(p.kept for p in mine) / sum(p.responses for p in mine):.1f}",
             "zero-signal groups": f"{np.mean([p.zero_signal for p in mine]):.2f}",
             "length bias": interval(np.concatenate([p.length_bias for p in mine])),
             "pass-rate bias": interval(np.concatenate([p.rate_bias for p in mine])),
@@ -212,6 +215,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
             else "",
         }
         if wall:
+            row["seconds"] = f"{np.mean([p.wall for p in mine]):.2f}"
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
             row["ms an engine step"] = f"{1e3 * sum(p.wall for p in mine) / sum(p.steps for p in mine):.1f}"
             row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.2f} %"
@@ -259,7 +263,9 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
         latencies = {name: LatencyModel() for name in POLICIES}
         for seed in range(seeds):
             rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
-            for name, plan in POLICIES.items():
+            order = list(POLICIES)[seed % len(POLICIES) :] + list(POLICIES)[: seed % len(POLICIES)]
+            for name in order:
+                plan = POLICIES[name]
                 for step in range(WARM_STEPS + 1 if seed == 0 else 1):
                     workload = Workload(rates, LENGTHS, seed=seed, step=step)
                     source = ReplaySource(engine, workload, step_clock=name == STEP_CLOCK)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
+from math import comb
 
 import numpy as np
 import pytest
@@ -21,7 +22,16 @@ from nemo_ada.core.advantage import advantages
 from nemo_ada.core.allocation import allocate
 from nemo_ada.core.exact import gradient_factor
 from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.objectives import Linear, Log, Objective, Power, PowerShare, gradient_weight
+from nemo_ada.core.objectives import (
+    Linear,
+    Log,
+    Objective,
+    Power,
+    PowerShare,
+    SamplingShare,
+    VarianceShare,
+    gradient_weight,
+)
 from nemo_ada.core.pass_rate import PassRates, estimate, haldane, pool
 from nemo_ada.core.paths import StopRule
 from nemo_ada.core.selection import select_step
@@ -304,6 +314,66 @@ def test_estimation_undoes_its_allocation_in_objective_mode_and_shows_it_in_refe
         correction = 1.0 if loo else 1 - float((1 / total_P[often]).mean())
         if loo or weighting == "objective":
             assert deviation(drawn_more, share * correction * slope) < SIGMAS
+
+
+SHARES = {"p^-1/2": PowerShare(0.5), "1/p": PowerShare(1.0), "sqrt((1-p)/p)": VarianceShare(), "none": None}
+
+
+def est_claimed(total: int, p: float, objective: str, share: str, loo: bool) -> float:
+    """The expected update of a prompt with `total` responses in units of grad p, summed over its rows (reference mode):
+    the gradient's part f'(q) / w_sample(q) of the weight, with q the pool's share, over all counts of correct ones."""
+    factor = 0.0
+    for pos in range(total + 1):
+        probability = comb(total, pos) * p**pos * (1 - p) ** (total - pos)
+        b = pos / total
+        q = max(b, MIN_RATE) if share == "none" else min(max(b, MIN_RATE), 1 - MIN_RATE)
+        whole = {"linear": 1.0, "log": 1 / q, "power": 0.5 * q**-0.5}[objective]
+        sampled = {"p^-1/2": q**-0.5, "1/p": 1 / q, "sqrt((1-p)/p)": ((1 - q) / q) ** 0.5, "none": 1.0}[share]
+        own = total / (total - 1) if loo else 1.0
+        push = pos * (1 - b) * own / p + (total - pos) * b * own / (1 - p)
+        factor += probability * min(whole / sampled, MAX_WEIGHT) * push
+    return factor
+
+
+def est_update(pools: Pools, p: float, objective: Objective, share: SamplingShare | None, loo: bool) -> np.ndarray:
+    rates = pool(pools.pos_P, pools.total_P)
+    bounds = {"min_pass_rate": MIN_RATE, "max_weight": MAX_WEIGHT}
+    advantage = advantages(
+        pools.positive_N.astype(float),
+        pools.positive_N,
+        pools.prompt_N,
+        pools.row_PR,
+        pools.weight_PR,
+        weight_P=gradient_weight(objective, rates.rate_P, share=share, **bounds),
+        rates=rates,
+        leave_one_out=loo,
+    )
+    return update(pools, advantage, p, 8.0)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.7])
+@pytest.mark.parametrize("share", SHARES)
+def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(share: str, p: float) -> None:
+    pools, total_P = est_pools(p)
+    slope, failures = gradient_of_p(policy(p)), []
+    sizes, counts = np.unique(total_P, return_counts=True)
+    for label, objective in OBJECTIVES.items():
+        for loo in (False, True):
+            factors = [est_claimed(size, p, label, share, loo) for size in sizes.tolist()]
+            claim = float(np.average(factors, weights=counts)) / 8 * slope
+            z = deviation(est_update(pools, p, objective, SHARES[share], loo), claim)
+            if z > SIGMAS:
+                failures.append((label, loo, z))
+    assert not failures
+
+
+@pytest.mark.parametrize("share", ["p^-1/2", "1/p", "sqrt((1-p)/p)"])
+def test_a_dropped_share_is_noticed(share: str) -> None:
+    """With the whole weight on the gradient, on top of the responses drawn for it, the update lies far off."""
+    pools, total_P = est_pools(0.1)
+    factor = np.mean([est_claimed(int(size), 0.1, "log", share, True) for size in total_P[:4000]]) / 8
+    slope = gradient_of_p(policy(0.1))
+    assert deviation(est_update(pools, 0.1, Log(), None, True), factor * slope) > 3 * SIGMAS
 
 
 def test_real_rewards_follow_the_gradient_of_the_mean_reward() -> None:
