@@ -5,16 +5,18 @@
 
 Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
 interleaved, seed by seed, each seed beginning with another policy, and each policy is compared with the barrier (or,
-for idle mode, with GRPO n = 4) of the same seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine steps
-are what carries over, wall time is reported beside what the latency model predicts for these engine steps. Idle mode
-decides by predicted time, so on the engine it runs twice: with the wall clock, and with a clock that counts engine
-steps, which is what time is to an engine whose step costs the same under any load.
+for idle mode, with GRPO n = 4) of the same seed. On a CPU a decode step gets dearer with every running response above
+some 30, on a GPU it does not: engine steps are what carries over, wall time is reported beside what the latency model
+predicts for these engine steps. Idle mode decides by predicted time, so on the engine it runs twice: with the wall
+clock, and with a clock that counts engine steps, which is what time is to an engine whose step costs the same under any
+load.
 
 Columns: engine steps; tokens decoded and kept; mean kept length; length bias = kept length minus the mean length of
 responses with the same labels; pass-rate bias = unbiased estimate (haldane; the first wave, which nothing cuts, for
 idle mode) minus the true pass rate; label bias = label minus true pass rate of the responses after the first wave (idle
 mode drops waves with a long response); 95 % intervals over prompts or responses. Predicted wall: the seconds per token
-that the latency model knew before the phase, at the phase's own mean load, times its engine steps. What our own decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
+that the latency model knew before the phase, at the phase's own mean load, times its engine steps. What our own
+decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
 show their share beside steps as long as a GPU's.
 """
 

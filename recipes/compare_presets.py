@@ -2,9 +2,9 @@
 
     python recipes/compare_presets.py --setting plentiful|repeated [--seeds 5] [--first-seed 0] [--out runs/presets]
 
-`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. Each method trains with
-its learning rate from recipes/tune_lr.py. A killed comparison goes on where it was when started again with the same
---out. Writes presets.md.
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. All train at 2e-4, which
+recipes/tune_lr.py chose for each of the four that it tunes (GRPO n = 4 and n = 8, balance, lean). A killed comparison
+goes on where it was when started again with the same --out. Writes presets.md.
 """
 
 from __future__ import annotations
