@@ -20,6 +20,13 @@ write() {  # write FILE TEXT: atomic, so that nobody reads half of it
   if dry; then printf '+ write %q: %s\n' "$1" "$2"; else echo "$2" >"$1.tmp.$$" && mv "$1.tmp.$$" "$1"; fi
 }
 
+only_given() {  # only_given NAMES: nothing else that we or site.env exported goes to the next job, which reads site.env anew
+  local name
+  for name in $(compgen -e); do
+    [[ -n ${GIVEN[$name]+given} || " $* " == *" $name "* ]] || export -n "${name?}"
+  done
+}
+
 forget_slurm() {  # this job's variables must not shape the next job
   local name
   for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || unset "$name"; done
@@ -47,26 +54,53 @@ refuse_secrets() {  # a command line can be read by every user of the machine (p
   done
 }
 
+sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -) and OVERRIDES (of the run: key=value)
+  local word
+  OPTIONS=() OVERRIDES=()
+  for word in "$@"; do
+    case $word in
+      --export | --export=*) die "--export: the job needs its whole environment; put variables in front of the command" ;;
+      -*) OPTIONS+=("$word") ;;
+      *=* | '~'*) OVERRIDES+=("$word") ;;
+      *) die "$word is neither key=value nor an option of sbatch in one word: write --time=08:00:00, not --time 08:00:00" ;;
+    esac
+  done
+}
+
 # --- settings ---------------------------------------------------------------------------------------------------------
+
+read_site() {  # read_site FILE: its settings, exported; a variable that the environment brought wins
+  local name changed=()
+  declare -gA GIVEN=()
+  while IFS= read -r name; do GIVEN[$name]=${!name-}; done < <(compgen -e)
+  set -a
+  # shellcheck source=/dev/null
+  source "$1"
+  set +a
+  for name in "${!GIVEN[@]}"; do
+    case $name in
+      *PATH | TMPDIR | PWD | OLDPWD | SHLVL | _) ;;  # a site adds to a search path, and the rest is the shell's and SLURM's
+      *) if [[ ${!name-} != "${GIVEN[$name]}" ]]; then changed+=("$name"); export "$name=${GIVEN[$name]}"; fi ;;
+    esac
+  done
+  if ((${#changed[@]})); then say "from the environment, not from $1: $(printf '%s\n' "${changed[@]}" | sort | tr '\n' ' ')"; fi
+}
 
 load_settings() {
   HOME_DIR=$(cd "$1" && pwd)
   local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env}
   [[ -r $site ]] || die "$site is missing: copy slurm/site.env.example to slurm/site.env and fill it in"
-  set -a
-  # shellcheck source=/dev/null
-  source "$site"
-  set +a
+  read_site "$site"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=3600}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
-  : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}"
+  : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray that cannot"
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS; do
+    RAY_SECONDS SHARED_SECONDS PREFLIGHT; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
@@ -78,11 +112,83 @@ load_settings() {
   [[ $RUN_DIR == /* ]] || RUN_DIR=$HOME_DIR/$RUN_DIR
 }
 
+# --- does the job have the nodes that the configuration wants? --------------------------------------------------------
+
+config_nodes() {  # config_nodes FILE: cluster.num_nodes of a YAML, or of the files it builds on that can be read here
+  local found parent
+  [[ -r $1 ]] || return 0
+  found=$(awk '/^[^ \t#]/ { inside = /^cluster:/ }
+    inside && !/^[ \t]*#/ && /num_nodes:/ { sub(/.*num_nodes:[ \t]*/, ""); sub(/[^0-9].*/, ""); print; exit }' "$1")
+  if [[ -z $found ]]; then
+    while IFS= read -r parent; do
+      parent=${parent//\$\{oc.env:NEMO_RL_HOME\}/${NEMO_RL_HOME:-}}
+      [[ $parent == /* ]] || parent=$(dirname "$1")/$parent
+      found=$(config_nodes "$parent")
+      if [[ -n $found ]]; then break; fi
+    done < <(awk '/^defaults:/ { list = 1; sub(/^defaults:[ \t]*/, "") } /^[^ \t#-]/ && !/\.ya?ml/ { list = 0 }
+      list && /\.ya?ml/ { sub(/^[ \t]*-[ \t]*/, ""); gsub(/["\047]/, ""); sub(/[ \t]+#.*/, ""); print }' "$1" | tac)
+  fi
+  echo "$found"
+}
+
+wanted_nodes() {  # by an override, else the YAML, else the recipe's name (-4n8g-); empty where nothing tells
+  local word found=
+  for word in "${OVERRIDES[@]}"; do
+    if [[ $word =~ ^\+*cluster\.num_nodes=([0-9]+)$ ]]; then found=${BASH_REMATCH[1]}; fi
+  done
+  if [[ -z $found ]]; then found=$(config_nodes "$CONFIG"); fi
+  if [[ -z $found && $(basename "$CONFIG") =~ -([0-9]+)n[0-9]+g ]]; then found=${BASH_REMATCH[1]}; fi
+  echo "$found"
+}
+
+check_nodes() {  # check_nodes COUNT: that of the job; a range (2-4) is left to the job's own check
+  local wanted
+  wanted=$(wanted_nodes)
+  if [[ -n $wanted && $1 =~ ^[0-9]+$ && $1 != "$wanted" ]]; then
+    die "the job has $1 node(s), cluster.num_nodes of $CONFIG is $wanted: give sbatch --nodes=$wanted, or name another CONFIG"
+  fi
+}
+
+asked_nodes() {  # by an option of the command line, else the script's header
+  local word found
+  found=$(sed -n 's/^#SBATCH --nodes=//p' "$HOME_DIR/slurm/$SCRIPT")
+  for word in "${OPTIONS[@]}"; do
+    case $word in --nodes=*) found=${word#*=} ;; -N?*) found=${word#-N} ;; esac
+  done
+  echo "$found"
+}
+
 # --- outside SLURM: submit --------------------------------------------------------------------------------------------
 
+preflight() {  # nemo-ada check, where this machine has what it needs
+  local tool code=0
+  local words=(check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
+  ((PREFLIGHT)) || return 0
+  if dry; then run nemo-ada "${words[@]}"; return; fi
+  tool=$(command -v nemo-ada || true)
+  if [[ -z $tool && -x $HOME_DIR/.venv/bin/nemo-ada ]]; then tool=$HOME_DIR/.venv/bin/nemo-ada; fi
+  if [[ -z $tool ]]; then say "not checked: there is no nemo-ada command here (make install)"; return; fi
+  if [[ $CONFIG != */configs/cpu/* && ! -d $NEMO_RL_HOME ]]; then
+    say "not checked: NEMO_RL_HOME=$NEMO_RL_HOME is not on this machine; NEMO_RL_HOME=CHECKOUT $tool check $CONFIG would"
+    return
+  fi
+  "$tool" "${words[@]}" || code=$?
+  case $code in
+    0 | 1) ;;
+    2) die "nothing was submitted: mend what is said above (PREFLIGHT=0 submits all the same)" ;;
+    *) say "nemo-ada check itself failed ($code): submitting unchecked" ;;
+  esac
+}
+
 submit() {
-  export CONFIG RUN_DIR NEMO_ADA_HOME=$HOME_DIR
-  run sbatch --chdir="$HOME_DIR" "$HOME_DIR/slurm/$SCRIPT" "$@"
+  check_nodes "$(asked_nodes)"
+  preflight
+  NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
+  export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR
+  (
+    only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME "${!SBATCH_@}"
+    run sbatch --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${OVERRIDES[@]}"
+  )
 }
 
 # --- inside SLURM: one attempt ----------------------------------------------------------------------------------------
@@ -94,16 +200,16 @@ job_end() {  # epoch seconds at which SLURM ends this job; empty for a job witho
   if [[ $text == 2* ]]; then date -d "$text" +%s; fi
 }
 
-best_step() {  # the furthest step that this run ever reported
+best_step() {  # the furthest step that this run ever saved: one that was only made has to be made again
   local best seen
-  best=$(whole "$(field "$RUN_DIR/status.json" step || true)" 0)
+  best=$(whole "$(field "$RUN_DIR/pace.json" saved_step || true)" 0)
   while IFS=$'\t' read -r _ _ _ seen; do
     if ((seen > best)); then best=$seen; fi
   done < <(cat "$RUN_DIR/attempts.tsv" 2>/dev/null || true)
   echo "$best"
 }
 
-# attempts.tsv has a line per attempt: chain, job, start time, best step at its start.
+# attempts.tsv has a line per attempt: chain, job, start time, last saved step at its start.
 chain_lines() { awk -F'\t' -v chain="$CHAIN" '$1 == chain' "$RUN_DIR/attempts.tsv" 2>/dev/null || true; }
 
 guard() {  # may the chain have another attempt? Called before one starts and before one is asked for
@@ -117,7 +223,7 @@ guard() {  # may the chain have another attempt? Called before one starts and be
   if ((count >= 2)); then
     older=$(chain_lines | tail -n 2 | head -n 1 | cut -f 4)
     if ((best <= older)); then
-      say "stopping: the last two attempts made no new step beyond $best; their logs are in $RUN_DIR/attempts/"
+      say "stopping: the last two attempts saved no new step beyond $best; their logs are in $RUN_DIR/attempts/"
       return 1
     fi
   fi
@@ -129,16 +235,24 @@ ray_token() {  # who has not read this file gets no answer from the job's Ray; i
   (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
 }
 
+users_stop() { [[ -e $RUN_DIR/STOP && $(head -c 6 "$RUN_DIR/STOP") != slurm: ]]; }  # a stop file that is not ours
+
 prepare() {
   local owner nodes
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
+  check_nodes "${#NODES[@]}"
   STARTED=$(date +%s)
   CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
   run mkdir -p "$RUN_DIR/attempts"
   owner=$(cat "$RUN_DIR/job" 2>/dev/null || true)
   if [[ -n $owner && $owner != "$SLURM_JOB_ID" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
     die "job $owner is still running in $RUN_DIR; two jobs must not share a run: scancel $owner or set RUN_DIR"
+  fi
+  if users_stop; then
+    say "$RUN_DIR/STOP ends this chain before its next attempt; the file is removed, so that a new submission goes on"
+    run rm -f "$RUN_DIR/STOP"
+    exit 0
   fi
   guard || exit 1
   ATTEMPT=$(($(chain_lines | wc -l) + 1))
@@ -193,7 +307,7 @@ end_step() {  # our own srun and what it started, nothing else
   fi
 }
 
-stalled() {  # says why, when there is no progress
+stalled() {  # says why, when there is no progress; until this attempt's first step set-up's limit holds
   local now age median limit
   now=$(date +%s)
   if [[ -e $ATTEMPT_DIR/ended ]]; then
@@ -205,8 +319,9 @@ stalled() {  # says why, when there is no progress
     return
   fi
   age=$((now - $(stat -c %Y "$RUN_DIR/heartbeat")))
-  median=$(whole "$(field "$RUN_DIR/heartbeat" median_step_seconds || true)" 0)
-  limit=$((5 * (median + 1) > STALL_SECONDS ? 5 * (median + 1) : STALL_SECONDS))
+  median=$(whole "$(field "$RUN_DIR/heartbeat" median_step_seconds || true)" none)  # of this attempt's steps, else null
+  if [[ $median == none ]]; then limit=$START_SECONDS; else limit=$((5 * (median + 1))); fi
+  if ((limit < STALL_SECONDS)); then limit=$STALL_SECONDS; fi
   if ((age > limit)); then echo "no heartbeat for $age s (limit $limit s, step $(field "$RUN_DIR/heartbeat" step || true))"; fi
 }
 
@@ -253,16 +368,43 @@ continue_chain() {
       run scontrol requeue "$SLURM_JOB_ID"
       if ! dry; then nap 60; fi ;;  # SLURM ends this script now
     resubmit)
-      local limit
-      limit=$(if dry; then echo '<time limit>'; else squeue -h -j "$SLURM_JOB_ID" -o %l; fi)
+      follow_up
+      export NEMO_ADA_CHAIN=$CHAIN
       (
-        job=$SLURM_JOB_ID nodes=${#NODES[@]}
-        export NEMO_ADA_CHAIN=$CHAIN
+        only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN
         if ! dry; then forget_slurm; fi
-        run sbatch "--dependency=afterany:$job" "--nodes=$nodes" "--time=$limit" "--chdir=$PWD" \
-          "$HOME_DIR/slurm/$SCRIPT" "$@"
+        run sbatch "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "$@"
       ) ;;
   esac
+}
+
+follow_up() {  # sets FOLLOW: sbatch's options for the next job, those of this one and then those of the first submission
+  local limit account partition qos reservation exclude constraint
+  FOLLOW=("--dependency=afterany:$SLURM_JOB_ID" "--nodes=${#NODES[@]}")
+  if dry; then
+    FOLLOW+=('--time=<this job'"'"'s>' '<account, partition, qos, reservation, exclude, constraint, mem of this job>' "${OPTIONS[@]}")
+    return
+  fi
+  IFS='|' read -r limit account partition qos reservation exclude constraint < <(
+    squeue -h -j "$SLURM_JOB_ID" -o '%l|%a|%P|%q|%v|%x|%f') || true  # a constraint may hold a |, so it is the last
+  same time "$limit"
+  same job-name "${SLURM_JOB_NAME:-}"
+  same account "$account"
+  same partition "$partition"
+  same qos "$qos"
+  same reservation "$reservation"
+  same exclude "$exclude"
+  same constraint "$constraint"
+  same mem "${SLURM_MEM_PER_NODE:-}"
+  same mem-per-cpu "${SLURM_MEM_PER_CPU:-}"
+  same mem-per-gpu "${SLURM_MEM_PER_GPU:-}"
+  if [[ -n ${NEMO_ADA_OPTIONS:-} ]]; then
+    while IFS= read -r limit; do FOLLOW+=("$limit"); done <<<"$NEMO_ADA_OPTIONS"
+  fi
+}
+
+same() {  # same OPTION VALUE: keep it, unless SLURM says that there is none
+  case $2 in '' | '(null)' | N/A) ;; *) FOLLOW+=("--$1=$2") ;; esac
 }
 
 wandb_hint() {
@@ -272,7 +414,7 @@ wandb_hint() {
 }
 
 attempt() {
-  local state
+  local state asked=
   prepare
   step_command "$@"
   if dry; then
@@ -296,33 +438,36 @@ attempt() {
   state=$(verdict)
   say "attempt $ATTEMPT ended: $state${STALL:+ ($STALL)}, step $(field "$RUN_DIR/status.json" step || echo 0) of $(field "$RUN_DIR/status.json" max_steps || echo '?')"
   wandb_hint
+  if users_stop; then asked=1; rm -f "$RUN_DIR/STOP"; fi
   case $state in
     done) return 0 ;;
     failed)
       say "not continuing: see $ATTEMPT_DIR/node-${NODES[0]}.log"
       tail -n 20 "$ATTEMPT_DIR/node-${NODES[0]}.log" 2>/dev/null || true
       return 1 ;;
-    stopped)
-      if [[ -e $RUN_DIR/STOP && $(cat "$RUN_DIR/STOP") != slurm:* ]]; then
-        say "stopped by a stop file that was not ours: not continuing"
-        return 0
-      fi ;;
   esac
+  if [[ -n $asked ]]; then
+    say "ended by a stop file that was not ours: not continuing (the file is removed; a new submission goes on)"
+    return 0
+  fi
   continue_chain "$@"
 }
 
-main() {  # main SCRIPT PROJECT_ROOT [OVERRIDES...]
+main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   SCRIPT=$1
   load_settings "$2"
   shift 2
   refuse_secrets "$@"
+  sort_arguments "$@"
   if [[ -z ${SLURM_JOB_ID:-} ]]; then
-    submit "$@"
+    submit
     if ! dry; then return; fi
     echo "# what the job then does:"
     SLURM_JOB_ID=1 SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-96}
-    SLURM_JOB_NUM_NODES=$(sed -n 's/^#SBATCH --nodes=//p' "$HOME_DIR/slurm/$SCRIPT")
+    SLURM_JOB_NUM_NODES=$(asked_nodes)
     say() { echo "# $*"; }
+  elif ((${#OPTIONS[@]})); then
+    die "${OPTIONS[0]}: sbatch takes its options in front of the script; slurm/$SCRIPT, started without sbatch, takes them anywhere"
   fi
-  attempt "$@"
+  attempt "${OVERRIDES[@]}"
 }

@@ -174,6 +174,12 @@ if [[ -n $NODE_SETUP ]]; then
   fi
 fi
 cd "$NEMO_ADA_HOME"
+if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on all nodes, whatever the image holds
+  if dry; then echo "+ export PYTHONPATH=$NEMO_ADA_HOME:..."; else
+    export PYTHONPATH=$NEMO_ADA_HOME${PYTHONPATH:+:$PYTHONPATH}
+    say "nemo_ada of $NEMO_ADA_HOME"
+  fi
+fi
 if ((RAY_START)); then start_ray; fi
 if [[ $me == "$head" ]]; then
   drive "$@"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Reinforce-Ada on Llama-3.3-70B-Instruct: `sbatch slurm/train_70b_ada.sh [key=value ...]`, or `slurm/train_70b_ada.sh` to submit with site.env's account.
+# Reinforce-Ada on Llama-3.3-70B-Instruct: `slurm/train_70b_ada.sh [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of site.env.
 #SBATCH --job-name=ada-70b
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@1800
 #SBATCH --requeue

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Reinforce-Ada on Qwen2.5-72B: `sbatch slurm/train_72b_ada.sh [key=value ...]`, or `slurm/train_72b_ada.sh` to submit with site.env's account.
+# Reinforce-Ada on Qwen2.5-72B: `slurm/train_72b_ada.sh [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of site.env.
 #SBATCH --job-name=ada-72b
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@1800
 #SBATCH --requeue

@@ -36,10 +36,18 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., Run]:
-    """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value")."""
+    """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value").
+
+    itself: the script submits itself, with options among the driver's arguments.
+    """
 
     def submit(
-        cluster: Cluster, *arguments: str, options: tuple[str, ...] = (), driver: str = "standin.py", **settings: str
+        cluster: Cluster,
+        *arguments: str,
+        options: tuple[str, ...] = (),
+        driver: str = "standin.py",
+        itself: bool = False,
+        **settings: str,
     ) -> Run:
         setup = tmp_path / "setup.sh"
         setup.write_text(
@@ -60,9 +68,11 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         }
         site = tmp_path / "site.env"
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
-        job = cluster.submit(
-            SCRIPT, *arguments, cwd=tmp_path, options=options, NEMO_ADA_SITE=str(site), NEMO_ADA_HOME=str(ROOT)
-        )
+        where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT)}
+        if itself:
+            printed = cluster.run("bash", str(SCRIPT), *arguments, **where)
+            return Run(cluster, tmp_path, int(printed.split()[-1]))
+        job = cluster.submit(SCRIPT, *arguments, cwd=tmp_path, options=options, **where)
         return Run(cluster, tmp_path, job)
 
     return submit

@@ -30,10 +30,15 @@ def main(arguments: list[str]) -> int:
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
     (folder / "job_end").write_text(os.environ.get("NEMO_ADA_JOB_END", ""))
     control.status("running", step)
+
+    def save() -> None:
+        write_atomically(saved, json.dumps({"step": step}))
+        control.observe_save(0.0)
+
     while step < steps:
         control.heartbeat(step)
         if control.stop_reason() is not None:
-            write_atomically(saved, json.dumps({"step": step}))
+            save()
             control.status("stopped", step)
             return EXIT_STOPPED
         fault = next((kind for kind in FAULTS if options.get(f"{kind}_at") == str(step)), None)
@@ -56,10 +61,10 @@ def main(arguments: list[str]) -> int:
         control.observe_step(seconds)
         with (folder / "steps.txt").open("a") as log:
             log.write(f"{step}\n")
-        if "save_each" in options:
-            write_atomically(saved, json.dumps({"step": step}))
         control.status("running", step)
-    write_atomically(saved, json.dumps({"step": step}))
+        if "save_each" in options:
+            save()
+    save()
     control.status("done", step)
     return EXIT_DONE
 

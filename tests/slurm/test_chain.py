@@ -56,7 +56,14 @@ def test_two_attempts_without_a_new_step_end_the_chain(one_node: Cluster, start:
     run = start(one_node, "kill_at=2", "always=1", "save_each=1", "step_seconds=0.1")
     run.ends("FAILED", seconds=90)
     assert run.attempts() == 3, "the first reached step 2, the next two nothing new"
-    assert "the last two attempts made no new step beyond 2" in run.log()
+    assert "the last two attempts saved no new step beyond 2" in run.log()
+
+
+def test_a_chain_that_never_saves_ends(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "kill_at=2", "always=1", "step_seconds=0.1")
+    run.ends("FAILED", seconds=90)
+    assert run.attempts() == 2 and run.steps() == [1, 2, 1, 2]
+    assert "the last two attempts saved no new step beyond 0" in run.log()
 
 
 @pytest.mark.parametrize("fault", ["kill", "quit", "lose"])
@@ -96,6 +103,49 @@ def test_a_stop_file_of_the_user_ends_the_chain(one_node: Cluster, start: Callab
     run.ends("COMPLETED")
     assert run.attempts() == 1
     assert "a stop file that was not ours" in run.log()
+    assert not (run.run_dir / "STOP").exists(), "a new submission goes on"
+
+
+def test_a_stop_file_that_comes_between_two_jobs_ends_the_chain(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "STOP").touch()
+    run = start(one_node, "steps=2", "step_seconds=0.1")
+    run.ends("COMPLETED")
+    assert not (run.run_dir / "attempts.tsv").exists() and run.steps() == []
+    assert "STOP ends this chain before its next attempt" in run.log()
+    (run.run_dir / "STOP").write_text("slurm: job 1 is about to end\n")
+    again = start(one_node, "steps=2", "step_seconds=0.1")
+    again.ends("COMPLETED")
+    assert again.steps() == [1, 2]
+
+
+def test_a_follow_up_job_has_the_options_of_the_first_submission(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = start(
+        two_nodes,
+        "steps=8",
+        "step_seconds=0.3",
+        f"--output={tmp_path}/slurm-%j.log",
+        "--time=00:17:00",
+        "--comment=carried over",
+        "--exclude=n2",
+        "--mem=1",
+        itself=True,
+        REQUEUE="resubmit",
+        PREFLIGHT="0",
+    )
+    run.until(lambda: len(run.steps()) >= 2)
+    assert "MinMemoryNode=1M" in two_nodes.run("scontrol", "show", "job", str(run.job))
+    two_nodes.run("scancel", "--signal=USR1", "--batch", str(run.job))
+    run.ends("COMPLETED")
+    follow_up = two_nodes.run("scontrol", "show", "job", str(run.job + 1))
+    for part in ("TimeLimit=00:17:00", "Comment=carried over", "ExcNodeList=n2", "MinMemoryNode=1M"):
+        assert part in follow_up
+    run.until(lambda: "ended: done" in run.log(), seconds=40)
+    assert run.steps() == list(range(1, 9))
 
 
 def test_scancel_leaves_no_process(one_node: Cluster, start: Callable[..., Run]) -> None:
@@ -109,7 +159,9 @@ def test_scancel_leaves_no_process(one_node: Cluster, start: Callable[..., Run])
 
 def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> None:
     pytest.importorskip("ray")
-    run = start(two_nodes, driver="ray_count.py", options=("--nodes=2",), RAY_START="1", RAY_SECONDS="90")
+    run = start(
+        two_nodes, "cluster.num_nodes=2", driver="ray_count.py", options=("--nodes=2",), RAY_START="1", RAY_SECONDS="90"
+    )
     run.ends("COMPLETED", seconds=120)
     assert (run.run_dir / "nodes.txt").read_text().split() == ["n1", "n2"]
     run.until(lambda: not two_nodes.processes(), seconds=20)
@@ -124,6 +176,7 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
     absent = f"if [[ $me == n2 ]]; then export PATH={late}:$PATH; fi"
     run = start(
         two_nodes,
+        "cluster.num_nodes=2",
         driver="ray_count.py",
         options=("--nodes=2",),
         RAY_START="1",

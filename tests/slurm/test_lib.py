@@ -1,0 +1,252 @@
+"""slurm/lib.sh and node.sh by their functions and with stand-ins for sbatch and nemo-ada; no SLURM is needed.
+
+1. The watchdog gives a start START_SECONDS and an attempt that has made a step STALL_SECONDS.
+2. The environment wins over site.env, whatever its form, and only what it brought reaches the job.
+3. sbatch's options may stand anywhere; nodes that do not fit the configuration and errors of the check are refused.
+4. A chain that saves no new step ends; a stop file is ours only if it says so.
+5. The nodes run the checkout's code.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.jobcontrol import JobControl
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = {"CONTAINER": "", "NEMO_RL_HOME": "/opt/nemo-rl", "RUN_ROOT": "/shared/runs"}
+RECIPE_4N = "configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml"
+
+
+def bash(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program after lib.sh was read."""
+    environment = {"PATH": os.environ["PATH"], **variables}
+    command = ["bash", "-c", f"source {ROOT}/slurm/lib.sh; {program}"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def script(
+    folder: Path, *arguments: str, site: str | None = None, name: str = "train_7b_ada.sh", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a train script outside SLURM; site: the text of site.env in place of SITE."""
+    path = folder / "site.env"
+    path.write_text("".join(f"{key}={value}\n" for key, value in SITE.items()) if site is None else site)
+    environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
+    command = ["bash", str(ROOT / "slurm" / name), *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def tools(folder: Path, check: int) -> dict[str, str]:
+    """A PATH with an sbatch that writes down its words and environment, and a nemo-ada that ends with `check`."""
+    (folder / "bin").mkdir()
+    programs = {
+        "sbatch": f'printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment',
+        "nemo-ada": f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
+    }
+    for name, text in programs.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+# --- the watchdog ---
+
+
+@pytest.mark.parametrize(
+    ("steps", "silent", "told"),
+    [(0, 1500, False), (0, 4000, True), (1, 1500, True), (1, 1100, False), (300, 1400, False), (300, 1600, True)],
+)
+def test_a_cold_start_may_be_silent_for_longer_than_a_run_that_steps(
+    tmp_path: Path, steps: float, silent: int, told: bool
+) -> None:
+    """steps: seconds of the attempt's only step, 0 for none; the heartbeat is the run's own."""
+    now = time.time()
+    (tmp_path / "canary").touch()
+    os.utime(tmp_path / "canary", (now - 5000, now - 5000))
+    control = JobControl(tmp_path, 9)
+    if steps:
+        control.observe_step(steps)
+    control.heartbeat(0, "set-up")
+    os.utime(tmp_path / "heartbeat", (now - silent, now - silent))
+    settings = {"START_SECONDS": "3600", "STALL_SECONDS": "1200", "STARTED": str(int(now - 5000))}
+    done = bash("stalled", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path), **settings)
+    assert ("no heartbeat for" in done.stdout) == told, done
+
+
+# --- site.env and the environment ---
+
+FORMS = {
+    "plain": "REQUEUE=requeue\nMAX_ATTEMPTS=50\n",
+    "export": "export REQUEUE=requeue MAX_ATTEMPTS=50\n",
+    "declare": 'declare -gx REQUEUE="requeue"\nMAX_ATTEMPTS=$((25 * 2))\n',
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in SITE.items()) + FORMS[form] + "PATH=/site/bin:$PATH\n"
+    given = {"REQUEUE": "none", "MAX_ATTEMPTS": "3", "RUN_ROOT": "/tmp/xyz", "DRY_RUN": "1"}
+    done = script(tmp_path, site=text, **given)
+    assert done.returncode == 0, done.stderr
+    assert "from the environment, not from" in done.stdout and "MAX_ATTEMPTS REQUEUE RUN_ROOT" in done.stdout
+    assert "attempt 1 of at most 3" in done.stdout and "REQUEUE=none: submit" in done.stdout
+    assert "run directory /tmp/xyz/ada-qwen2.5-math-7b-1n8g-tp4" in done.stdout
+
+
+def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in SITE.items())
+    text += "SBATCH_ACCOUNT=payer\nHF_HOME=/shared/hf\nWANDB_MODE=offline\nPATH=$PATH:/site/bin\n"
+    done = script(tmp_path, site=text, **tools(tmp_path, 0), WANDB_MODE="online")
+    assert done.returncode == 0, done.stderr
+    job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
+    assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
+    assert job["RUN_DIR"] == "/shared/runs/ada-qwen2.5-math-7b-1n8g-tp4" and job["NEMO_ADA_HOME"] == str(ROOT)
+    assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_ATTEMPTS", "STALL_SECONDS"}
+
+
+# --- arguments ---
+
+
+def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_path: Path) -> None:
+    done = script(tmp_path, "--qos=high", "grpo.seed=1", "--mem=0", "~a.b", "-Apayer", DRY_RUN="1")
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"+ sbatch --chdir={ROOT} --qos=high --mem=0 -Apayer {ROOT}/slurm/train_7b_ada.sh grpo.seed=1 \\~a.b"
+        in done.stdout
+    )
+    assert "resume=auto grpo.seed=1 \\~a.b\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--time", "08:00:00"), "08:00:00 is neither key=value nor an option of sbatch in one word"),
+        (("--export=NONE",), "--export: the job needs its whole environment"),
+    ],
+)
+def test_arguments_that_sbatch_would_misread_are_refused(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = script(tmp_path, *arguments, DRY_RUN="1")
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_an_option_behind_the_script_of_a_direct_sbatch_is_refused(tmp_path: Path) -> None:
+    done = script(tmp_path, "--qos=high", DRY_RUN="1", SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1")
+    assert done.returncode == 2 and "sbatch takes its options in front of the script" in done.stderr
+
+
+# --- nodes and the check before submission ---
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["submitting", "in the job"])
+def test_a_configuration_for_other_nodes_than_the_jobs_is_refused(tmp_path: Path, inside: bool) -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"} if inside else {}
+    done = script(tmp_path, DRY_RUN="1", CONFIG=RECIPE_4N, **job)
+    assert done.returncode == 2
+    assert f"the job has 1 node(s), cluster.num_nodes of {ROOT}/{RECIPE_4N} is 4: give sbatch --nodes=4" in done.stderr
+    done = script(
+        tmp_path,
+        *([] if inside else ["--nodes=4"]),
+        DRY_RUN="1",
+        CONFIG=RECIPE_4N,
+        **(job and job | {"SLURM_JOB_NUM_NODES": "4"}),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on 4 node(s)" in done.stdout
+    done = script(tmp_path, "cluster.num_nodes=2", DRY_RUN="1", **job)
+    assert done.returncode == 2 and "is 2: give" in done.stderr
+
+
+def test_the_node_count_is_found_where_the_yaml_or_what_it_builds_on_says_it(tmp_path: Path) -> None:
+    (tmp_path / "upstream.yaml").write_text("a: 1\ncluster:\n  gpus_per_node: 8\n  # num_nodes: 9\n  num_nodes: 3\n")
+    (tmp_path / "own.yaml").write_text("cluster: {num_nodes: 5}\n")
+    (tmp_path / "x-2n8g.yaml").write_text("other:\n  num_nodes: 7\n")
+    files = {
+        "${oc.env:NEMO_RL_HOME}/upstream.yaml": "3",
+        '"own.yaml"  # that of this folder': "5",
+        "\n  - ${oc.env:NEMO_RL_HOME}/upstream.yaml\n  - own.yaml": "5",
+        "\n  - own.yaml\n  - ${oc.env:NEMO_RL_HOME}/upstream.yaml": "3",
+        "\n  - own.yaml\ncluster:\n  num_nodes: 6": "6",
+        "x-2n8g.yaml": "",
+        "missing.yaml": "",
+    }
+    for defaults, nodes in files.items():
+        (tmp_path / "config.yaml").write_text(f"defaults: {defaults}\nrun_dir: runs/x\n")
+        done = bash(f"config_nodes {tmp_path}/config.yaml", NEMO_RL_HOME=str(tmp_path))
+        assert done.stdout.strip() == nodes, (defaults, done)
+    done = bash(f"OVERRIDES=() CONFIG={tmp_path}/x-2n8g.yaml; wanted_nodes")
+    assert done.stdout.strip() == "2"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int) -> None:
+    done = script(tmp_path, "grpo.seed=1", **tools(tmp_path, code), NEMO_RL_HOME=str(tmp_path))
+    checked = (tmp_path / "checked").read_text().split()
+    assert checked[:2] == ["check", "--no-verifier"] and checked[-1] == "grpo.seed=1"
+    assert done.returncode == (2 if code == 2 else 0), done.stderr
+    assert (tmp_path / "words").exists() == (code < 2)
+    if code == 2:
+        assert "nothing was submitted" in done.stderr
+        done = script(tmp_path, PREFLIGHT="0", **{"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
+        assert done.returncode == 0 and (tmp_path / "words").exists()
+
+
+def test_what_cannot_be_checked_here_is_said_and_submitted(tmp_path: Path) -> None:
+    done = script(tmp_path, **tools(tmp_path, 2), NEMO_RL_HOME="/not/on/the/login/node")
+    assert done.returncode == 0, done.stderr
+    assert "not checked: NEMO_RL_HOME=/not/on/the/login/node is not on this machine" in done.stdout
+    assert (tmp_path / "words").exists() and not (tmp_path / "checked").exists()
+
+
+# --- what ends a chain ---
+
+
+@pytest.mark.parametrize(("saved", "goes_on"), [(0, False), (3, False), (4, True)])
+def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, saved: int, goes_on: bool) -> None:
+    """Each attempt made more steps than the one before it."""
+    (tmp_path / "attempts.tsv").write_text("c\t1\t0\t3\nc\t2\t9\t3\n" if saved else "c\t1\t0\t0\nc\t2\t9\t0\n")
+    control = JobControl(tmp_path, 99)
+    if saved:
+        control.status("running", saved)
+        control.observe_save(1.0)
+    control.status("running", 60)
+    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="50")
+    assert ("on\n" in done.stdout) == goes_on
+    assert ("saved no new step" in done.stdout) != goes_on
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"), [("", False), ("enough\n", False), ("slurm: job 3 is about to end\n", True)]
+)
+def test_a_stop_file_is_ours_only_if_it_says_so(tmp_path: Path, content: str, ours: bool) -> None:
+    assert "user" not in bash("users_stop && echo user", RUN_DIR=str(tmp_path)).stdout
+    (tmp_path / "STOP").write_text(content)
+    assert ("user" in bash("users_stop && echo user", RUN_DIR=str(tmp_path)).stdout) != ours
+
+
+# --- the node's side ---
+
+
+def test_the_nodes_run_the_checkouts_code_and_not_the_installed_one(tmp_path: Path) -> None:
+    (tmp_path / "checkout" / "nemo_ada").mkdir(parents=True)
+    (tmp_path / "checkout" / "nemo_ada" / "__init__.py").touch()
+    (tmp_path / "driver.py").write_text("import nemo_ada\nprint('code:', nemo_ada.__file__)\n")
+    (tmp_path / "canary").touch()
+    variables = {
+        "PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "NODE_NAMES": "n1",
+        "ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "NEMO_ADA_HOME": str(tmp_path / "checkout"),
+        "NODE_SETUP": "", "RAY_START": "0", "SHARED_SECONDS": "1", "CONFIG": "x.yaml",
+        "LAUNCH": f"{sys.executable} {tmp_path / 'driver.py'}",
+    }  # fmt: skip
+    command = ["bash", str(ROOT / "slurm" / "node.sh")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "node-n1.log").read_text()
+    assert f"code: {tmp_path}/checkout/nemo_ada/__init__.py" in log
