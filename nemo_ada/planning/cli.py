@@ -18,6 +18,9 @@ def plan(
     run: Annotated[Path | None, typer.Option(help="folder of an earlier run to measure from")] = None,
     run_steps: Annotated[int | None, typer.Option(help="use only the first steps of that run")] = None,
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
+    median_tokens: Annotated[
+        float | None, typer.Option(help="median length of a response (default: 0.3 x max_new_tokens)")
+    ] = None,
     cold_start: Annotated[float | None, typer.Option(help="seconds from the job's start to its first step")] = None,
     write_to: Annotated[
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
@@ -26,11 +29,14 @@ def plan(
 ) -> None:
     """Step time, job slots, caps and the preset that pays, each figure with its source.
 
-    The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is for that run.
+    Without --run the figures are published step times, carried to the configuration by simulation; GPUs are assumed to
+    be H100-80GB. The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is
+    for that run.
     """
     made = make_plan(
-        config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start
-    )
+        config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
+        median_tokens=median_tokens,
+    )  # fmt: skip
     typer.echo(render(made, as_json=as_json))
     folder = write_to or (run if made.own_run else None)
     if folder is not None:

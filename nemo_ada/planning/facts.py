@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nemo_ada.check.memory import H100_GIB, checkpoint_bytes, vllm_cache
-from nemo_ada.check.recipe import Recipe, load_config, usable_values
+from nemo_ada.check.recipe import Recipe, Values, load_config, usable_values
 from nemo_ada.check.shapes import ModelShape, find_shape
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
@@ -21,12 +21,30 @@ from nemo_ada.simulate import BetaRates, MeasuredRates, PassRates
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
+MOST_AT_ONCE = 1024  # responses that one vLLM engine decodes at once, however large its cache
+MOST_MULTIPLIER = 1000
 COLD_START = {"embedded": 60.0, "nemo_rl": 1800.0}  # NeMo-RL: containers, Ray, weights, CUDA graphs: 20 to 30 minutes
+
+
+EASY = MeasuredRates(tuple(k / 16 for k in range(1, 6)))
+EASY_SAID = "published: easy set, 1 to 5 of 16 correct"
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """NeMo-RL's dynamic sampling: batches of `prompts` prompts until enough groups have signal; after `most` batches
+    that did not suffice it ends the run with an error."""
+
+    prompts: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Prompts and rows per prompt, longest response in tokens, responses that decode at once (slots), run length."""
+    """Prompts and rows per prompt, longest response in tokens, responses that decode at once (slots), run length.
+
+    recipe: what the slots of a NeMo-RL recipe follow from.
+    """
 
     backend: str
     ada: AdaSettings
@@ -43,6 +61,29 @@ class Facts:
     model: str
     shape: ModelShape | None
     train_rows: int
+    recipe: Recipe | None = None
+    dynamic: Dynamic | None = None
+
+    @property
+    def drawn(self) -> int:
+        """Prompts of one sampling phase."""
+        return self.prompts if self.dynamic is None else self.dynamic.prompts
+
+    @property
+    def fp8_rollout(self) -> bool:
+        """Whether responses are generated in FP8."""
+        return self.recipe is not None and self.recipe.fp8_rollout
+
+    @property
+    def fp8_train(self) -> bool:
+        """Whether the learner computes in FP8."""
+        return self.recipe is not None and self.recipe.fp8_train
+
+    def slots_for(self, longest: int) -> int:
+        """Responses of at most `longest` tokens that would decode at once in BF16."""
+        if self.recipe is None or self.shape is None:
+            return self.slots
+        return _slots(replace(self.recipe, max_new=longest, fp8_rollout=False), self.shape)
 
 
 def read(path: Path, overrides: Sequence[str]) -> Facts:
@@ -85,14 +126,13 @@ def _recipe(config: Mapping[str, Any]) -> Facts:
             f"policy.model_name={facts.model_name}: no local config.json and not in the table; name a folder with one"
         )
     shape = known[0]
-    cache = vllm_cache(facts, shape, facts.rows, H100_GIB)
     return Facts(
         backend="nemo_rl",
         ada=ada_settings(config.get("reinforce_ada", {})),
         prompts=facts.prompts,
         group=facts.group,
         longest=facts.max_new,
-        slots=max(1, int(min(cache.concurrency, 1024)) * facts.engines),
+        slots=_slots(facts, shape),
         gpus=facts.gpus,
         steps=values.integer("grpo.max_num_steps"),
         val_period=int(values.get("grpo.val_period", 0)),
@@ -102,7 +142,24 @@ def _recipe(config: Mapping[str, Any]) -> Facts:
         model=facts.model_name,
         shape=shape,
         train_rows=facts.train_rows,
+        recipe=facts,
+        dynamic=_dynamic(values, facts.prompts),
     )
+
+
+def _slots(recipe: Recipe, shape: ModelShape) -> int:
+    cache = vllm_cache(recipe, shape, recipe.rows, H100_GIB)
+    return max(1, int(min(cache.concurrency, MOST_AT_ONCE)) * recipe.engines)
+
+
+def _dynamic(values: Values, prompts: int) -> Dynamic | None:
+    if not values.get("grpo.use_dynamic_sampling", False):
+        return None
+    multiplier = float(values.get("grpo.batch_multiplier", 1))
+    if not 0 < multiplier < MOST_MULTIPLIER:
+        raise UserError(f"grpo.batch_multiplier={multiplier:g} must lie above 0; 2 draws twice the prompts of a step")
+    most = values.integer("grpo.dynamic_sampling_max_gen_batches", 10)
+    return Dynamic(max(1, int(prompts * multiplier)), most + 1)  # NeMo-RL lets one more through
 
 
 def rates_of(facts: Facts, measured: Path | None, beta: tuple[float, float] | None) -> tuple[PassRates, float, str]:
@@ -116,5 +173,5 @@ def rates_of(facts: Facts, measured: Path | None, beta: tuple[float, float] | No
     if "hard" in facts.data:
         return MeasuredRates((1 / 16, 2 / 16)), 1.5 / 16, "published: hard set, 1 or 2 of 16 correct"
     if "reinforce_ada" in facts.data:
-        return MeasuredRates(tuple(k / 16 for k in range(1, 6))), 3 / 16, "published: easy set, 1 to 5 of 16 correct"
+        return EASY, 3 / 16, EASY_SAID
     return BetaRates(0.6, 1.5), 0.6 / 2.1, "assumed: Beta(0.6, 1.5); give --pass-rates"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,32 +63,43 @@ class Model:
     @property
     def prompts(self) -> int:
         """Prompts of the simulated step."""
-        return min(self.facts.prompts, MOST_PROMPTS)
+        return min(self.facts.drawn, MOST_PROMPTS)
 
     @property
     def scale(self) -> float:
         """Prompts of the run per simulated one."""
-        return self.facts.prompts / self.prompts
+        return self.facts.drawn / self.prompts
 
     @property
     def slots(self) -> int:
         """Responses that the simulated engine runs at once."""
-        return max(1, self.facts.slots * self.prompts // self.facts.prompts)
+        return max(1, self.facts.slots * self.prompts // self.facts.drawn)
 
     def phases(
         self, asked: Variant, seconds: tuple[float, float] = (1.0, 0.0), steps: int | None = None
     ) -> phase.Phases:
-        """Simulated sampling phases, tokens and responses of the whole step. seconds: of an engine step, and more of it
-        per running response."""
+        """Simulated sampling of whole steps: one batch each, or as many as dynamic sampling draws. seconds: as for
+        `batches`."""
+        found, dynamic = self.batches(asked, seconds, steps), self.facts.dynamic
+        return found if dynamic is None else phase.drawn_again(found, self.facts.prompts, dynamic.prompts, dynamic.most)
+
+    def batches(
+        self, asked: Variant, seconds: tuple[float, float] = (1.0, 0.0), steps: int | None = None
+    ) -> phase.Phases:
+        """Simulated sampling phases of one batch, tokens and responses of all its prompts. seconds: of an engine step,
+        and more of it per running response."""
         found = phase.simulate(
-            self._scaled(asked.plan), self.rates, self.lengths, prompts=self.prompts, steps=steps or self.steps,
-            slots=self.slots, step_seconds=seconds[0], row_seconds=seconds[1] * self.scale, allocate=asked.allocate,
+            self._scaled(asked.plan), cast(Any, self.rates), self.lengths, prompts=self.prompts,
+            steps=steps or self.steps, slots=self.slots,
+            step_seconds=seconds[0], row_seconds=seconds[1] * self.scale, allocate=asked.allocate,
         )  # fmt: skip
         return replace(found, tokens_S=found.tokens_S * self.scale, responses_S=found.responses_S * self.scale)
 
     def worst(self, plan: SamplingPlan) -> tuple[float, float]:
         """Engine steps, and tokens of the whole step, that no step passes."""
-        return phase.worst_work(plan, self.facts.prompts, self.facts.slots, self.facts.longest)
+        steps, tokens = phase.worst_work(plan, self.facts.drawn, self.facts.slots, self.facts.longest)
+        most = 1 if self.facts.dynamic is None else self.facts.dynamic.most
+        return most * steps, most * tokens
 
     def _scaled(self, plan: SamplingPlan) -> SamplingPlan:
         def share(cap: int | None) -> int | None:

@@ -6,7 +6,8 @@ P prompts, S steps, N responses of a call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,8 @@ def _normal_share(z_N: FloatArray) -> FloatArray:
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Simulated steps S: engine steps, tokens, responses, duration in the source's clock; means over steps of the
-    zero-signal groups, of the engine's occupancy and of the prompts that a cap refused another response (shares)."""
+    zero-signal groups, of the engine's occupancy and of the prompts that a cap refused another response (shares);
+    batches per step (mean), and the share of steps that dynamic sampling could not fill."""
 
     engine_steps_S: FloatArray
     tokens_S: FloatArray
@@ -55,8 +57,11 @@ class Phases:
     zero_signal: float
     utilisation: float
     cut: float
+    batches: float = 1.0
+    unfilled: float = 0.0
 
 
+@lru_cache(maxsize=128)
 def simulate(
     plan: SamplingPlan,
     rates: PassRates,
@@ -95,6 +100,28 @@ def simulate(
     steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(found, np.float64).T
     zero, busy, cut = (float(share_S.mean()) for share_S in shares)
     return Phases(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
+
+
+def drawn_again(found: Phases, wanted: int, prompts: int, most: int, seed: int = 0) -> Phases:
+    """Steps of NeMo-RL's dynamic sampling, which draws batches of `prompts` prompts until `wanted` groups have signal,
+    at most `most`. found: simulated batches, which are drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    count = len(found.engine_steps_S)
+    parts: list[IntArray] = []
+    unfilled = 0
+    for _ in range(count):
+        live_B = np.cumsum(rng.binomial(prompts, 1.0 - found.zero_signal, most))
+        enough = int(np.searchsorted(live_B, wanted)) + 1
+        unfilled += enough > most
+        parts.append(rng.integers(count, size=min(enough, most)))
+    steps_S, tokens_S, responses_S, seconds_S = (
+        np.array([column[part].sum() for part in parts])
+        for column in (found.engine_steps_S, found.tokens_S, found.responses_S, found.seconds_S)
+    )
+    return replace(
+        found, engine_steps_S=steps_S, tokens_S=tokens_S, responses_S=responses_S, seconds_S=seconds_S,
+        zero_signal=0.0, batches=float(np.mean([len(part) for part in parts])), unfilled=unfilled / count,
+    )  # fmt: skip
 
 
 def most_waves(plan: SamplingPlan) -> int:

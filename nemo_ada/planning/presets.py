@@ -1,8 +1,10 @@
-"""Which preset pays: what each costs here against GRPO with n rows per prompt, and what was measured of its gain.
+"""Which preset pays: what each costs here against GRPO with n rows per prompt, and what was simulated of its gain.
 
-Gains (area under the held-out accuracy curve, simulation over 73 settings) were measured on two ends: extra responses
-cost no time (equal steps), or they are all that costs (equal responses). Where a preset lies between them follows from
-its step time here: 0 when it takes GRPO's time, 1 when its time grows like its responses. The interpolation is ours.
+Gains are differences in the area under the held-out accuracy curve, from the simulation of algorithm.md section 11
+(softmax policies, 73 settings, 40 seeds), on two ends: extra responses cost no time (equal steps), or they are all that
+costs (equal responses). Where a preset lies between them follows from its step time here: 0 when it takes GRPO's time,
+1 when its time grows like its responses. The interpolation is ours. On the CPU stack the reference gained at equal
+steps too, and did not earn its responses back (recipes/presets_measured.md).
 """
 
 from __future__ import annotations
@@ -10,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+SOURCE = (
+    "gains are by simulation at equal steps (73 settings, algorithm.md section 11), set against this plan's times; at "
+    "equal responses neither ada_seq_balance nor ada_seq_lean was ahead of GRPO in our measurements, beyond their "
+    "error (recipes/presets_measured.md)"
+)
 COMPARED = ("grpo", "ada_seq_lean", "ada_seq_idle", "ada_seq_balance", "ada_seq_positive")
 # difficulty -> (mean pass rate above which it applies, gain at equal steps, gain at equal responses) of the reference
 REFERENCE = (("easy", 0.6, 0.008, -0.008), ("moderate", 0.3, 0.026, -0.030), ("hard", 0.1, 0.077, -0.057))
@@ -34,10 +41,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """difficulty: of the prompts. gain: of the reference preset at equal seconds. best: preset advised; why."""
+    """difficulty: of the prompts. gain: of the reference preset at equal seconds, None where it cannot be used. best:
+    preset advised; why."""
 
     difficulty: str
-    gain: float
+    gain: float | None
     best: str
     why: str
 
@@ -52,10 +60,13 @@ def difficulty(pass_rate: float) -> tuple[str, float, float]:
 
 
 def advise(costs: Sequence[Cost], pass_rate: float, response_seconds: float, row_seconds: float) -> Advice:
-    """What to start from. costs holds `grpo` and `ada_seq_balance` at least."""
+    """What to start from. costs holds `grpo` at least."""
     by_name = {cost.name: cost for cost in costs}
-    grpo, reference = by_name["grpo"], by_name["ada_seq_balance"]
+    grpo, reference = by_name["grpo"], by_name.get("ada_seq_balance")
     name, at_steps, at_responses = difficulty(pass_rate)
+    if reference is None:
+        why = "ada_seq_balance, to which the gains belong, does not fill groups of this size with waves of 8"
+        return Advice(name, None, "grpo", why)
     extra_time = reference.step / grpo.step - 1.0
     extra_responses = max(reference.responses / grpo.responses - 1.0, 1e-9)
     paid = min(max(extra_time / extra_responses, 0.0), 1.0)
@@ -81,6 +92,6 @@ def advise(costs: Sequence[Cost], pass_rate: float, response_seconds: float, row
         name,
         gain,
         "ada_seq_lean",
-        f"{cost}, and the idle budget finds no room: responses are what you pay for (measured for it at equal "
+        f"{cost}, and the idle budget finds no room: responses are what you pay for (simulated for it at equal "
         f"responses: {LEAN_AT_RESPONSES[name]:+.3f}; plain GRPO is as good)",
     )

@@ -29,8 +29,8 @@ def render(plan: Plan, *, as_json: bool) -> str:
         f"slots: {slots.slots}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.source})"
         + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
-        _caps_line(slots, plan.caps),
-        _even_line(plan.even),
+        *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
+        *([] if plan.even is None else [_even_line(plan.even)]),
         "",
         "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
     ]
@@ -39,10 +39,10 @@ def render(plan: Plan, *, as_json: bool) -> str:
         for c in plan.costs
     ]
     advice = plan.advice
-    lines += [
-        f"prompts are {advice.difficulty}; start from {advice.best}: {advice.why}",
-        f"expected gain of ada_seq_balance at equal seconds: {advice.gain:+.3f} accuracy area (extrapolated)",
-    ]
+    lines += [f"prompts are {advice.difficulty}; by simulation, start from {advice.best}: {advice.why}"]
+    if advice.gain is not None:
+        lines += [f"expected gain of ada_seq_balance at equal seconds: {advice.gain:+.3f} accuracy area (extrapolated)"]
+    lines += ["", *(f"note: {note}" for note in plan.notes)]
     return "\n".join(lines)
 
 

@@ -10,6 +10,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import MARGIN_SECONDS
 from nemo_ada.planning.forecast import Forecast
 
+LONGEST = 366 * 86400  # seconds of a slot, or of its start
+
 
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -25,6 +27,9 @@ class Slots:
     slots: int
     gpu_hours: float
 
+    kept: float = 0.0
+    """Seconds of a slot for its steps in the worst case: less the start, a validation, a save and a margin."""
+
     @property
     def fits(self) -> bool:
         """One worst step, its save and the start fit into a slot."""
@@ -38,10 +43,23 @@ def parse_time(text: str) -> float:
         raise UserError(f"--time={text}: write it as SLURM does, e.g. 04:00:00, 2-00:00:00 or 240 (minutes)")
     days, first, second, third = (int(part) if part else 0 for part in match.groups())
     if match[1] is not None:
-        return float(days * 86400 + first * 3600 + second * 60 + third)
-    if match[4] is not None:
-        return float(first * 3600 + second * 60 + third)
-    return float(first * 60 + second)
+        seconds = days * 86400 + first * 3600 + second * 60 + third
+    elif match[4] is not None:
+        seconds = first * 3600 + second * 60 + third
+    else:
+        seconds = first * 60 + second
+    if not 0 < seconds <= LONGEST:
+        raise UserError(f"--time={text}: a job slot lasts at least a second and at most a year, e.g. 04:00:00")
+    return float(seconds)
+
+
+def check_cold_start(seconds: float) -> float:
+    """The seconds of --cold-start. Raises UserError for what is no duration."""
+    if not 0 <= seconds <= LONGEST:
+        raise UserError(
+            f"--cold-start={seconds:g} must be seconds, 0 or more; 1800 is assumed for NeMo-RL, 60 on a CPU"
+        )
+    return seconds
 
 
 def clock(seconds: float) -> str:
@@ -61,17 +79,22 @@ def plan_slots(
     gpus: int,
     source: str = "assumed",
 ) -> Slots:
-    """Slots of `seconds` for `steps` steps on `gpus` GPUs."""
+    """Slots of `seconds` for `steps` steps on `gpus` GPUs.
+
+    The lead, and what is kept of a slot, hold a step, a validation and a save: NeMo-RL validates a step before it looks
+    whether to save and end.
+    """
     step, save, evaluation = forecast.step, forecast.save, forecast.evaluation
-    lead = math.ceil((step.p95 + save.worst + MARGIN_SECONDS) / 30) * 30
+    before_save = (evaluation.p95, evaluation.worst) if val_period else (0.0, 0.0)
+    lead = math.ceil((step.p95 + before_save[0] + save.worst + MARGIN_SECONDS) / 30) * 30
     between = save.p50 / save_period + (evaluation.p50 / val_period if val_period else 0.0)
     usable = seconds - cold_start - lead
     each = max(1, int(usable / (step.p50 + between))) if usable > 0 else 0
     worst_between = save.worst / save_period + (evaluation.worst / val_period if val_period else 0.0)
-    kept = seconds - cold_start - save.worst - MARGIN_SECONDS
+    kept = seconds - cold_start - before_save[1] - save.worst - MARGIN_SECONDS
     guaranteed = max(0, int(kept / (step.worst + worst_between)))
     count = math.ceil(steps / each) if each else 0
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
     hours = ((count - 1) * seconds + min(last, seconds)) / 3600 * gpus if count else 0.0
-    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours)
+    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours, kept)
