@@ -79,12 +79,34 @@ def test_scripts_say_how_they_are_used(script: str) -> None:
     assert "usage:" in done.stderr
 
 
+def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables: str) -> str:
+    """What docker is told to do in a folder of a machine with or without a GPU."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\nexit {0 if gpu else 9}\n")
+    (folder / "bin" / "nvidia-smi").chmod(0o755)
+    command = ["bash", str(ROOT / "docker" / "run.sh"), image, "nemo-ada", "check", "x.yaml"]
+    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "DOCKER": "echo", **variables}
+    return subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=20, check=True
+    ).stdout
+
+
 def test_run_passes_the_command_and_the_caller(tmp_path: Path) -> None:
-    command = ["bash", str(ROOT / "docker" / "run.sh"), "nemo_rl", "nemo-ada", "check", "x.yaml"]
-    environment = {"PATH": "/usr/bin:/bin", "DOCKER": "echo"}
-    printed = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True
-    )
-    assert "--gpus all" in printed.stdout
-    assert f"--user {os.getuid()}:{os.getgid()} --cap-drop=ALL --security-opt=no-new-privileges" in printed.stdout
-    assert printed.stdout.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
+    told = printed(tmp_path)
+    assert f"--user {os.getuid()}:{os.getgid()} --cap-drop=ALL --security-opt=no-new-privileges" in told
+    assert told.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
+
+
+def test_run_asks_for_gpus_where_there_are_some_or_as_it_is_told(tmp_path: Path) -> None:
+    assert "--gpus all" in printed(tmp_path)
+    assert "--gpus" not in printed(tmp_path, gpu=False)
+    assert "--gpus" not in printed(tmp_path, image="cpu")
+    assert "--gpus device=0" in printed(tmp_path, gpu=False, GPUS="device=0")
+    assert "--gpus" not in printed(tmp_path, GPUS="none")
+
+
+def test_run_uses_the_code_of_a_checkout_where_it_is_called_in_one(tmp_path: Path) -> None:
+    assert "PYTHONPATH" not in printed(tmp_path)
+    (tmp_path / "nemo_ada").mkdir()
+    (tmp_path / "nemo_ada" / "__init__.py").touch()
+    assert "--env PYTHONPATH=/workspace " in printed(tmp_path)
