@@ -38,7 +38,8 @@ from nemo_ada.rundir import read_lines
 from nemo_ada.verify.selftest import HANGING
 
 STEPS = 5
-OURS = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": {"preset": "ada_est_ema"}}
+ADA = {"preset": "ada_est_ema", "sampling": {"min_responses": 2}}  # the harness's groups of 4 must leave a choice
+OURS = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": ADA}
 real = pytest.mark.nemo_rl
 
 

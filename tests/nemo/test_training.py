@@ -37,6 +37,8 @@ def hooks(parts: Any) -> Any:
 
 def run(harness: ModuleType, folder: Path, ada: dict[str, Any] | str, steps: int = STEPS, **options: Any) -> Any:
     section = {"preset": ada} if isinstance(ada, str) else ada
+    if section["preset"].startswith("ada_est"):
+        section = {**section, "sampling": {"min_responses": 2}}  # groups of 4 must leave a choice
     changes = {**OURS, "reinforce_ada": section, **options.pop("changes", {})}
     return harness.run_grpo(folder, steps, changes, hooks=options.pop("hooks", hooks), **options)
 
