@@ -10,6 +10,7 @@ from nemo_ada.check.layout import LEARNER, VLLM
 from nemo_ada.check.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
 from nemo_ada.check.recipe import Recipe
 from nemo_ada.check.shapes import ModelShape
+from nemo_ada.check.site import site_setting
 
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
 
@@ -75,7 +76,10 @@ def checkpoint_disk(recipe: Recipe, shape: ModelShape) -> Findings:
     keep = int(v.get("checkpointing.keep_top_k", 1))
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
     need = (keep + 1) * each
-    folder = Path(str(v.get(key, "."))).absolute()
+    named, root = Path(str(v.get(key, "."))), site_setting("RUN_ROOT")
+    # a job's run_dir is RUN_ROOT/<name of the recipe>
+    under = Path(root) / Path(*named.parts[1:]) if root and not named.is_absolute() else named
+    folder = under.absolute()
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
@@ -85,10 +89,12 @@ def checkpoint_disk(recipe: Recipe, shape: ModelShape) -> Findings:
         yield skipped(key, f"{text}; no folder above {folder} is here")
         return
     free = shutil.disk_usage(existing).free
+    where = f"{existing}" + (" (RUN_ROOT)" if under != named else "")
     if free < need:
         yield warning(
             key,
-            f"{text}, {free / GIB:.0f} GiB are free at {existing} as seen from here; name another folder or keep fewer",
+            f"{text}, {free / GIB:.0f} GiB are free at {where} as seen from here; name another folder (RUN_ROOT in "
+            "slurm/site.env is where jobs keep runs) or keep fewer",
         )
     else:
-        yield ok(key, f"{text}, {free / GIB:.0f} GiB are free at {existing}")
+        yield ok(key, f"{text}, {free / GIB:.0f} GiB are free at {where}")

@@ -18,7 +18,11 @@ def check(
     gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: driver, FP8, apex, NCCL as well")] = False,
     verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
 ) -> None:
-    """Find what is wrong with a configuration before a job starts; each failure says what would work."""
+    """Find what is wrong with a configuration before a job starts; each failure says what would work.
+
+    Exit code: 0 nothing to say, 1 warnings only, 2 errors. Without --gpu, GPUs are assumed to be H100-80GB.
+    NEMO_RL_HOME, RUN_ROOT and CONTAINER are taken from the environment, else from slurm/site.env.
+    """
     findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
     typer.echo(report(findings, as_json=as_json))
     raise typer.Exit(exit_code(findings))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.check import data, gpu
+from nemo_ada.check.bounds import bounds
 from nemo_ada.check.capacity import checkpoint_disk, learner_memory, rollout_memory
-from nemo_ada.check.finding import Finding, error, exit_code, ok, warning
+from nemo_ada.check.finding import Finding, error, exit_code, ok, skipped, warning
 from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.memory import H100_GIB
 from nemo_ada.check.names import key_names
@@ -22,6 +23,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
 
+ASSUMED = f"GPUs are assumed to be H100-80GB ({H100_GIB} GiB); --gpu on a GPU node measures"
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
 
 
@@ -40,7 +42,10 @@ def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, 
     else:
         try:
             with usable_values():
-                findings = [*recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))]
+                assumed = () if gib else (skipped("gpu.memory", ASSUMED),)
+                findings = [
+                    *assumed, *recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))
+                ]  # fmt: skip
         except UserError as problem:
             findings = [error(_key_in(str(problem)), str(problem))]
     return [*findings, *(data.verifier() if verifier else ()), *found]
@@ -83,6 +88,9 @@ def _key_in(message: str) -> str:
 def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB) -> list[Finding]:
     """A NeMo-RL recipe."""
     values = Values(config)
+    out_of_bounds = list(bounds(values))
+    if out_of_bounds:  # nothing that follows from such numbers would be information
+        return out_of_bounds
     findings = [*data.method(config), *data.dataset(values), *data.prompt_files(values), *data.image()]
     try:
         facts = Recipe.of(config)

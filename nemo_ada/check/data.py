@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, ok, skipped, warning
 from nemo_ada.check.recipe import Values
+from nemo_ada.check.site import site_setting
+from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
+EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
 PUBLISHED = {  # columns of the authors' sets
     f"RLHFlow/{name}": ("problem", "gt")
     for name in (
@@ -33,9 +35,10 @@ def dataset(values: Values, split: str = "train") -> Findings:
     }
     local = Path(str(path))
     if local.suffix in (".json", ".jsonl"):
-        columns = _first_record(local)
-        if columns is None:
-            yield error(f"{here}.data_path", f"{local} cannot be read as JSON lines; name a .jsonl file that exists")
+        try:
+            columns = _first_record(local)
+        except UserError as problem:
+            yield error(f"{here}.data_path", str(problem))
             return
     elif str(path) in PUBLISHED:
         columns = PUBLISHED[str(path)]
@@ -49,14 +52,24 @@ def dataset(values: Values, split: str = "train") -> Findings:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
 
 
-def _first_record(path: Path) -> tuple[str, ...] | None:
-    """Columns of the first line, None where there is none."""
+def _first_record(path: Path) -> tuple[str, ...]:
+    """Columns of the first line that is not blank. Raises UserError where there is none."""
+    line = ""
     try:
         with path.open(encoding="utf-8") as file:
-            record = json.loads(file.readline())
-    except (OSError, ValueError):
-        return None
-    return tuple(record) if isinstance(record, Mapping) else None
+            line = next((text for text in file if text.strip()), "")
+    except (OSError, ValueError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        raise UserError(f"{path} cannot be read ({why}); name a .jsonl file that exists") from None
+    if not line:
+        raise UserError(f"{path} is empty; write one JSON object per line, such as {EXAMPLE}")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, Mapping):
+        raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}")
+    return tuple(record)
 
 
 def prompt_files(values: Values) -> Findings:
@@ -69,7 +82,7 @@ def prompt_files(values: Values) -> Findings:
 
 def image() -> Findings:
     """CONTAINER, as slurm/site.env sets it: a file must exist, a registry's name cannot be looked up here."""
-    name = os.environ.get("CONTAINER", "")
+    name = site_setting("CONTAINER")
     if not name:
         yield skipped("CONTAINER", "not set: bare nodes, or site.env was not read here")
     elif name.startswith(("/", ".")) and not Path(name).is_file():
@@ -98,7 +111,6 @@ def verifier() -> Findings:
 
 def method(config: Mapping[str, object]) -> Findings:
     """The section `reinforce_ada:` and the combinations that NeMo-RL's hooks refuse."""
-    from nemo_ada.errors import UserError
     from nemo_ada.nemo import settings
 
     if not settings.chosen(config):

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_ada.check.site import site_setting
 from nemo_ada.config.load import apply_overrides, load_yaml, plain
 from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
+EXAMPLES = "examples/configs"  # of a checkout
 _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
 
 
@@ -27,14 +29,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for name, rule in _ARITHMETIC.items():  # as NeMo-RL's own files use them
         if not OmegaConf.has_resolver(name):
             OmegaConf.register_new_resolver(name, rule)
+    home = site_setting(HOME)
+    if home and HOME not in os.environ and Path(home).is_dir():
+        os.environ[HOME] = home  # where the recipe's interpolations look
     try:
         return plain(apply_overrides(load_yaml(path), overrides))
     except UserError as problem:
+        works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):
-            raise UserError(
-                f"{path} builds on NeMo-RL's own files; set {HOME} to a checkout of NeMo-RL v0.7.0 "
-                f"(export {HOME}=/path/to/RL)"
-            ) from None
+            raise UserError(f"{path} builds on NeMo-RL's own files; {works}, or in slurm/site.env") from None
+        if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
+            raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
         raise
 
 

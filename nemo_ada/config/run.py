@@ -169,7 +169,7 @@ class RunConfig(Section):
 
     backend: Literal["embedded"] = "embedded"
     run_dir: str = "runs/default"
-    """Folder of the run."""
+    """Folder of the run; not empty."""
     resume: Literal["never", "auto"] = "never"
     """`auto` continues from the newest complete checkpoint in run_dir, or starts anew when there is none."""
     stall_seconds: PositiveFloat = 900.0
@@ -184,6 +184,13 @@ class RunConfig(Section):
     validation: ValidationSettings = ValidationSettings()
     checkpointing: CheckpointSettings = CheckpointSettings()
     logger: LoggerSettings = LoggerSettings()
+
+    @field_validator("run_dir")
+    @classmethod
+    def _names_a_folder(cls, run_dir: str) -> str:
+        if not run_dir.strip():
+            raise ValueError("names no folder; runs/NAME would work")
+        return run_dir
 
     @field_validator("reinforce_ada", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.check.bounds import refuse_out_of_bounds
 from nemo_ada.check.memory import H100_GIB, checkpoint_bytes, vllm_cache
 from nemo_ada.check.recipe import Recipe, Values, load_config, usable_values
 from nemo_ada.check.shapes import ModelShape, find_shape
@@ -119,7 +120,9 @@ def _embedded(config: Mapping[str, Any]) -> Facts:
 
 
 def _recipe(config: Mapping[str, Any]) -> Facts:
-    facts, values = Recipe.of(config), Recipe.of(config).values
+    refuse_out_of_bounds(Values(config))
+    facts = Recipe.of(config)
+    values = facts.values
     known = find_shape(facts.model_name)
     if known is None:
         raise UserError(

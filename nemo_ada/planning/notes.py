@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
 
 from nemo_ada.check.memory import H100_GIB
+from nemo_ada.check.site import site_setting
 from nemo_ada.planning.facts import Facts
 from nemo_ada.planning.phase import Phases
 from nemo_ada.planning.presets import SOURCE
@@ -65,7 +65,7 @@ def _chain(facts: Facts, slots: Slots) -> Iterator[str]:
             f"checkpointing.save_period={facts.save_period} is above the {slots.steps} steps of a slot: a node that "
             f"fails loses the whole slot; {max(1, slots.steps // SAVES_PER_SLOT)} would lose a third of it at most"
         )
-    given = os.environ.get("MAX_ATTEMPTS", "")
+    given = site_setting("MAX_ATTEMPTS")
     most = int(given) if given.isdecimal() else MOST_ATTEMPTS
     if slots.slots > most:
         yield (

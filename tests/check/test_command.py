@@ -9,11 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nemo_ada.check import data, gpu
 from nemo_ada.check.command import examine
+from nemo_ada.check.command import recipe as check_recipe
 from nemo_ada.check.finding import exit_code
 from nemo_ada.check.recipe import Values
+from nemo_ada.check.site import site_setting
+
+sys.path.insert(0, str(Path(__file__).parent))
+from recipes import changed
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for path in (ROOT / "configs").glob("*/*-*.yaml") if path.parent.name != "eval")
@@ -83,8 +89,80 @@ def test_the_columns_of_a_local_file_are_read(tmp_path: Path) -> None:
 
     assert keys("answer") == [("ok", "data.train.data_path")]
     assert keys("gt") == [("error", "data.train.output_key")]
+    path.write_text("\n" + path.read_text())
+    assert keys("answer") == [("ok", "data.train.data_path")]
     path.unlink()
     assert keys("answer") == [("error", "data.train.data_path")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read (No such file or directory); name a .jsonl file that exists"),
+        ("", "is empty; write one JSON object per line"),
+        ("\n \n", "is empty; write one JSON object per line"),
+        ("[1]\n", "does not begin with a JSON object"),
+        ("{'problem': 1}\n", "does not begin with a JSON object"),
+    ],
+)
+def test_a_local_file_without_a_record_says_what_is_wrong(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    if content is not None:
+        path.write_text(content)
+    found = list(data.dataset(Values({"data": {"train": {"data_path": str(path)}}})))
+    assert [(finding.level, finding.key) for finding in found] == [("error", "data.train.data_path")]
+    assert message in found[0].message
+
+
+BUILT_ON_NEMO_RL = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml"
+
+
+def test_a_wrong_checkout_is_named_by_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    found = examine(BUILT_ON_NEMO_RL, verifier=False)
+    assert exit_code(found) == 2
+    assert f"NEMO_RL_HOME={tmp_path} is no checkout of NeMo-RL: it has no folder examples/configs" in found[0].message
+    assert "export NEMO_RL_HOME=/path/to/RL" in found[0].message
+
+
+def test_the_sites_file_is_read_where_the_environment_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONTAINER", "RUN_ROOT", "NEMO_RL_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    site = tmp_path / "site.env"
+    site.write_text(
+        f"# CONTAINER=no\nCONTAINER=/nowhere.sqsh   # the image\nexport RUN_ROOT='{tmp_path}'\nHF_HOME=$HOME/x\n"
+    )
+    monkeypatch.setenv("NEMO_ADA_SITE", str(site))
+    assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
+        "/nowhere.sqsh", str(tmp_path), "", "",
+    ]  # fmt: skip
+    assert [finding.level for finding in data.image()] == ["error"]
+    disk = next(f for f in check_recipe(changed({})) if f.key == "checkpointing.checkpoint_dir")
+    assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
+    monkeypatch.setenv("RUN_ROOT", "/")
+    assert site_setting("RUN_ROOT") == "/"
+
+
+def test_the_checkout_of_the_sites_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_RL_HOME", "set so that it is restored")
+    monkeypatch.delenv("NEMO_RL_HOME")
+    (tmp_path / "RL").mkdir()
+    (tmp_path / "site.env").write_text(f"NEMO_RL_HOME={tmp_path / 'RL'}\n")
+    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "site.env"))
+    assert f"NEMO_RL_HOME={tmp_path / 'RL'} is no checkout" in examine(BUILT_ON_NEMO_RL, verifier=False)[0].message
+
+
+def test_the_assumed_gpu_and_the_exit_codes_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(changed({})))
+    said = [finding for finding in examine(path, verifier=False) if finding.key == "gpu.memory"]
+    assert [finding.level for finding in said] == ["skipped"] and "assumed to be H100-80GB" in said[0].message
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_ada.cli", "check", "--help"], capture_output=True, text=True, cwd=ROOT, timeout=200
+    )
+    assert "1 warnings only" in done.stdout
 
 
 def test_an_image_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -528,6 +528,7 @@ def test_a_slot_without_a_save_and_a_chain_that_is_too_long_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MAX_ATTEMPTS", raising=False)
+    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "none.env"))
     notes = " ".join(seven(tmp_path, {"checkpointing.save_period": 50, "grpo.max_num_steps": 4000}).notes)
     assert "checkpointing.save_period=50 is above the" in notes
     assert "slots are more than the 50 jobs of a chain: raise MAX_ATTEMPTS" in notes
