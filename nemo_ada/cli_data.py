@@ -55,7 +55,7 @@ def prepare(
     unfinished: Annotated[str, typer.Option(help="responses cut off at the limit: wrong or judged")] = "wrong",
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder: measure its pass rates")] = None,
     server: Annotated[
-        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine)")
+        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     template: Annotated[str, typer.Option(help="auto, chat or plain: how the model is prompted")] = "auto",
@@ -75,6 +75,10 @@ def prepare(
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
     prompt_format = PromptFormat(choice("template", template, ("auto", "chat", "plain")), read_text(system), suffix)
+    if server is not None and model is None:
+        raise UserError(
+            f"--server={server} needs --model with the folder of the model that it serves, for its tokenizer"
+        )
     named = tokenizer or model
     encoder = None if named is None else ModelTokenizer(named, prompt_format)
     provider = None

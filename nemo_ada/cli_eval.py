@@ -50,7 +50,7 @@ def evaluate(
     top_p: Annotated[float, typer.Option(help="of the responses")] = 1.0,
     seed: Annotated[int, typer.Option(help="of the responses")] = 0,
     server: Annotated[
-        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine)")
+        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     max_prompts: Annotated[int | None, typer.Option(help="only the first so many problems of each benchmark")] = None,

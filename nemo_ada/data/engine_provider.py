@@ -11,7 +11,7 @@ from nemo_ada.data.measure import Request, Response, ResponseProvider
 from nemo_ada.data.model_folder import FolderProvider, Limits
 from nemo_ada.data.prompting import ModelTokenizer
 from nemo_ada.data.server_provider import ServerProvider
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 if TYPE_CHECKING:
     from nemo_ada.embedded.engine import Engine, Sampling
@@ -48,12 +48,19 @@ class EngineProvider(FolderProvider):
             self._engine = None
 
     def _started(self) -> tuple[Engine, Sampling]:
-        from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
-
         limits = self.limits
-        if self._engine is None:
-            config = EngineConfig(self.folder, max_model_len=self.length, max_num_seqs=limits.max_num_seqs)
-            self._engine = Engine(config)
+        try:
+            from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
+
+            if self._engine is None:
+                config = EngineConfig(self.folder, max_model_len=self.length, max_num_seqs=limits.max_num_seqs)
+                self._engine = Engine(config)
+        except ImportError as problem:
+            raise UserError(
+                f"the engine of this process, vLLM on a CPU, cannot be imported here ({problem}); start the model with "
+                f"`vllm serve {self.folder}` and repeat the command with --server http://HOST:8000, or install the CPU "
+                "stack (make install)"
+            ) from None
         stop = self.tokenizer.stop_token
         return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_token=stop)
 

@@ -134,7 +134,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
     source cannot be read, or no problem is left.
     """
     settings = plan.settings()
-    claim(out, settings)
+    claim(out, settings, cleared=lambda: _cleared(out))
     finished = out / "card.json"
     if finished.exists():
         shutil.rmtree(out / WORK, ignore_errors=True)
@@ -154,6 +154,15 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         if plan.provider is not None:
             plan.provider.close()
     return _write(out, settings, journals)
+
+
+def _cleared(out: Path) -> bool:
+    """Remove the journals of a preparation that has measured nothing; False where there is more to keep."""
+    measured = any(path.stat().st_size for path in (out / WORK).glob(f"*-{Measure.name}.jsonl"))
+    if measured or (out / "card.json").exists() or not (out / WORK).exists():
+        return False
+    shutil.rmtree(out / WORK)
+    return True
 
 
 def read_card(path: Path) -> dict[str, Any]:

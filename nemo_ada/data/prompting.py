@@ -100,7 +100,10 @@ class ModelTokenizer:
             return AutoTokenizer.from_pretrained(self.folder)
         except (OSError, ValueError) as problem:
             why = (str(problem).splitlines() or ["?"])[0]
-            raise UserError(f"no tokenizer can be read from {self.folder}: {why}") from None
+            raise UserError(
+                f"no tokenizer can be read from {self.folder}: {why}; give a folder with a tokenizer.json, or the "
+                "id of one that this machine has or can download"
+            ) from None
 
     @cached_property
     def _size(self) -> int:

@@ -156,6 +156,8 @@ class Length(Stage):
     def _record(self, record: Record) -> Record:
         try:
             tokens = len(self._encoder.encode(record["problem"]))
+        except UserError:  # of the tokenizer itself, not of this problem
+            raise
         except ValueError as problem:
             return left_out(record["line"], str(problem), kind="unreadable")
         if tokens > self._limit:

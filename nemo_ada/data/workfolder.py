@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,19 @@ from nemo_ada.errors import UserError
 from nemo_ada.files import write_atomically
 from nemo_ada.rundir import flatten
 
+log = logging.getLogger(__name__)
 
-def claim(folder: Path, settings: Mapping[str, Any], marker: str = "settings.json") -> None:
+
+def claim(
+    folder: Path,
+    settings: Mapping[str, Any],
+    marker: str = "settings.json",
+    cleared: Callable[[], bool] = lambda: False,
+) -> None:
     """Make the folder, or check that it was begun with the same settings; leftovers of killed writes are removed.
 
-    Raises UserError naming the settings that differ.
+    cleared: called where the settings differ; True where nothing had been drawn and it removed the rest, so that a
+    command that failed early can be corrected. Raises UserError naming the settings that differ.
     """
     path = folder / marker
     now = json.loads(json.dumps(dict(settings)))
@@ -27,7 +36,10 @@ def claim(folder: Path, settings: Mapping[str, Any], marker: str = "settings.jso
                 raise UserError(f"{path} is damaged (it holds no mapping); remove the folder")
             old, new = flatten(before), flatten(now)
             changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-            if changed:
+            if changed and cleared():
+                log.warning("%s was begun with other settings, and nothing was drawn: it is begun anew", folder)
+                path.unlink()
+            elif changed:
                 shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
                 raise UserError(
                     f"{folder} was begun with other settings ({shown}); undo these changes, name another folder or "

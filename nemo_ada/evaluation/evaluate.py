@@ -70,7 +70,7 @@ def evaluate(
     """
     sources = [_source(one.benchmark) for one in asked]
     settings = _settings(asked, sources, drawing)
-    claim(out, settings)
+    claim(out, settings, cleared=lambda: _cleared(out))
     finished = out / "results.json"
     if finished.exists():
         try:
@@ -85,6 +85,18 @@ def evaluate(
     content = {"settings": settings, **results(scored, drawing.k, drawing.seed)}
     write_atomically(finished, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return content
+
+
+def _cleared(out: Path) -> bool:
+    """Remove what an evaluation left that drew no response; False where there is more to keep."""
+    if (out / "results.json").exists() or any(path.stat().st_size for path in out.glob("*/responses.jsonl")):
+        return False
+    for folder in [path for path in out.iterdir() if path.is_dir()]:
+        for name in ("rejected.jsonl", "responses.jsonl", "responses.jsonl.state.json"):
+            (folder / name).unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    return True
 
 
 def _settings(asked: Sequence[Asked], sources: Sequence[Source], drawing: Drawing) -> dict[str, Any]:

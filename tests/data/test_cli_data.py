@@ -33,6 +33,7 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
         (["data", "prepare", "FILE", "--k", "0"], "--k=0 must be at least 1"),
         (["data", "prepare", "nowhere.jsonl"], "no such file"),
         (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
+        (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model with the folder"),
         (["eval", "nowhere", "--data", "mth500"], "--data=mth500: no preset and no file"),
         (["eval", "nowhere", "--data", "FILE"], "is no Hugging Face model folder"),
         (["eval", "compare", "nowhere", "nowhere"], "holds no complete evaluation"),
@@ -45,3 +46,13 @@ def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
     assert run(*given) == 2
     error = capfd.readouterr().err
     assert message in error and "Traceback" not in error and len(error.splitlines()) == 1
+
+
+def test_a_wrong_tokenizer_rejects_no_problem_and_the_corrected_command_goes_on(messy, tmp_path, capfd):
+    out = tmp_path / "set"
+    asked = ("data", "prepare", messy, "--out", out, "--verifier", "exact")
+    assert run(*asked, "--tokenizer", "/nope") == 2
+    assert "give a folder with a tokenizer.json" in capfd.readouterr().err
+    assert not (out / "rejected.jsonl").exists()
+    assert run(*asked, "--max-prompt-tokens", 0) == 0
+    assert json.loads((out / "card.json").read_text())["problems"] == 62

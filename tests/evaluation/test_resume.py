@@ -1,0 +1,74 @@
+"""A folder that an evaluation drew nothing into belongs to nobody; one with responses belongs to its settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.data.measure import Request, Response
+from nemo_ada.errors import UserError
+from nemo_ada.evaluation.benchmark import Benchmark
+from nemo_ada.evaluation.evaluate import Asked, Drawing, evaluate
+
+
+class Characters:
+    """One token per character."""
+
+    name = "characters"
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(char) for char in text]
+
+
+class Model:
+    """Answers 2, after `fails` requests that its user can mend."""
+
+    name, fingerprint = "model", "0" * 16
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails = fails
+
+    def respond(self, requests: list[Request]) -> list[Response]:
+        if self.fails:
+            self.fails -= 1
+            raise UserError("no server")
+        return [Response("2", 2, True) for _ in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def asked(tmp_path: Path, model: Model, name: str = "sums") -> list[Asked]:
+    source = tmp_path / "sums.jsonl"
+    source.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(3)))
+    benchmark = Benchmark(name=name, source=str(source), verifier="exact", max_prompt_tokens=12)
+    return [Asked(benchmark, Characters(), model)]
+
+
+def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="no server"):
+        evaluate(asked(tmp_path, Model(fails=1)), Drawing(2, 0, {}), out)
+    found = evaluate(asked(tmp_path, Model(), "others"), Drawing(4, 1, {}), out)
+    assert found["settings"]["k"] == 4 and json.loads((out / "settings.json").read_text())["k"] == 4
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["others"]
+    with pytest.raises(UserError, match="k: 4 -> 2"):
+        evaluate(asked(tmp_path, Model(), "others"), Drawing(2, 1, {}), out)
+
+
+def test_drawn_responses_keep_their_folder(tmp_path):
+    model = Model()
+    draws = iter([False, True])
+
+    def second_fails(requests: list[Request]) -> list[Response]:
+        if next(draws):
+            raise UserError("no server")
+        return [Response("2", 2, True) for _ in requests]
+
+    model.respond = second_fails
+    with pytest.raises(UserError, match="no server"):
+        evaluate(asked(tmp_path, model), Drawing(2, 0, {}, chunk=1), tmp_path / "out")
+    with pytest.raises(UserError, match="was begun with other settings"):
+        evaluate(asked(tmp_path, Model()), Drawing(4, 0, {}, chunk=1), tmp_path / "out")
