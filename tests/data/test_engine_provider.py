@@ -29,6 +29,7 @@ sys.exit(guarded(lambda: provider.respond([Request([1], 1)])))
 
 def test_without_vllm_the_server_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 2, done.stderr
     assert "cannot be imported here (No module named 'vllm')" in done.stderr
