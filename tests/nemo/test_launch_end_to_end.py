@@ -86,6 +86,12 @@ def test_every_validation_counts_the_answer_that_could_not_be_judged(lab: Lab, s
     assert any(line["val/accuracy"] > 0 for line in evaluations)
 
 
+def test_durations_of_saves_and_validations_are_kept_for_later_attempts(lab: Lab, story: dict[str, Any]) -> None:
+    pace = json.loads((lab.folder / "broken" / "pace.json").read_text())
+    assert pace["saved_step"] == STEPS and len(pace["save_seconds"]) >= 3
+    assert len(pace["validation_seconds"]) >= 4 and min(pace["validation_seconds"]) > 2.0, "one reference hangs for 3 s"
+
+
 def test_the_tracking_run_goes_on(lab: Lab, story: dict[str, Any]) -> None:
     run_id = json.loads((lab.folder / "broken" / "tracking.json").read_text())["wandb_id"]
     kept = [path.name for path in (lab.folder / "broken" / "logs").glob("exp_*/wandb/wandb/offline-run-*")]

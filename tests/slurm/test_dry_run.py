@@ -1,5 +1,7 @@
 """The scripts without SLURM: DRY_RUN=1 prints the golden commands, a missing setting gives a message.
 
+The header's signal comes as early as the plan asks.
+
 Golden files are rewritten by UPDATE_GOLDEN=1 python -m pytest tests/slurm/test_dry_run.py; read the difference.
 """
 
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_ada.planning.command import make_plan
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
 SCRIPTS = sorted((ROOT / "slurm").glob("train_*.sh"))
@@ -23,6 +27,7 @@ SITE = {
     "NEMO_RL_HOME": "/opt/nemo-rl",
     "RUN_ROOT": "/shared/runs",
 }
+HEADER = {"config": r"CONFIG:-(.+?)\}", "time": r"#SBATCH --time=(\S+)", "lead": r"#SBATCH --signal=B:USR1@(\d+)"}
 CASES = {
     "7b_container": ("train_7b_ada.sh", {}, ["grpo.max_num_steps=10"]),
     "7b_bare": ("train_7b_ada.sh", {"CONTAINER": "", "NODE_SETUP": "/shared/venv.sh"}, []),
@@ -65,11 +70,21 @@ def test_every_script_names_a_recipe_of_its_size_and_passes_a_dry_run(script: Pa
     assert nodes is not None
     assert (ROOT / config[1]).is_file()
     assert f"-{nodes[1]}n8g-" in config[1]
-    for line in ("--signal=B:USR1@", "--requeue", "--open-mode=append", "--gpus-per-node=8"):
+    for line in ("--signal=B:USR1@", "--requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0"):
         assert f"#SBATCH {line}" in text
     done = call(script.name, site_file(tmp_path, **SITE))
     assert done.returncode == 0, done.stderr
     assert f"+ sbatch --chdir={ROOT} {script}" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_signal_comes_as_early_as_the_plan_asks(script: Path) -> None:
+    if not os.environ.get("NEMO_RL_HOME"):
+        pytest.skip("NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
+    found = {name: re.search(pattern, script.read_text()) for name, pattern in HEADER.items()}
+    config, time, lead = (match[1] for match in found.values() if match is not None)
+    assert int(lead) >= make_plan(ROOT / config, [], time=time).slots.lead
 
 
 @pytest.mark.parametrize(

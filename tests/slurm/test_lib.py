@@ -185,6 +185,14 @@ def test_the_node_count_is_found_where_the_yaml_or_what_it_builds_on_says_it(tmp
     assert done.stdout.strip() == "2"
 
 
+def test_every_recipe_tells_its_nodes_also_without_nemo_rls_files() -> None:
+    recipes = sorted(path for path in (ROOT / "configs").glob("*/*-*n8g-*.yaml"))
+    words = " ".join(map(str, recipes))
+    done = bash(f"OVERRIDES=(); for CONFIG in {words}; do wanted_nodes; done", NEMO_RL_HOME="/not/here")
+    assert done.stdout.split() == [path.name.rpartition("n8g")[0].rpartition("-")[2] for path in recipes]
+    assert len(recipes) > 40
+
+
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int) -> None:
     done = script(tmp_path, "grpo.seed=1", **tools(tmp_path, code), NEMO_RL_HOME=str(tmp_path))
