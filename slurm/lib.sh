@@ -80,9 +80,16 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
   for name in "${!GIVEN[@]}"; do
     case $name in
       *PATH | TMPDIR | PWD | OLDPWD | SHLVL | _) ;;  # a site adds to a search path, and the rest is the shell's and SLURM's
+      NEMO_RL_HOME) ;;
       *) if [[ ${!name-} != "${GIVEN[$name]}" ]]; then changed+=("$name"); export "$name=${GIVEN[$name]}"; fi ;;
     esac
   done
+  # With a container site.env's NEMO_RL_HOME is a path in the image; the environment's is this machine's, for the check.
+  CHECKOUT_HERE=${GIVEN[NEMO_RL_HOME]:-${NEMO_RL_HOME:-}}
+  if [[ -z ${CONTAINER:-} && $CHECKOUT_HERE != "${NEMO_RL_HOME:-}" ]]; then
+    changed+=(NEMO_RL_HOME)
+    export NEMO_RL_HOME=$CHECKOUT_HERE
+  fi
   if ((${#changed[@]})); then say "from the environment, not from $1: $(printf '%s\n' "${changed[@]}" | sort | tr '\n' ' ')"; fi
 }
 
@@ -168,11 +175,11 @@ preflight() {  # nemo-ada check, where this machine has what it needs
   tool=$(command -v nemo-ada || true)
   if [[ -z $tool && -x $HOME_DIR/.venv/bin/nemo-ada ]]; then tool=$HOME_DIR/.venv/bin/nemo-ada; fi
   if [[ -z $tool ]]; then say "not checked: there is no nemo-ada command here (make install)"; return; fi
-  if [[ $CONFIG != */configs/cpu/* && ! -d $NEMO_RL_HOME ]]; then
-    say "not checked: NEMO_RL_HOME=$NEMO_RL_HOME is not on this machine; NEMO_RL_HOME=CHECKOUT $tool check $CONFIG would"
+  if [[ $CONFIG != */configs/cpu/* && ! -d $CHECKOUT_HERE ]]; then
+    say "not checked: NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine; put NEMO_RL_HOME=CHECKOUT in front, of one that is"
     return
   fi
-  "$tool" "${words[@]}" || code=$?
+  NEMO_RL_HOME=$CHECKOUT_HERE "$tool" "${words[@]}" || code=$?
   case $code in
     0 | 1) ;;
     2) die "nothing was submitted: mend what is said above (PREFLIGHT=0 submits all the same)" ;;

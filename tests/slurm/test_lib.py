@@ -110,6 +110,23 @@ def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site
     assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_ATTEMPTS", "STALL_SECONDS"}
 
 
+@pytest.mark.parametrize("container", ["", "/images/nemo-ada.sqsh"], ids=["bare", "container"])
+def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has_a_container(
+    tmp_path: Path, container: str
+) -> None:
+    text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared/runs\n"
+    programs = tools(tmp_path, 0)
+    check = tmp_path / "bin" / "nemo-ada"
+    check.write_text(f"#!/bin/sh\necho $NEMO_RL_HOME >{tmp_path}/checked\n")
+    done = script(tmp_path, site=text, **programs, NEMO_RL_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "checked").read_text().strip() == str(tmp_path)
+    job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
+    assert job["NEMO_RL_HOME"] == ("/opt/nemo-rl" if container else str(tmp_path))
+    inside = f"read_site {tmp_path}/site.env >&2; echo $NEMO_RL_HOME"
+    assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
+
+
 # --- arguments ---
 
 
