@@ -242,7 +242,10 @@ ray_token() {  # who has not read this file gets no answer from the job's Ray; i
   (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
 }
 
-users_stop() { [[ -e $RUN_DIR/STOP && $(head -c 6 "$RUN_DIR/STOP") != slurm: ]]; }  # a stop file that is not ours
+users_stop() {  # a stop file that is not ours, or that was touched after we wrote it
+  [[ -e $RUN_DIR/STOP ]] || return 1
+  [[ $(head -c 6 "$RUN_DIR/STOP") != slurm: ]] || [[ -e $RUN_DIR/STOP.ours && $RUN_DIR/STOP -nt $RUN_DIR/STOP.ours ]]
+}
 
 prepare() {
   local owner nodes
@@ -293,6 +296,7 @@ on_usr1() {
   if [[ ! -e $RUN_DIR/STOP ]]; then
     say "USR1: the job's end is near, asking the run to save and stop"
     write "$RUN_DIR/STOP" "slurm: job $SLURM_JOB_ID is about to end"
+    run touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
   fi
 }
 

@@ -256,6 +256,13 @@ def test_a_stop_file_is_ours_only_if_it_says_so(tmp_path: Path, content: str, ou
     assert ("user" in bash("users_stop && echo user", RUN_DIR=str(tmp_path)).stdout) != ours
 
 
+def test_a_touch_makes_our_stop_file_the_users(tmp_path: Path) -> None:
+    ask = "SLURM_JOB_ID=3 on_usr1 >&2; users_stop && echo user; sleep 0.05; "
+    assert bash(ask + "on_usr1; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == ""
+    (tmp_path / "STOP").unlink()
+    assert bash(ask + "touch $RUN_DIR/STOP; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == "user\n"
+
+
 # --- the node's side ---
 
 
