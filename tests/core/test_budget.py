@@ -106,6 +106,16 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
     assert result.stats["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
 
 
+@pytest.mark.parametrize(("reservation", "each"), [("expected", 95), ("worst_case", 400)])
+def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation, each):
+    latency = LatencyModel()
+    latency.observe(np.arange(1, 101), np.array([3]), np.array([3.0]), np.array([1.0]))
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 400, token_reservation=reservation, expected_tokens=7)
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    session.next_requests(0.0)
+    assert session.ledger.tokens_reserved == 8 * each
+
+
 @given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
