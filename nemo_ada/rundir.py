@@ -44,7 +44,13 @@ VOLATILE = (
     "base.cache_dir",
     "grpo.max_num_steps",
     "grpo.val_period",
+    "reinforce_ada.budget.max_samples",
+    "reinforce_ada.budget.max_tokens",
+    "reinforce_ada.budget.max_seconds",
+    "policy.generation.vllm_cfg.gpu_memory_utilization",
+    "env.ada_math.workers",
 )
+CHANGES = "config_changes.jsonl"
 LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
 
 
@@ -97,6 +103,7 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = take(self.path / "lock", f"run_dir={self.path}")
             self._remove_left_behind()
+            self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
         except UserError:
@@ -121,6 +128,19 @@ class RunDir:
             "nobody can say whether this run may go on in it; restore the file or name another run_dir"
         )
 
+    def _note_changes(self, config: Mapping[str, Any]) -> None:
+        """Append to CHANGES what this attempt changes of the configuration: {time, changed: {key: [before, after]}}."""
+        before = self._config_before()
+        if before is None:
+            return
+        old, new = flatten(before), flatten(hide_in(config))
+        keys = sorted(key for key in {*old, *new} - {"resume"} if old.get(key) != new.get(key))
+        if keys:
+            changed = {key: [old.get(key), new.get(key)] for key in keys}
+            log.info("changed since the last attempt: %s", ", ".join(keys))
+            with (self.path / CHANGES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": time.time(), "changed": changed}) + "\n")
+
     def _remove_left_behind(self) -> None:
         for folder in (self.path, self.path / "checkpoints"):
             for pattern in LEFT_BEHIND:
@@ -135,7 +155,7 @@ class RunDir:
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
             raise UserError(
                 f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
-                "these changes"
+                "these changes (caps of reinforce_ada.budget, checkpointing and logger may change)"
             )
 
     def checkpoints(self) -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.files import write_folder
-from nemo_ada.rundir import RunDir, fingerprint, read_lines
+from nemo_ada.rundir import CHANGES, RunDir, fingerprint, read_lines
 
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
 
@@ -124,3 +124,21 @@ def test_events_reach_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(3, 0.5)]
+
+
+def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
+    run = RunDir(tmp_path)
+    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None, "policy": "uniform"}}}
+    run.open(config, resume=False)
+    run.close()
+    assert not (tmp_path / CHANGES).exists()
+    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900, "policy": "uniform"}}}
+    for _ in range(2):  # the second attempt changes nothing
+        run = RunDir(tmp_path)
+        run.open(capped, resume=True)
+        run.close()
+    (line,) = read_lines(tmp_path / CHANGES)
+    assert line["changed"] == {"reinforce_ada.budget.max_samples": [None, 900]}
+    greedy = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "policy": "greedy"}}}
+    with pytest.raises(UserError, match=r"budget\.policy: 'uniform' -> 'greedy'"):
+        RunDir(tmp_path).open(greedy, resume=True)

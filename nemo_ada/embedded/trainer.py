@@ -259,6 +259,7 @@ class Trainer:
             "time/evaluation": times["evaluation"],
             **{f"total/{name}": value for name, value in asdict(self.totals).items()},
         }
+        self.control.observe_validation(times["evaluation"])
         self._evaluated = record
         self.run_dir.log("evaluations", record, tensorboard=self.config.logger.tensorboard)
         self.observer.on_evaluation(record)

@@ -96,7 +96,10 @@ def train(resolved: dict[str, Any]) -> int:
     if nemo_settings.chosen(master_config):
         nemo_settings.read(master_config)
     check_data(resolved, adaptive=nemo_settings.chosen(master_config))
-    run_dir = RunDir(Path(str(resolved.get("run_dir", "runs/nemo_rl"))))
+    folder = str(resolved.get("run_dir") or "")
+    if not folder:
+        raise UserError("run_dir is empty: name the folder of the run, such as run_dir=runs/my_run")
+    run_dir = RunDir(Path(folder))
     resume = resolved.get("resume", "never")
     if resume not in ("never", "auto"):
         raise UserError(f"resume={resume}: no such choice; choices: never, auto")
