@@ -33,6 +33,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
+STARTS = 5  # tries
 START_SECONDS = 60
 CALL_SECONDS = 120
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the driver is on this machine
@@ -130,12 +131,10 @@ class Browser:
 def browser() -> Iterator[Browser]:
     """A browser with a fresh profile; its processes are gone afterwards."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        output = Path(profile) / "chromedriver.log"
-        with output.open("wb") as file:
-            driver = subprocess.Popen([str(_driver()), "--port=0"], stdout=file, stderr=subprocess.STDOUT)
+        driver, port = _start(Path(profile) / "chromedriver.log")
         session = None
         try:
-            session = Browser(f"http://127.0.0.1:{_port(driver, output)}", profile)
+            session = Browser(f"http://127.0.0.1:{port}", profile)
             yield session
         finally:
             if session is not None:
@@ -144,11 +143,17 @@ def browser() -> Iterator[Browser]:
             driver.wait(timeout=30)
 
 
-def _port(driver: subprocess.Popen[bytes], output: Path) -> int:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and driver.poll() is None:
-        found = re.search(r"started successfully on port (\d+)", output.read_text())
-        if found:
-            return int(found.group(1))
-        time.sleep(0.1)
+def _start(output: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A chromedriver and its port. It binds a port of its choice twice (IPv6, then IPv4), which now and then fails."""
+    for _ in range(STARTS):
+        with output.open("wb") as file:
+            driver = subprocess.Popen([str(_driver()), "--port=0"], stdout=file, stderr=subprocess.STDOUT)
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end and driver.poll() is None:
+            found = re.search(r"started successfully on port (\d+)", output.read_text())
+            if found:
+                return driver, int(found.group(1))
+            time.sleep(0.1)
+        driver.kill()
+        driver.wait(timeout=30)
     raise RuntimeError(f"chromedriver did not start: {output.read_text()[:600]}")
