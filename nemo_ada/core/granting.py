@@ -23,6 +23,7 @@ from nemo_ada.core.table import IN_FLIGHT
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 
 class Granter:
@@ -65,28 +66,34 @@ class Granter:
         first = (state.wave_P[waiting] == 0) & (waiting < state.n_starting) & (plan.window is None)
         redraws, later = waiting[first], waiting[~first]
         load = state.in_flight + int(state.want_P[redraws].sum())
-        if plan.idle:
-            later = self._fitting(later, load, self._idle_tail(now), plan.idle_quantile)
+        if plan.idle:  # each by itself: a wave that others make late costs tokens, not time, for it is dropped whole
+            later = later[self._fit_alone(later, load, self._idle_tail(now), plan.idle_quantile)]
         if limit is not None:
             left = limit - (now - began)
-            late = np.array([self._seconds(later[i : i + 1], load, 0.5) > left for i in range(len(later))], np.bool_)
-            state.cut(later[late], "max_seconds")
-            later = self._fitting(later[~late], load, left, 0.5)
+            alone = self._fit_alone(later, load, left, 0.5)
+            state.cut(later[~alone], "max_seconds")
+            later = self._fit_together(later[alone], load, left)
         return np.sort(np.concatenate((redraws, later)))
 
-    def _fitting(self, waiting: IntArray, load: int, seconds: float, quantile: float) -> IntArray:
-        """As many waves, in the order of priority, as end within `seconds` beside each other and `load` responses."""
-        if len(waiting) == 0 or self._seconds(waiting, load, quantile) <= seconds:
+    def _fit_alone(self, waiting: IntArray, load: int, seconds: float, quantile: float) -> BoolArray:
+        """Whose waves end within `seconds` beside `load` responses."""
+        size_U, inverse_W = np.unique(self._state.want_P[waiting], return_inverse=True)
+        ends = [self._latency.wave_seconds(size, load, quantile) <= seconds for size in size_U.tolist()]
+        return np.array(ends, np.bool_)[inverse_W]
+
+    def _fit_together(self, waiting: IntArray, load: int, seconds: float) -> IntArray:
+        """As many, in the order of priority, as end within `seconds` beside each other, too."""
+        if len(waiting) == 0 or self._seconds(waiting, load) <= seconds:
             return waiting
         waiting = self._ranked(waiting)
-        fits = bisect_right(range(len(waiting)), seconds, key=lambda i: self._seconds(waiting[: i + 1], load, quantile))
-        return waiting[:fits]
+        several = [waiting[:size] for size in range(1, len(waiting) + 1)]
+        return waiting[: bisect_right(several, seconds, key=lambda some: self._seconds(some, load))]
 
-    def _seconds(self, waiting: IntArray, load: int, quantile: float) -> float:
-        """Time until the waves of these prompts end, issued together beside `load` responses."""
+    def _seconds(self, waiting: IntArray, load: int) -> float:
+        """Median time until the waves of these prompts end, issued together beside `load` responses."""
         size_W = self._state.want_P[waiting]
         largest = int(size_W.max())
-        return self._latency.wave_seconds(largest, load + int(size_W.sum()) - largest, quantile)
+        return self._latency.wave_seconds(largest, load + int(size_W.sum()) - largest, 0.5)
 
     def _idle_tail(self, now: float) -> float:
         """Expected time until the last of the first waves ends; below 0 before the latency model has seen a step."""
