@@ -106,10 +106,10 @@ def simulate(
     if exit_kind is not None:
         own = _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, max_window, scheduler)
     if pass_rate is not None:
-        if len(preset or []) > 1:
-            raise UserError(f"--pass-rate takes one preset, not {len(preset or [])}")
-        name = (preset or [DEFAULT_RULE])[0]
-        _print_exact(own or ada_settings({"preset": name}), group, pass_rate, as_json)
+        names = preset or [DEFAULT_RULE]
+        if len(names) > 1:
+            raise UserError(f"--pass-rate takes one preset, not {len(names)}")
+        _print_exact(own or ada_settings({"preset": names[0]}), group, pass_rate, as_json)
         return
     caps = Caps(max_samples, max_tokens, max_steps)
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)

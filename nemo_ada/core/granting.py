@@ -193,8 +193,9 @@ class Granter:
         """
         state = self._state
         claimants = waiting if claimants is None else claimants
-        level_P = np.full(len(state.uid_P), self._level(waiting)[0])
-        level_P[waiting] = self._level(waiting)
+        level_W = self._level(waiting)
+        level_P = np.full(len(state.uid_P), level_W[0])
+        level_P[waiting] = level_W
         chance_P = seeds.uniform(self._run_seed, self._step, state.uid_P, level_P, stream=seeds.Stream.PRIORITY)
         rank_P = np.zeros(len(state.uid_P))
         if state.plan.policy == "greedy":

@@ -16,6 +16,7 @@ from nemo_ada.simulate import Variant
 
 MOST_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
 SAVES_PER_SLOT = 3  # that a warning suggests
+LEAST_EXTRA = 0.01  # responses beyond the first waves, as a share of them
 
 
 def notes(facts: Facts, asked: Variant, this: Phases, slots: Slots, published_run: str | None) -> Iterator[str]:
@@ -34,9 +35,6 @@ def notes(facts: Facts, asked: Variant, this: Phases, slots: Slots, published_ru
             "--median-tokens gives this plan other ones"
         )
     yield from _chain(facts, slots)
-
-
-LEAST_EXTRA = 0.01  # responses beyond the first waves, as a share of them
 
 
 def _extra(facts: Facts, asked: Variant, this: Phases) -> float:
