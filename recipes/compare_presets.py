@@ -1,10 +1,11 @@
 """Presets against GRPO n = 4 on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/compare_presets.py --setting plentiful|repeated [--seeds 5] [--first-seed 0] [--out runs/presets]
+    python recipes/compare_presets.py --setting plentiful|repeated|tail [--seeds 5] [--first-seed 0] [--out FOLDER]
 
-`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. All train at 2e-4, which
-recipes/tune_lr.py chose for each of the four that it tunes (GRPO n = 4 and n = 8, balance, lean). A killed comparison
-goes on where it was when started again with the same --out. Writes presets.md.
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
+to eight drafts before the answer, so that a few responses are ten times as long as most. The learning rate of a setting
+is what recipes/tune_lr.py chose for each of the four methods that it tunes (GRPO n = 4 and n = 8, balance, lean). A
+killed comparison goes on where it was when started again with the same --out. Writes presets.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from compare_cpu import ROOT
+from compare_cpu import LEARNING_RATES, ROOT
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
@@ -38,6 +39,13 @@ METHODS = {
     "grpo n=4, value baseline": [
         "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: value, strength: 4}}"
     ],
+    "grpo n=4, chosen prompts": [
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: value, learning_rate: 0.25}}"
+    ],
+    "grpo n=4, chosen prompts, shrunk baseline": [
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, advantage: {baseline: shrunk}, "
+        "estimator: {kind: value, learning_rate: 0.25}}"
+    ],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
@@ -46,16 +54,13 @@ METHODS = {
     "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
     "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
 }
-SETTINGS = {
-    "plentiful": ["grpo.num_prompts_per_step=32", "grpo.max_num_steps=80", "grpo.val_period=10"],
-    "repeated": [
-        "task.train_prompts=32",
-        "grpo.num_prompts_per_step=16",
-        "grpo.max_num_steps=200",
-        "grpo.val_period=25",
-    ],
+PLENTIFUL = ["grpo.num_prompts_per_step=32", "grpo.max_num_steps=80", "grpo.val_period=10"]
+REPEATED = ["task.train_prompts=32", "grpo.num_prompts_per_step=16", "grpo.max_num_steps=200", "grpo.val_period=25"]
+SETTINGS = {  # task, candidates of a step where prompts are chosen, overrides
+    "plentiful": ("mini_sudoku", "128", PLENTIFUL),
+    "repeated": ("mini_sudoku", "32", REPEATED),
+    "tail": ("spell_backward", "128", [*PLENTIFUL, "task.drafts=8"]),
 }
-LEARNING_RATE = 2e-4
 
 
 def finished(config: RunConfig) -> bool:
@@ -74,14 +79,15 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
     out = arguments.out / arguments.setting
+    task_name, candidates, setting = SETTINGS[arguments.setting]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
-            ROOT / "configs" / "cpu" / "mini_sudoku.yaml",
+            ROOT / "configs" / "cpu" / f"{task_name}.yaml",
             [
-                *METHODS[name],
-                *SETTINGS[arguments.setting],
-                f"policy.megatron_cfg.optimizer.lr={LEARNING_RATE}",
+                *(override.replace("CANDIDATES", candidates) for override in METHODS[name]),
+                *setting,
+                f"policy.megatron_cfg.optimizer.lr={LEARNING_RATES[task_name]['grpo n=4']}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",

@@ -278,6 +278,9 @@ class AdaSettings(Section):
     """Share of responses without a label (engine or verifier failure) above which four or more are an error."""
     refill_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
+    candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Prompts looked at per step; drawn for are those whose groups the estimator expects to mix. 0 = no choice.
+    The others are passed over. With data that is seen once, only `estimator.kind: value` knows anything of them."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """The run's sampler for groups of n = `group`; features: width of the value estimator's input."""
@@ -292,7 +295,12 @@ class AdaSettings(Section):
                     "set reinforce_ada.estimator.kind=ema"
                 )
             estimator = ValueRegressor(features, self.estimator.learning_rate, strength=self.estimator.strength)
-        elif estimated or "shrunk" in (advantage.pass_rate, advantage.baseline) or self.budget.policy == "greedy":
+        elif (
+            estimated
+            or self.candidate_prompts
+            or "shrunk" in (advantage.pass_rate, advantage.baseline)
+            or self.budget.policy == "greedy"
+        ):
             own = self.estimator
             estimator = EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
         share = sampling.allocation.share() if isinstance(sampling, EstimationSampling) else None

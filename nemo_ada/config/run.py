@@ -213,6 +213,17 @@ class RunConfig(Section):
         self.reinforce_ada.plan(self.grpo.num_generations_per_prompt, max_new_tokens=1)
         return self
 
+    @model_validator(mode="after")
+    def _enough_candidates(self) -> Self:
+        ada, prompts = self.reinforce_ada, self.grpo.num_prompts_per_step
+        if 0 < ada.candidate_prompts <= prompts + ada.refill_prompts:
+            raise ValueError(
+                f"reinforce_ada.candidate_prompts={ada.candidate_prompts} leaves no choice to a step of {prompts} "
+                f"prompts (grpo.num_prompts_per_step) and {ada.refill_prompts} to refill with; set it above "
+                f"{prompts + ada.refill_prompts}, or to 0 to take prompts as they come"
+            )
+        return self
+
     @property
     def folder(self) -> Path:
         """The run directory."""

@@ -33,6 +33,8 @@ TABLE: Mapping[str, str] = {
     "prompts_cut": "prompts that the budget refused another response",
     "zero_signal_groups": "share of kept groups whose labels are all equal",
     "zero_signal_groups_if_grpo": "the same share of the batch if the first n responses had been the group",
+    "expected_signal_groups": "with candidate_prompts: share of the chosen prompts' groups of n that the estimator "
+    "expects to have both labels; what came of it is 1 - zero_signal_groups_if_grpo",
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",

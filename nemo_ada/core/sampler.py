@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
 from nemo_ada.core.allocation import allocate
+from nemo_ada.core.choosing import best_candidates, mixed_probability
 from nemo_ada.core.estimators import PassRateEstimator
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.objectives import SamplingShare
@@ -59,6 +60,20 @@ class AdaSampler:
         self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
         self._open: _OpenStep | None = None
+
+    def choose(
+        self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
+    ) -> tuple[IntArray, float]:
+        """Positions of the `count` candidates whose groups of n are likeliest to mix, best first, and the mean of that
+        probability over them, as the estimator expects it."""
+        if self.estimator is None:
+            raise InvariantError("candidates are chosen by an estimator and there is none")
+        a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
+        position_P = np.arange(len(prompt_ids), dtype=np.int64)
+        tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.Stream.CANDIDATES)
+        mixed_P = mixed_probability(a_P, b_P, self.plan.group_size)
+        best = best_candidates(prompt_ids, mixed_P, tie_P, count)
+        return best, float(mixed_P[best].mean())
 
     def begin(
         self, step: int, prompt_ids: Sequence[str], *, standby: int = 0, features_PF: FloatArray | None = None

@@ -30,6 +30,7 @@ class Stream(IntEnum):
     SELECTION = 1
     ALLOCATION = 2
     PRIORITY = 3
+    CANDIDATES = 4
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:

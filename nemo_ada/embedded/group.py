@@ -153,7 +153,7 @@ class LearnerGroup:
         return self._collect("logprobs", rows, rows.tokens_RT.shape[1])
 
     def features(self, tokens_RT: Any, length_R: Any) -> Floats:
-        """The last layer's normalised hidden state at the last token of every row, [R, hidden_size]."""
+        """The last layer's normalised hidden state, mean over the tokens of every row, [R, hidden_size]."""
         return self._collect("features", TokenRows(tokens_RT, length_R, length_R), self.config.shape.hidden_size)
 
     def train(self, batch: TrainBatch) -> dict[str, float]:

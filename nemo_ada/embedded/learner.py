@@ -88,13 +88,19 @@ class Learner:
         return self._evaluate(rows, keep, found)
 
     def features(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
-        """The hidden state behind the last layer and norm at each row's last token: as `logprobs`, [those rows, H]."""
+        """The hidden state behind the last layer and norm, mean over each row's tokens: as `logprobs`, [those rows, H].
+
+        The mean, because its prediction of pass rates is far better than that of the state at the last token alone:
+        correlation .79 against .47 after 8 steps of 32 prompts of mini_sudoku (recipes/presets_measured.md).
+        """
         found: list[Floats] = []
         hidden: list[torch.Tensor] = []
 
         def keep(logprob: torch.Tensor, _entropy: torch.Tensor, _mask: torch.Tensor, row_B: Ints) -> tuple[Any, Sums]:
-            last_BH = hidden.pop()[torch.from_numpy(rows.length_R[row_B] - 1), torch.arange(len(row_B))]
-            found.append(last_BH.numpy())
+            hidden_TBH, length_B = hidden.pop(), torch.from_numpy(rows.length_R[row_B])
+            inside_TB = torch.arange(len(hidden_TBH))[:, None] < length_B
+            mean_BH = torch.where(inside_TB[..., None], hidden_TBH, 0.0).sum(dim=0) / length_B[:, None]
+            found.append(mean_BH.numpy())
             return logprob.sum(), {}
 
         hook = self.module.decoder.register_forward_hook(lambda _module, _inputs, output: hidden.append(output))

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,14 +118,33 @@ class Rollout:
             close()
 
     def sample(
-        self, step: int, indices: Sequence[int], standby: int, features_PF: NDArray[np.float64] | None = None
+        self,
+        step: int,
+        indices: Sequence[int],
+        standby: int,
+        features_PF: NDArray[np.float64] | None = None,
+        chosen: int | None = None,
     ) -> StepData | None:
         """Draw responses for the training prompts at `indices` (the last `standby` in reserve) and build the rows.
 
+        chosen: the prompts at `indices` are candidates, of which the sampler chooses so many; all of them are used up.
         None when the run's DROP file ended it: then the step has left no trace in the sampler.
         """
-        engine, sampler = self._live_engine(), self._live_sampler()
         prompts = [self._task.splits().train[i] for i in indices]
+        if chosen is None:
+            return self._sample(step, prompts, standby, features_PF)
+        ids = [prompt.prompt_id for prompt in prompts]
+        best, expected = self._live_sampler().choose(step, ids, chosen, features_PF)
+        features_PF = None if features_PF is None else features_PF[best]
+        data = self._sample(step, [prompts[i] for i in best], standby, features_PF)
+        if data is None:
+            return None
+        return replace(data, used=len(prompts), metrics=data.metrics | named({"expected_signal_groups": expected}))
+
+    def _sample(
+        self, step: int, prompts: list[Prompt], standby: int, features_PF: NDArray[np.float64] | None
+    ) -> StepData | None:
+        engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
         began = engine.steps

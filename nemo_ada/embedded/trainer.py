@@ -88,7 +88,13 @@ def check_run(config: RunConfig, task: Task) -> ModelShape:
             f"{max_new_tokens(config, task)} need {length} positions, the model has {shape.max_position_embeddings}; "
             f"lower max_new_tokens to {shape.max_position_embeddings - task.max_prompt_tokens}"
         )
-    PromptOrder(len(task.splits().train), config.grpo.seed)
+    count = len(task.splits().train)
+    PromptOrder(count, config.grpo.seed)
+    if config.reinforce_ada.candidate_prompts > count:
+        raise UserError(
+            f"reinforce_ada.candidate_prompts={config.reinforce_ada.candidate_prompts} is more than the {count} "
+            f"training prompts; lower it to {count} or less"
+        )
     plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, max_new_tokens(config, task))
     prompts = config.grpo.num_prompts_per_step
     estimated = config.reinforce_ada.sampling.kind == "estimation"
@@ -198,11 +204,14 @@ class Trainer:
         """One step; False when it was given up while sampling (nothing has changed then)."""
         config, step = self.config, self.step + 1
         times: dict[str, float] = {}
-        prompts, standby = config.grpo.num_prompts_per_step, config.reinforce_ada.refill_prompts
-        indices = self.order.at(self.position, prompts + standby)
+        standby, candidates = config.reinforce_ada.refill_prompts, config.reinforce_ada.candidate_prompts
+        prompts = config.grpo.num_prompts_per_step + standby
+        indices = self.order.at(self.position, candidates or prompts)
         with self._phase("sampling", times):
             features = self._features(indices)
-            data: StepData | None = self.stack.call("sample", step, indices.tolist(), standby, features)
+            data: StepData | None = self.stack.call(
+                "sample", step, indices.tolist(), standby, features, prompts if candidates else None
+            )
         if data is None:
             return False
         with self._phase("update", times):

@@ -1,6 +1,6 @@
 """What the value estimator sees of a prompt inside NeMo-RL: its length and a sketch of its tokens.
 
-The embedded back end gives it the policy's hidden state at the prompt's end. Inside NeMo-RL the prompts of a step are
+The embedded back end gives it the policy's mean hidden state over the prompt. Inside NeMo-RL the prompts of a step are
 known only in the rollout, while the policy's workers are off the GPU, so a forward pass there would cost two more
 moves of the weights per step. The sketch costs nothing: signed counts of the prompt's tokens in hashed buckets
 (Weinberger et al., arXiv 0902.2206), by the square root of the length. It tells prompts apart by their words, no more.

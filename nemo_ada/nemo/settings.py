@@ -159,6 +159,11 @@ def _check_engine(ada: AdaSettings, async_engine: bool, backend: str) -> None:
             f"{SECTION}.refill_prompts={ada.refill_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier"
         )
+    if ada.candidate_prompts:
+        raise UserError(
+            f"{SECTION}.candidate_prompts={ada.candidate_prompts} needs prompts that NeMo-RL's loop does not hand out; "
+            "set it to 0, and filter the data by measured pass rates with `nemo-ada data` instead"
+        )
     prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     for needed, key in (
         (ada.budget.mode == "idle", "budget.mode=idle"),

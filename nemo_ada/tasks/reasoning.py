@@ -1,9 +1,9 @@
 """Two tasks whose problems and verifier come from the reasoning-gym package: `mini_sudoku` and `spell_backward`.
 
 The package writes long English questions. A tiny character model reads a compact form instead
-(`243?3???1324?21?=`, `fetidly=`), and its compact answer is rewritten into the package's form before the
-package's own `score_answer` sees it. The package takes seconds to import, so that happens on the first problem or
-the first score, never on import of this module.
+(`243?3???1324?21?=`, `fetidly=`), and its compact answer, or the last draft of one, is rewritten into the package's
+form before the package's own `score_answer` sees it. The package takes seconds to import, so that happens on the first
+problem or the first score, never on import of this module.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 # score_answer gives parts of a point. Not ">= .999": spell_backward adds 1/n for each right letter, so a right answer
 # with letters after it gets 1 +- 2e-16 for words of 6, 7, 9 and 10 letters; the right answer alone gets 1.0 exactly.
 FULL_MARKS = 1.0
+DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -52,7 +54,7 @@ class ReasoningTask(ABC):
 
     name: str
     max_prompt_tokens: int
-    max_new_tokens: int
+    draft_tokens: int
 
     def __init__(
         self, settings: MiniSudokuSettings | SpellBackwardSettings, cache_dir: Path | None, where: str
@@ -61,6 +63,11 @@ class ReasoningTask(ABC):
         self.tokenizer = CharTokenizer()
         self._cache_dir = cache_dir
         self._where = where
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens of the longest answer, each draft's end included."""
+        return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
         """The three sets, built on the first call (or read from the cache) and kept.
@@ -73,7 +80,8 @@ class ReasoningTask(ABC):
         """1.0 where the response ended by itself and the package's verifier gives it full marks, else 0.0."""
         if not finished:
             return 0.0
-        return float(self._verifier.score_answer(self._package_answer(text), prompt.entry) == FULL_MARKS)
+        answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
+        return float(self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS)
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
         """Labels of (prompt, text, finished) triples; this verifier never fails."""
@@ -120,8 +128,15 @@ class ReasoningTask(ABC):
         order = [texts[i] for i in self._rng(0).permutation(len(texts))]
         prompts = tuple(Prompt(content_id(self.name, t), t, *distinct[t]) for t in order[: train + heldout])
         taught = order[train + heldout :]
-        noisy = self._noisy(taught, [distinct[t][0] for t in taught])
-        return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, taught, noisy)))
+        answers = self._drafted(taught, [distinct[t][0] for t in taught])
+        return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, taught, answers)))
+
+    def _drafted(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+        """One or more drafts of each answer, every draft with errors of its own."""
+        drafts_R = np.minimum(self._rng(3).geometric(0.5, len(texts)), self.settings.drafts).tolist()
+        of_draft = [row for row, drafts in enumerate(drafts_R) for _ in range(drafts)]
+        written = iter(self._noisy([texts[row] for row in of_draft], [answers[row] for row in of_draft]))
+        return [DRAFT_END.join(islice(written, drafts)) for drafts in drafts_R]
 
     def _entries(self) -> Iterable[dict[str, Any]]:
         for dataset in self._datasets(self._first_seed):
@@ -149,7 +164,7 @@ class MiniSudoku(ReasoningTask):
 
     name = "mini_sudoku"
     max_prompt_tokens = 17
-    max_new_tokens = 17
+    draft_tokens = 17
     settings: MiniSudokuSettings
 
     def _datasets(self, first_seed: int) -> list[Any]:
@@ -178,7 +193,7 @@ class SpellBackward(ReasoningTask):
     name = "spell_backward"
     lengths = ((3, 5), (6, 7), (8, 10))
     max_prompt_tokens = 11
-    max_new_tokens = 11
+    draft_tokens = 11
     settings: SpellBackwardSettings
 
     def _datasets(self, first_seed: int) -> list[Any]:

@@ -14,6 +14,17 @@ from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 _STRICT = ConfigDict(extra="forbid")
 
+Drafts = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=32,
+        description="Drafts that a response may hold, `=` between them; the last one counts. In the demonstrations "
+        "each is followed by another with probability 1/2, so that lengths have a tail.",
+    ),
+]
+
+
 Seed = Annotated[
     int,
     Field(ge=0, lt=2**31, description="Seed of the problems, of their split and of the noise in the demonstrations."),
@@ -42,6 +53,7 @@ class MiniSudokuSettings:
     train_prompts: TrainPrompts = 4096
     heldout_prompts: HeldoutPrompts = 256
     noise_scale: NoiseScale = 1.0
+    drafts: Drafts = 1
     min_empty: Annotated[int, Field(ge=1, le=12, description="Fewest blank cells of a board.")] = 2
     max_empty: Annotated[
         int, Field(ge=1, le=12, description="Most blank cells of a board (with more, few boards have one solution).")
@@ -66,6 +78,7 @@ class SpellBackwardSettings:
     train_prompts: TrainPrompts = 4096
     heldout_prompts: HeldoutPrompts = 256
     noise_scale: NoiseScale = 1.0
+    drafts: Drafts = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

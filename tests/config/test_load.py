@@ -70,6 +70,8 @@ def test_every_preset_makes_a_sampler(name):
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
         ("reinforce_ada={preset: ada_seq_idle, refill_prompts: 4}", "set refill_prompts to 0 or mode to capped"),
+        ("reinforce_ada.candidate_prompts=64", "set it above 64, or to 0"),
+        ("reinforce_ada={refill_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         (
             "reinforce_ada={sampling: {exit: {kind: balanced, k_pos: 1, k_neg: 3}, stopping: {kind: issue_order}}, "

@@ -88,6 +88,7 @@ def weights(run_dir, step):
 
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
+CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, refill_prompts: 4, estimator: {kind: value}}"
 REFILLED = "reinforce_ada={refill_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2, max_window: 6}}}"
 
 
@@ -97,9 +98,10 @@ REFILLED = "reinforce_ada={refill_prompts: 8, sampling: {stopping: {kind: issue_
         ["reinforce_ada.preset=ada_seq_balance"],
         pytest.param([REFILLED], marks=pytest.mark.slow),
         pytest.param(["reinforce_ada.preset=ada_est_ema", EIGHT], marks=pytest.mark.slow),
-        ["reinforce_ada.preset=ada_est_value", EIGHT],
+        pytest.param(["reinforce_ada.preset=ada_est_value", EIGHT], marks=pytest.mark.slow),
+        [CHOSEN],
     ],
-    ids=["ada_seq_balance", "refilled_issue_order", "ada_est_ema", "ada_est_value"],
+    ids=["ada_seq_balance", "refilled_issue_order", "ada_est_ema", "ada_est_value", "chosen_prompts"],
 )
 def test_stopping_and_resuming_changes_nothing(make, stack, task, chosen, request):
     name = request.node.callspec.id
@@ -289,3 +291,18 @@ def test_what_cannot_run_is_refused_before_any_process_starts(make, task, overri
         return
     with pytest.raises(UserError, match=message):
         check_run(config, task)
+
+
+def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(make, stack, task):
+    trainer = Trainer(make("chosen", CHOSEN, "grpo.max_num_steps=2"), stack, task)
+    assert trainer.run().exit_code == EXIT_DONE
+    assert trainer.position == 2 * 40
+    for record in read_lines(trainer.config.folder / "metrics.jsonl"):
+        assert record["ada/prompts_drawn"] - record["ada/groups_refilled"] == 16
+        assert record["total/rows"] == 64 * record["step"]
+        assert 0 < record["ada/expected_signal_groups"] < 1
+
+
+def test_more_candidates_than_prompts_are_refused(make, task):
+    with pytest.raises(UserError, match=r"candidate_prompts=9999 is more than the \d+ training prompts; lower it to"):
+        check_run(make("too-many", "reinforce_ada.candidate_prompts=9999"), task)

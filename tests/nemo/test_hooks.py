@@ -405,6 +405,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     ({"preset": "ada_seq_balance", "refill_prompts": 4}, {}, "reinforce_ada.refill_prompts=4"),
+    ({"preset": "ada_seq_balance", "candidate_prompts": 64}, {}, "reinforce_ada.candidate_prompts=64"),
     (
         {"preset": "ada_seq_balance", "advantage": {"denominator": "live_rows"}},
         {"loss_fn__reference_policy_kl_penalty": 0.01},

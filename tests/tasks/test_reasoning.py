@@ -208,6 +208,36 @@ def test_spelling_demonstrations_err_but_keep_their_length(spelling: Task) -> No
     assert 0.5 < sum(d.answer_text != d.prompt_text[-2::-1] for d in supervision) / len(supervision) < 0.85
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_last_of_several_drafts_counts(name: str) -> None:
+    task = small(name, drafts=3)
+    prompt, other = task.splits().heldout[:2]
+    right, wrong = prompt.answer, other.answer
+    for drafts, reward in (
+        ([right], 1.0),
+        ([wrong, right], 1.0),
+        ([wrong, wrong, right], 1.0),
+        ([right, wrong], 0.0),
+        ([right, ""], 0.0),
+        ([right] * 4, 0.0),
+    ):
+        assert task.score(prompt, "=".join(drafts), True) == reward
+    assert small(name).score(prompt, f"{right}={right}", True) == 0.0
+    assert task.max_new_tokens == 3 * small(name).max_new_tokens
+
+
+def test_drafts_are_half_as_many_each_time_and_err_on_their_own() -> None:
+    task = small("spell_backward", size=4000, drafts=4)
+    drafts = [d.answer_text.split("=") for d in task.splits().supervision]
+    counts = [sum(len(own) == k for own in drafts) / len(drafts) for k in range(1, 6)]
+    for found, expected in zip(counts, (1 / 2, 1 / 4, 1 / 8, 1 / 8, 0), strict=True):
+        assert abs(found - expected) < 0.03
+    assert all(len(draft) == len(own[0]) for own in drafts for draft in own)
+    several = [own for own in drafts if len(own) > 1]
+    assert 0.3 < sum(own[0] != own[1] for own in several) / len(several) < 0.95
+    assert task.splits().train == small("spell_backward", size=4000).splits().train
+
+
 def test_without_noise_every_demonstration_is_right() -> None:
     assert all(is_solved(d.answer_text) for d in small("mini_sudoku", noise_scale=0).splits().supervision)
     clean = small("spell_backward", noise_scale=0).splits().supervision

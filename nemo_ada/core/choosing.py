@@ -1,0 +1,33 @@
+"""Which of a step's candidate prompts get responses (ours; the paper draws for every prompt of the batch).
+
+A group whose labels all agree teaches nothing, so a prompt is worth the probability that its group will not. P prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
+    """P(n responses do not all agree) of prompts whose pass rate is Beta(a, b): 1 - E[p^n] - E[(1 - p)^n]."""
+    drawn_N = np.arange(n)
+    total_PN = (a_P + b_P)[:, None] + drawn_N
+    all_positive_P = np.prod((a_P[:, None] + drawn_N) / total_PN, axis=1)
+    all_negative_P = np.prod((b_P[:, None] + drawn_N) / total_PN, axis=1)
+    return np.asarray(1.0 - all_positive_P - all_negative_P)
+
+
+def best_candidates(prompt_ids: Sequence[str], worth_P: FloatArray, tie_P: FloatArray, count: int) -> IntArray:
+    """Positions of the `count` prompts of highest worth, best first; equal ones by `tie_P`.
+
+    A prompt that is there twice (candidates may span two epochs) comes a second time only after all others.
+    """
+    first_P = np.zeros(len(prompt_ids), np.bool_)
+    first_P[np.unique(np.asarray(prompt_ids), return_index=True)[1]] = True
+    return np.asarray(np.lexsort((tie_P, -worth_P, ~first_P))[:count], np.int64)
