@@ -59,7 +59,7 @@ REPEATED = ["task.train_prompts=32", "grpo.num_prompts_per_step=16", "grpo.max_n
 SETTINGS = {  # task, candidates of a step where prompts are chosen, overrides
     "plentiful": ("mini_sudoku", "128", PLENTIFUL),
     "repeated": ("mini_sudoku", "32", REPEATED),
-    "tail": ("spell_backward", "128", [*PLENTIFUL, "task.drafts=8"]),
+    "tail": ("spell_backward", "128", [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
 }
 
 
