@@ -3,9 +3,9 @@
     python recipes/compare_presets.py --setting plentiful|repeated|tail [--seeds 5] [--first-seed 0] [--out FOLDER]
 
 `plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
-to eight drafts before the answer, so that a few responses are ten times as long as most. The learning rate of a setting
-is what recipes/tune_lr.py chose for each of the four methods that it tunes (GRPO n = 4 and n = 8, balance, lean). A
-killed comparison goes on where it was when started again with the same --out. Writes presets.md.
+to eight drafts, of which the last one counts, so that lengths have a tail. All methods train at the rate that
+recipes/tune_lr.py chose for each of the four that it tunes on the task (GRPO n = 4 and n = 8, balance, lean; without
+drafts). A killed comparison goes on where it was when started again with the same --out. Writes presets.md.
 """
 
 from __future__ import annotations

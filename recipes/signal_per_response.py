@@ -1,6 +1,6 @@
 """How much gradient signal a generated response gives, for every way to spend responses, before anything is trained.
 
-    python recipes/signal_per_response.py [--beta 0.3,0.9] [--prompts 20000] [--group 4]
+    python recipes/signal_per_response.py [--beta 0.3 0.9] [--prompts 20000] [--group 4]
 
 Pass rates come from Beta(a, b). The model: a row's score along its prompt's own direction is 1 - p when it is correct
 and -p when it is not (a softmax policy's), plus noise of the same variance in every row. With advantages A of a step's
@@ -29,6 +29,7 @@ from nemo_ada.core.estimators import EmaBeta
 from nemo_ada.core.priority import exit_probability
 from nemo_ada.core.schedulers import run_sampling
 from nemo_ada.core.selection import kept_counts
+from nemo_ada.errors import UserError
 from nemo_ada.report.curves import markdown_table
 
 FloatArray = NDArray[np.float64]
@@ -89,11 +90,11 @@ def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, Float
     a_P, b_P = known
     pos_P = rng.binomial(n, rate_P)
     alike_P = (pos_P == 0) | (pos_P == n)
-    none_P, size_P = np.zeros(len(rate_P), np.int64), np.full(len(rate_P), n)
+    size_P = np.full(len(rate_P), n)
     short_pos_P, short_neg_P = (pos_P == 0).astype(np.int64), (pos_P == n).astype(np.int64)
     again_P = exit_probability(a_P + pos_P, b_P + n - pos_P, short_pos_P, short_neg_P, size_P)
     more_P = alike_P & (again_P > mixed_probability(a_P, b_P, n).mean())
-    pos_P = pos_P + np.where(more_P, rng.binomial(n, rate_P), none_P)
+    pos_P = pos_P + more_P * rng.binomial(n, rate_P)
     size_P = np.where(more_P, 2 * n, n)
     kept_pos_P, kept_neg_P = kept_counts(pos_P, size_P - pos_P, n)
     mean_P = pos_P / size_P
@@ -105,14 +106,14 @@ def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, Float
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--beta", default="0.3,0.9", help="a,b of the pass rates; 0.3,0.9 fits `make train`'s base model"
-    )
+    parser.add_argument("--beta", type=float, nargs=2, default=(0.3, 0.9), help="the default fits `make train`'s base")
     parser.add_argument("--prompts", type=int, default=20_000)
     parser.add_argument("--group", type=int, default=4)
     arguments = parser.parse_args()
     n = arguments.group
-    a, b = map(float, arguments.beta.split(","))
+    a, b = arguments.beta
+    if min(a, b) <= 0.0:
+        raise UserError(f"--beta {a:g} {b:g}: both numbers must be positive, such as 0.3 0.9")
     rate_P = beta_pass_rates(arguments.prompts, a, b, seed=0)
     population = np.full(len(rate_P), a), np.full(len(rate_P), b)
     exact = CERTAIN * rate_P, CERTAIN * (1.0 - rate_P)
@@ -127,9 +128,7 @@ def main() -> int:
             for name in ("ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
         },
         f"ada_est_ema n={2 * n}, knowing p": trained({"preset": "ada_est_ema"}, 2 * n, rate_P, exact),
-        f"grpo n={n}, refill": trained(
-            {"preset": "grpo", "refill_prompts": 1}, n, rate_P, population, len(rate_P) // 2
-        ),
+        f"grpo n={n}, refill": trained({"preset": "grpo"}, n, rate_P, population, standby=len(rate_P) // 2),
         f"grpo n={n}, re-sampling by gain": resampled_by_gain(n, rate_P, population),
         f"grpo n={n}, re-sampling by gain, knowing p": resampled_by_gain(n, rate_P, exact),
         f"grpo n={n}, shrunk baseline": trained(SHRUNK, n, rate_P, population),
@@ -154,4 +153,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.des import beta_pass_rates
+from nemo_ada.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
 import signal_per_response as recipe
@@ -35,7 +36,7 @@ def test_a_baseline_that_knows_the_pass_rate_loses_nothing_to_the_groups_size():
 
 def test_refilling_alone_changes_nothing_per_response():
     plain = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING)
-    refilled = recipe.trained({"preset": "grpo", "refill_prompts": 1}, 4, RATES, NOTHING, len(RATES) // 2)
+    refilled = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING, standby=len(RATES) // 2)
     assert refilled.responses > 2 * len(RATES)
     assert refilled.per_response == pytest.approx(plain.per_response, rel=0.05)
     assert refilled.zero_signal < plain.zero_signal
@@ -58,3 +59,9 @@ def test_the_table_has_a_row_per_method(monkeypatch, capsys):
     assert "Beta(0.3, 0.9), 400 prompts" in table
     assert "| grpo n=4 | 1.00 | 1.00 |" in table
     assert "best quarter of candidates" in table
+
+
+def test_rates_that_no_beta_distribution_has_are_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["signal_per_response.py", "--beta", "0", "1"])
+    with pytest.raises(UserError, match=r"must be positive, such as 0\.3 0\.9"):
+        recipe.main()

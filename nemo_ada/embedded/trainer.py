@@ -90,16 +90,28 @@ def check_run(config: RunConfig, task: Task) -> ModelShape:
         )
     count = len(task.splits().train)
     PromptOrder(count, config.grpo.seed)
-    if config.reinforce_ada.candidate_prompts > count:
-        raise UserError(
-            f"reinforce_ada.candidate_prompts={config.reinforce_ada.candidate_prompts} is more than the {count} "
-            f"training prompts; lower it to {count} or less"
-        )
+    _check_candidates(config, count)
     plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, max_new_tokens(config, task))
     prompts = config.grpo.num_prompts_per_step
     estimated = config.reinforce_ada.sampling.kind == "estimation"
     plan.check_first_waves(prompts, prompts * plan.group_size if estimated else None)
     return shape
+
+
+def _check_candidates(config: RunConfig, count: int) -> None:
+    """Refuse a choice of prompts that `count` training prompts do not give, or that would be a lottery."""
+    candidates, steps = config.reinforce_ada.candidate_prompts, config.grpo.max_num_steps
+    if candidates > count:
+        raise UserError(
+            f"reinforce_ada.candidate_prompts={candidates} is more than the {count} training prompts; lower it to "
+            f"{count} or less"
+        )
+    if 0 < candidates * steps <= count and config.reinforce_ada.estimator.kind == "ema":
+        raise UserError(
+            f"reinforce_ada.estimator.kind=ema knows only prompts that came before, and {steps} steps of "
+            f"candidate_prompts={candidates} show none of {count} twice: the choice would be a lottery; set "
+            "reinforce_ada.estimator.kind=value, or candidate_prompts=0"
+        )
 
 
 class Trainer:

@@ -303,6 +303,14 @@ def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(make, stack, ta
         assert 0 < record["ada/expected_signal_groups"] < 1
 
 
+def test_a_choice_among_prompts_that_the_estimator_cannot_know_is_refused(make, task):
+    count = len(task.splits().train)
+    once = make("lottery", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40}")
+    with pytest.raises(UserError, match=r"lottery; set reinforce_ada\.estimator\.kind=value"):
+        check_run(once, task)
+    check_run(make("again", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40 + 1}"), task)
+
+
 def test_more_candidates_than_prompts_are_refused(make, task):
     with pytest.raises(UserError, match=r"candidate_prompts=9999 is more than the \d+ training prompts; lower it to"):
         check_run(make("too-many", "reinforce_ada.candidate_prompts=9999"), task)
