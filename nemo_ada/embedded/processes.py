@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -67,6 +68,16 @@ def state(pid: int) -> str:
 def alive(pid: int) -> bool:
     """Whether the process still runs (a zombie that its parent has not collected does not)."""
     return state(pid) not in "XZ"
+
+
+def naming(folder: Path) -> list[int]:
+    """Processes, but this one, whose command line names something below `folder`: Ray's own are found by it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"{folder}/".encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def end(pids: Iterable[int], grace: float) -> list[int]:

@@ -115,15 +115,12 @@ class Stack:
         os.environ["TMPDIR"] = str(temporary)  # the actors inherit it: what vLLM and torch leave there goes with ours
         try:
             private_ray.start(
+                self._folder,
                 num_cpus=4,
                 log_to_driver=False,
                 configure_logging=False,
                 object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=str(self._folder),
             )
-        except Exception as error:
-            told = str(error).strip().splitlines() or [repr(error)]
-            raise StallError(f"Ray did not start on this machine: {told[0]}") from error
         finally:
             if before is None:
                 del os.environ["TMPDIR"]
