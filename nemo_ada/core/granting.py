@@ -53,7 +53,12 @@ class Granter:
             total = int(state.want_P[waiting].sum())
             self._ledger.reserve(total, total * each, forced=True)
             return waiting, state.want_P[waiting]
-        return self._affordable(self._in_time(waiting, now, began), each)
+        while True:
+            prompts, sizes = self._affordable(self._in_time(waiting, now, began), each)
+            left = np.flatnonzero(state.want_P)
+            if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
+                return prompts, sizes
+            waiting = left  # the budget refused all that time let through: now it is the others' turn
 
     # time -------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.des import DiscreteEventSource
@@ -117,6 +117,7 @@ def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation,
 
 
 @given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
+@example([0.0] * 3, {"scheduler": "continuous", "window": 3, "policy": "greedy"}, 13, 271, 8.0, 535)  # waited for ever
 @settings(max_examples=100, deadline=None)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
     first = first_responses(plan_with(Caps(), options), len(rates))
@@ -323,6 +324,26 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
     assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
     assert stats["seconds_overshoot"] == 0.0
     assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
+
+
+@pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
+@pytest.mark.parametrize("window", [None, 4])
+def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(scheduler, window):
+    """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""
+    latency, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
+    latency.observe(np.full(50, 10), np.full(50, 10), 2.5 * load, load)
+    caps = Caps(max_tokens=24 + 9, max_seconds=19.0)  # first waves take 24; one more response reserves ten
+    plan = SamplingPlan(
+        BalancedExit(2, 2), (4,), 64, 4, LONGEST, caps=caps, expected_tokens=3, scheduler=scheduler, window=window
+    )
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    source = ScriptedSource(Script.of("+", "-"), np.random.default_rng(0))
+    source.submit(session.next_requests(0.0))
+    session.record(source.end(list(range(8))), 0.0)
+    assert len(session.next_requests(0.0)) == 0
+    assert session.finished
+    assert session.state.cut_P.all()
+    assert session.state.refusals["max_tokens"] == 2
 
 
 @pytest.mark.parametrize(("seconds", "issued"), [(9.0, 0), (19.0, 4), (21.0, 8)])
