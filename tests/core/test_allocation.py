@@ -58,7 +58,7 @@ def test_the_real_valued_optimum_of_a_general_solver_is_followed() -> None:
     assert np.abs(ours - found.x).max() < 1.0
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(
     prompts=st.integers(1, 40),
     low=st.integers(0, 8),
@@ -85,7 +85,7 @@ def test_sums_are_exact_and_bounds_hold(
         assert ((counts[free] - 1) / weight[free]).max() <= ((counts[free] + 1) / weight[free]).min() * (1 + 1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 60), st.floats(0, 1), st.integers(0, 10**6))
 def test_harder_prompts_never_get_fewer(prompts: int, exponent: float, seed: int) -> None:
     p = np.random.default_rng(seed).uniform(0.001, 0.999, prompts)

@@ -94,7 +94,7 @@ def ours(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int, 
 
 
 @pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     mode=st.sampled_from(["positive", "balanced"]),
     n=st.integers(2, 8),

@@ -49,7 +49,7 @@ def first_responses(plan: SamplingPlan, prompts: int) -> int:
 
 
 @given(RATES, OPTIONS, st.integers(0, 60), st.integers(0, 10**6), st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, options, spare, seed, standby):
     plan = plan_with(Caps(), options)
     cap = first_responses(plan, len(rates)) + spare
@@ -64,7 +64,7 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
 
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, standby):
     plan = plan_with(Caps(), options)
     cap = first_responses(plan, len(rates)) * LONGEST + spare
@@ -84,7 +84,7 @@ def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, s
 
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, options, spare, seed, seen):
     expected = 5
     cap = first_responses(plan_with(Caps(), options), len(rates)) * expected + spare
@@ -118,7 +118,7 @@ def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation,
 
 @given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
 @example([0.0] * 3, {"scheduler": "continuous", "window": 3, "policy": "greedy"}, 13, 271, 8.0, 535)  # waited for ever
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
     first = first_responses(plan_with(Caps(), options), len(rates))
     caps = Caps(first + samples, first * 6 + tokens, seconds)
@@ -211,7 +211,7 @@ LABELS = st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0]), min_size=1, max_si
 
 
 @given(LABELS, st.integers(0, 60), st.sampled_from(["uniform", "greedy"]), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates, spare, policy, seed, newest_first):
     """Whatever ends first: who ends a wave early has no claim on the budget before the others of that wave."""
     caps = Caps(max_samples=4 * len(rates) + spare)
@@ -385,7 +385,7 @@ def test_the_policy_says_who_is_served_when_the_time_allows_one_wave_of_many(pol
 
 
 @given(RATES, OPTIONS, st.floats(0.5, 60), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):
     plan = plan_with(Caps(max_seconds=seconds), options)
     result, source = collect(plan, Script.random(seed, rates, failed=0.1), order=seed)

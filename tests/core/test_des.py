@@ -157,6 +157,7 @@ def test_the_session_counts_what_the_engine_counts():
         assert result.stats["sampling_seconds"] == source.steps
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("slots", [None, 64])
 def test_continuous_waves_collect_the_barriers_pools_in_fewer_steps(slots):
     for seed in SEEDS:
@@ -174,6 +175,7 @@ def test_continuous_waves_collect_the_barriers_pools_in_fewer_steps(slots):
         assert fast.decoded == slow.decoded
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("window", WINDOWS)
 def test_issue_order_halves_the_engine_steps(window):
     smallest, largest = WINDOWS[window]
@@ -189,6 +191,7 @@ def test_issue_order_halves_the_engine_steps(window):
     assert max(more_tokens) <= 1.25
 
 
+@pytest.mark.statistics
 def test_issue_order_has_no_length_bias():
     """Kept lengths given the label against the workload's own, and against the barrier's first waves.
 
@@ -223,6 +226,7 @@ def _first_to_finish(seed: int) -> np.ndarray:
     return np.concatenate(kept, axis=1)
 
 
+@pytest.mark.statistics
 def test_issue_order_pools_are_the_exact_prefixes():
     """Against an oracle on the label table: no response is kept or left for its length; so the pass rate is that of a
     stop at the exact response, whatever the window."""

@@ -39,7 +39,7 @@ def one_step(
 
 
 @given(st.integers(0, 10**6), st.floats(0.5, 0.97), st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_phase_ends_exactly_with_the_last_first_wave_response(seed, quantile, prompts):
     rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
     latency = LatencyModel()
@@ -181,6 +181,7 @@ def test_the_seconds_cap_holds_in_idle_mode_too():
     assert bound.size_P.sum() == 32 * 4
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize(("wrong_factor", "sign"), [(4.0, 1), (0.25, -1)])
 def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
     """The truth is known here. Over all extra responses that were issued, label - pass rate has mean 0; its mean over
@@ -211,6 +212,7 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
     assert abs(truth) - 3 * error < sign * np.mean(reported) < 3 * abs(truth) + 3 * error
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("n", [2, 4])
 def test_the_reported_label_bias_is_not_short_by_the_share_of_a_label_in_its_own_mean(n):
     """With equal pass rates first and extra waves have the same bias, so the estimate has the mean of the truth."""

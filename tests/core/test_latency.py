@@ -42,7 +42,7 @@ def test_nothing_is_predicted_before_anything_was_seen():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_state_round_trips_through_json_exactly(seed, steps):
     rng = np.random.default_rng(seed)
 
@@ -68,7 +68,7 @@ def test_state_round_trips_through_json_exactly(seed, steps):
 
 
 @given(st.floats(0.1, 5), st.floats(0, 0.2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_linear_engine_is_recognised(base, slope):
     rng = np.random.default_rng(0)
     tokens, load = rng.integers(1, 200, 500), rng.uniform(1, 100, 500)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_ada.core.ledger import Caps, Ledger
@@ -13,7 +13,6 @@ OPERATIONS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30), st.floats
 
 
 @given(st.integers(0, 40), st.integers(0, 300), OPERATIONS)
-@settings(deadline=None)
 def test_reserved_and_spent_never_pass_the_caps(max_samples, max_tokens, operations):
     ledger = Ledger(Caps(max_samples, max_tokens))
     tickets: list[tuple[int, int]] = []

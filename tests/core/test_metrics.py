@@ -29,7 +29,7 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
     st.integers(0, 2),
     st.integers(0, 10**6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
     group = 4
     first = 3 if window is None else window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import betabinom
 
@@ -16,7 +16,6 @@ CASE = st.tuples(
 
 
 @given(st.lists(CASE, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_equals_the_beta_binomial(cases):
     columns = [np.array(column) for column in zip(*cases, strict=True)]
     expected = [

@@ -53,7 +53,7 @@ def groups(rows: StepRows, group: int) -> list[int]:
     st.sampled_from([0.0, 0.4, 0.9]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_batch_has_n_rows_per_prompt_and_each_real_one_is_a_response_of_its_own(rates, standby, n, failed, seed):
     script = Script.random(seed, [*rates, *[0.5] * standby], failed=failed)
     result = drawn(script, standby=standby)

@@ -29,14 +29,12 @@ def expected_kept(pos: int, neg: int, n: int) -> tuple[int, int]:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 17))
-@settings(deadline=None)
 def test_kept_counts_follow_the_rule(pos: int, neg: int, n: int) -> None:
     keep_pos, keep_neg = kept_counts(np.array([pos]), np.array([neg]), n)
     assert (int(keep_pos[0]), int(keep_neg[0])) == expected_kept(pos, neg, n)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 12), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_one_pool_gives_n_rows_and_repeats_only_with_weight_zero(labels: list[bool], n: int, seed: int) -> None:
     positive_N = np.array(labels)
     index_n, weight_n = select_rows(positive_N, n, np.random.default_rng(seed))
@@ -60,7 +58,7 @@ def test_an_empty_pool_is_an_error_for_one_and_a_filler_for_a_step() -> None:
     assert some.weight_PR.tolist() == [[0, 0, 0], [1, 0, 0]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=8), st.integers(1, 9), st.randoms())
 def test_a_step_keeps_the_rule_per_prompt_in_any_order(pools: list[list[bool]], n: int, random: object) -> None:
     prompt_N = np.array([p for p, pool in enumerate(pools) for _ in pool], np.int64)

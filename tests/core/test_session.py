@@ -44,7 +44,7 @@ def wave_plan(rule: ExitRule, waves: tuple[int, ...], cap: int, **options: objec
 
 
 @given(EXITS, WAVES, st.integers(1, 20), PASS_RATES, st.sampled_from([0.0, 0.2]), st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_waves_collect_what_the_papers_loop_collects(rule, waves, cap, rates, failed, seed):
     script = Script.random(seed, rates, failed=failed)
     for scheduler in ("rounds", "continuous"):
@@ -59,7 +59,7 @@ def test_waves_collect_what_the_papers_loop_collects(rule, waves, cap, rates, fa
 
 
 @given(EXITS, WAVES, st.integers(1, 20), PASS_RATES, st.integers(0, 10**6), st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pools_do_not_depend_on_completion_order_nor_on_the_scheduler(rule, waves, cap, rates, seed, other):
     script = Script.random(seed, rates, failed=0.1)
     plan = wave_plan(rule, waves, cap)
@@ -86,7 +86,7 @@ def _seeds(source: ScriptedSource) -> dict[tuple[int, int], int]:
     st.sampled_from([0.0, 0.2]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, widest, cap, rates, failed, seed):
     script = Script.random(seed, rates, failed=failed)
     plan = wave_plan(rule, (4,), cap, window=window, max_window=None if widest is None else max(widest, window))
@@ -134,7 +134,7 @@ def test_a_following_window_is_as_wide_as_what_is_still_missing():
 
 
 @given(EXITS, WAVES, st.integers(1, 12), PASS_RATES, st.sampled_from([None, 3]), st.integers(0, 10**6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, window, seed):
     script = Script.random(seed, rates, failed=0.4)
     result, source = collect(wave_plan(rule, waves, cap, window=window), script, order=seed)
@@ -236,7 +236,7 @@ def test_a_prompt_that_only_fails_ends_with_an_empty_pool():
 
 
 @given(st.integers(1, 16), PASS_RATES, st.integers(0, 10**6), st.sampled_from(["rounds", "continuous"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_fixed_is_grpo(n, rates, seed, scheduler):
     plan = SamplingPlan(FixedExit(n), (n,), n, n, 40, scheduler=scheduler)
     result, source = collect(plan, Script.random(seed, rates), order=seed)
@@ -248,7 +248,7 @@ def test_fixed_is_grpo(n, rates, seed, scheduler):
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_estimation_variant_draws_what_was_allocated(allocation, seed):
     script = Script.random(seed, [0.5] * len(allocation), failed=0.1)
     plan = wave_plan(FixedExit(1), (1,), 32)
@@ -305,7 +305,7 @@ def test_refilling_ends_with_the_prompts_on_standby():
 
 
 @given(PASS_RATES, st.integers(0, 10**6), st.sampled_from([None, 2]), st.integers(0, 40), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_refilling_within_caps_never_raises(rates, seed, window, spare, idle):
     script = Script.random(seed, [*rates, 0.5, 0.0, 1.0], failed=0.1)
     first = 2 * len(rates)

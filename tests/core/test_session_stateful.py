@@ -134,5 +134,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.session.ledger.tokens_reserved == 0
 
 
-SessionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+SessionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25)
 TestSession = SessionMachine.TestCase

@@ -25,7 +25,7 @@ from nemo_ada.data.problem import problem_id
 
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "20"))
 searched = settings(
-    max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=CASES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 BOM = b"\xef\xbb\xbf"
 

@@ -33,7 +33,6 @@ def cases(short: int) -> Callable[[Any], Any]:
         max_examples=CASES or short,
         derandomize=not CASES,
         database=None,
-        deadline=None,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )

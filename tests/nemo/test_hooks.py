@@ -80,7 +80,8 @@ def test_idle_extra_waves_end_with_the_first_ones(tmp_path: Path) -> None:
     first, second = run.steps(PROMPTS, PROMPTS, asynchronous=True)
     assert first.metrics["ada/samples_drawn"] == GROUP * len(PROMPTS), "the latency model knows nothing yet"
     assert second.metrics["ada/samples_drawn"] > GROUP * len(PROMPTS)
-    assert second.metrics["ada/sampling_seconds"] < 2 * 60 * 0.004
+    # every fourth draw for prompt 16 is long: its seven more waves, one after the other, would take eight times as long
+    assert second.metrics["ada/sampling_seconds"] < 4 * 60 * 0.004
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from nemo_ada.report.run import read_usable
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "12"))
 searched = settings(
     max_examples=CASES,
-    deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes longer here than a test may
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
