@@ -32,6 +32,7 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray")):
 
 import ray
 
+from nemo_ada.embedded import private_ray
 from nemo_ada.embedded.batch import TrainBatch
 from nemo_ada.embedded.group import LearnerGroup
 from nemo_ada.embedded.settings import LearnerConfig
@@ -88,7 +89,7 @@ def _run(group: LearnerGroup, steps: range) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def group() -> Iterator[LearnerGroup]:
     folder = tempfile.mkdtemp(prefix="ray")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
+    private_ray.start(Path(folder), num_cpus=2, log_to_driver=False)
     group = LearnerGroup(_config(2, 2))
     yield group
     group.shutdown()
