@@ -280,8 +280,8 @@ class AdaSettings(Section):
     """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts looked at per step; drawn for are those whose groups the estimator expects to mix. 0 = no choice.
-    The others are passed over. With data that is seen once, only `estimator.kind: value` knows anything of them; a small
-    set seen many times is no place for it: it lost accuracy there (recipes/presets_measured.md)."""
+    The others are passed over. With data that is seen once, only `estimator.kind: value` knows anything of them. With
+    few prompts that come again and again it lost accuracy (recipes/presets_measured.md)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """The run's sampler for groups of n = `group`; features: width of the value estimator's input."""
