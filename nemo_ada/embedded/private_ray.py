@@ -29,15 +29,13 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
+ATTEMPTS = 4
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
     "RAY_task_events_report_interval_ms": "0",  # the head keeps 100,000 calls for a dashboard that is not there
     "RAY_agent_register_timeout_ms": "180000",  # for the agent that makes the actors' environments
 }
-
-
-ATTEMPTS = 4
 
 
 def start(folder: Path, **options: Any) -> None:

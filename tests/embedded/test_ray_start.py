@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
 import ray
 
 from nemo_ada.embedded import private_ray, processes
