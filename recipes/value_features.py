@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 def hidden_states(folder: Path, prompts: list[list[int]]) -> dict[str, FloatArray]:
     """Features by name, [P, H] or [P, 2 H], of token lists under the Hugging Face model in `folder`."""
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder)  # in evaluation mode, as loaded
     last, mean = [], []
     with torch.no_grad():
         for tokens in prompts:
