@@ -47,6 +47,7 @@ VOLATILE = (
     "reinforce_ada.budget.max_samples",
     "reinforce_ada.budget.max_tokens",
     "reinforce_ada.budget.max_seconds",
+    "reinforce_ada.budget.seconds_quantile",
     "policy.generation.vllm_cfg.gpu_memory_utilization",
     "env.ada_math.workers",
 )

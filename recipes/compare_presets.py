@@ -24,7 +24,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.jobcontrol import EXIT_DONE
 from nemo_ada.report.curves import Run, comparison_rows, markdown_table
 from nemo_ada.report.paired import ALL_AXES, against
-from nemo_ada.rundir import read_lines
+from nemo_ada.rundir import RunDir, read_lines
 from nemo_ada.tasks.registry import build_task
 
 BASELINE = "grpo n=4"
@@ -64,9 +64,16 @@ SETTINGS = {  # task, candidates of a step where prompts are chosen, overrides
 
 
 def finished(config: RunConfig) -> bool:
-    """Whether a run directory holds all its steps and evaluations."""
-    evaluations = read_lines(config.folder / "evaluations.jsonl")
-    return bool(evaluations) and evaluations[-1]["step"] == config.grpo.max_num_steps
+    """Whether a run directory holds all evaluations of this run. Raises UserError when it holds those of another."""
+    RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
+    grpo, found = config.grpo, [line["step"] for line in read_lines(config.folder / "evaluations.jsonl")]
+    expected = sorted({0, *range(grpo.val_period, grpo.max_num_steps, grpo.val_period), grpo.max_num_steps})
+    if found != expected[: len(found)]:
+        raise UserError(
+            f"{config.folder} holds evaluations after steps {found}, and with grpo.max_num_steps={grpo.max_num_steps} "
+            f"and val_period={grpo.val_period} they come after {expected}: name another --out"
+        )
+    return found == expected
 
 
 def main() -> int:
@@ -78,6 +85,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
+    if arguments.seeds < 1 or arguments.first_seed < 0:
+        parser.error("--seeds must be at least 1, --first-seed at least 0")
+    methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
+    if len(methods) == 1:
+        parser.error(f"--methods names nothing to compare with {BASELINE}")
     out = arguments.out / arguments.setting
     task_name, candidates, setting = SETTINGS[arguments.setting]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
@@ -95,23 +107,22 @@ def main() -> int:
             ],
         )
         for seed in seeds
-        for name in arguments.methods
+        for name in methods
     }
     first = next(iter(configs.values()))
     task = build_task(first.task, Path(first.base.cache_dir))
     for config in configs.values():
         check_run(config, task)
+    left = {key: config for key, config in configs.items() if not finished(config)}
     with Stack(first) as stack:
-        for (name, seed), config in configs.items():
-            if finished(config):
-                continue
+        for (name, seed), config in left.items():
             resumed = config.model_copy(update={"resume": "auto"})
             outcome = Trainer(resumed, stack, task).run()
             if outcome.exit_code != EXIT_DONE:
                 return outcome.exit_code
             accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
             print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
-    runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in arguments.methods}
+    runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in methods}
     rows = [
         {"method": name, **{axis.removeprefix("total/"): str(differences[axis]) for axis in ALL_AXES}}
         for name, differences in against(runs, BASELINE).items()

@@ -248,7 +248,9 @@ class BudgetSettings(Section):
     max_tokens: Cap | None = None
     """Generated tokens."""
     max_seconds: PositiveFloat | None = None
-    """Seconds of the sampling phase."""
+    """Seconds of the sampling phase, for waves after the first ones."""
+    seconds_quantile: Quantile = 0.5
+    """Probability with which all of these must be expected to end within max_seconds (0.9: one step of ten is late)."""
     token_reservation: Literal["expected", "worst_case"] = "expected"
     """Reserve a high quantile of recent lengths per response, or its longest possible length."""
     expected_tokens: Size | None = None
@@ -271,7 +273,8 @@ class AdaSettings(Section):
     budget: BudgetSettings = BudgetSettings()
     """What a batch may cost."""
     estimator: Estimator = EmaEstimator()
-    """What is known of a prompt before its step: for the allocation, `pass_rate: shrunk` and `policy: greedy`."""
+    """What is known of a prompt before its step: for the allocation, `shrunk`, `greedy` and windows that follow the
+    shortfall."""
     positive_threshold: float = 0.7
     """A response is correct when its reward is above this."""
     max_failed_share: Share = 0.05
@@ -301,6 +304,7 @@ class AdaSettings(Section):
             or self.candidate_prompts
             or "shrunk" in (advantage.pass_rate, advantage.baseline)
             or self.budget.policy == "greedy"
+            or plan.max_window is not None
         ):
             own = self.estimator
             estimator = EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
@@ -341,6 +345,13 @@ class AdaSettings(Section):
             rule, waves, cap = FixedExit(1), (sampling.max_responses,), sampling.max_responses
             self._check_estimation(sampling, group)
         self._check_advantage(group)
+        once = cap <= waves[0] or (isinstance(rule, FixedExit) and rule.n <= waves[0])
+        if budget.max_seconds is not None and window is None and once and not self.refill_prompts:
+            raise UserError(
+                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds what is drawn after first waves, and "
+                "here nothing is; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
+                "grpo.num_generations_per_prompt or the longest response"
+            )
         return SamplingPlan(
             exit=rule,
             wave_sizes=waves,
@@ -353,6 +364,7 @@ class AdaSettings(Section):
             max_window=max_window,
             idle=budget.mode == "idle",
             idle_quantile=budget.idle_quantile,
+            seconds_quantile=budget.seconds_quantile,
             caps=Caps(budget.max_samples, budget.max_tokens, budget.max_seconds),
             policy=budget.policy,
             token_reservation=budget.token_reservation,
@@ -389,7 +401,7 @@ class AdaSettings(Section):
                 f"{here}.wave_size={max(waves)} is above {here}.max_responses={cap}; lower wave_size to {cap} or raise "
                 f"max_responses to {max(waves)}"
             )
-        if sampling.stopping.kind == "wave" and waves[0] < group:
+        if sampling.stopping.kind == "wave" and waves[0] < group and rule.smallest_pool < group:
             raise UserError(
                 f"{here}.wave_size={waves[0]} is below grpo.num_generations_per_prompt={group}: a pool that exits "
                 f"after its first wave could not fill a group; raise wave_size to at least {group}"

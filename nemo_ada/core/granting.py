@@ -1,4 +1,4 @@
-"""Which waiting prompts get responses now: time, samples, tokens, and who comes first (algorithm.md section 6).
+"""Which waiting prompts get responses now: samples, tokens, and who comes first (algorithm.md section 6).
 
 Responses are served by level: the number of responses that a prompt has once its request is served, so first waves
 come before second ones, whoever ended first. While the budget covers all that may still be asked for up to a level, a
@@ -9,17 +9,16 @@ with a cap on samples `continuous` serves the same prompts as `rounds`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
+from nemo_ada.core.deadline import Deadline
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.ledger import Ledger
+from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.priority import exit_probability
 from nemo_ada.core.state import StepState
-from nemo_ada.core.table import IN_FLIGHT
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -33,6 +32,7 @@ class Granter:
         self._state, self._ledger, self._latency = state, ledger, latency
         self._run_seed, self._step = run_seed, step
         self._begun = False
+        self._deadline = Deadline(state, latency)
 
     def tokens_each(self) -> int:
         """Tokens to reserve for one response."""
@@ -54,60 +54,14 @@ class Granter:
             self._ledger.reserve(total, total * each, forced=True)
             return waiting, state.want_P[waiting]
         while True:
-            prompts, sizes = self._affordable(self._in_time(waiting, now, began), each)
+            in_time = self._deadline.in_time(waiting, now - began, now, self._ranked)
+            prompts, sizes = self._affordable(in_time, each)
             left = np.flatnonzero(state.want_P)
             if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
+                state.held_P[prompts] = 0
+                self._deadline.book(prompts, sizes, now - began)
                 return prompts, sizes
             waiting = left  # the budget refused all that time let through: now it is the others' turn
-
-    # time -------------------------------------------------------------------------------------------------------------
-
-    def _in_time(self, waiting: IntArray, now: float, began: float) -> IntArray:
-        """Leave out waves that the latency model expects to end too late; redraws for a first wave always pass."""
-        state, plan = self._state, self._state.plan
-        limit = plan.caps.max_seconds
-        if not plan.idle and limit is None:
-            return waiting
-        first = (state.wave_P[waiting] == 0) & (waiting < state.n_starting) & (plan.window is None)
-        redraws, later = waiting[first], waiting[~first]
-        load = state.in_flight + int(state.want_P[redraws].sum())
-        if plan.idle:  # each by itself: a wave that others make late costs tokens, not time, for it is dropped whole
-            later = later[self._fit_alone(later, load, self._idle_tail(now), plan.idle_quantile)]
-        if limit is not None:
-            left = limit - (now - began)
-            alone = self._fit_alone(later, load, left, 0.5)
-            state.cut(later[~alone], "max_seconds")
-            later = self._fit_together(later[alone], load, left)
-        return np.sort(np.concatenate((redraws, later)))
-
-    def _fit_alone(self, waiting: IntArray, load: int, seconds: float, quantile: float) -> BoolArray:
-        """Whose waves end within `seconds` beside `load` responses."""
-        size_U, inverse_W = np.unique(self._state.want_P[waiting], return_inverse=True)
-        ends = [self._latency.wave_seconds(size, load, quantile) <= seconds for size in size_U.tolist()]
-        return np.array(ends, np.bool_)[inverse_W]
-
-    def _fit_together(self, waiting: IntArray, load: int, seconds: float) -> IntArray:
-        """As many, in the order of priority, as end within `seconds` beside each other, too."""
-        if len(waiting) == 0 or self._seconds(waiting, load) <= seconds:
-            return waiting
-        waiting = self._ranked(waiting)
-        several = [waiting[:size] for size in range(1, len(waiting) + 1)]
-        return waiting[: bisect_right(several, seconds, key=lambda some: self._seconds(some, load))]
-
-    def _seconds(self, waiting: IntArray, load: int) -> float:
-        """Median time until the waves of these prompts end, issued together beside `load` responses."""
-        size_W = self._state.want_P[waiting]
-        largest = int(size_W.max())
-        return self._latency.wave_seconds(largest, load + int(size_W.sum()) - largest, 0.5)
-
-    def _idle_tail(self, now: float) -> float:
-        """Expected time until the last of the first waves ends; below 0 before the latency model has seen a step."""
-        state, table = self._state, self._state.table
-        if not self._latency.ready:
-            return -1.0
-        running = np.flatnonzero(table.state[: table.n] == IN_FLIGHT)
-        running = running[(table.wave[running] == 0) & (table.prompt[running] < state.n_starting)]
-        return self._latency.remaining_seconds(now - table.issued_at[running], state.in_flight)
 
     # samples and tokens -----------------------------------------------------------------------------------------------
 
@@ -115,11 +69,14 @@ class Granter:
         state, ledger = self._state, self._ledger
         if len(waiting) == 0:
             return waiting, waiting
-        if not ledger.bounded or self._fits(int(self._claims(waiting).sum()), each):
+        claims = int(self._claims(waiting).sum()) if ledger.bounded else 0
+        if self._fits(claims, each):
             total = int(state.want_P[waiting].sum())
             ledger.reserve(total, total * each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
+        short = ledger.refusal(claims, claims * each)
+        state.held_P[waiting] = 0 if short is None else BOUNDS.index(short)
         level_W = self._level(waiting)
         for level in np.unique(level_W):
             if not self._serve(waiting[level_W == level], int(level), each, granted_P):

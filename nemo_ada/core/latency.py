@@ -103,17 +103,30 @@ class LatencyModel:
         length = self.length_quantile(level ** (1.0 / max(size, 1)))
         return self._start + length * self.seconds_per_token(in_flight + size)
 
+    def late_risk(self, size: int, in_flight: float, seconds: float) -> float:
+        """-log of the probability that `size` responses, issued now beside `in_flight` others, all end in `seconds`.
+
+        Independent risks add up: waves of risks r_1, r_2, ... are all in time with probability exp(-(r_1 + r_2 + ...)).
+        """
+        pace = self.seconds_per_token(in_flight + size)
+        tokens = (seconds - self._start) / pace if pace > 0.0 else np.inf
+        ended = int(np.searchsorted(self._sorted, tokens, side="right"))
+        if seconds < 0.0 or (ended == 0 and self.ready):
+            return np.inf
+        return size * float(np.log(len(self._sorted) / ended)) if ended else 0.0
+
     def remaining_seconds(self, elapsed_M: FloatArray, in_flight: float) -> float:
         """Median time until the last of M running responses ends, each of which has run for elapsed_M already.
 
         With S(l) the share of recent lengths above l, a response that is at token k ends within u more tokens with
-        probability 1 - S(k + u) / S(k); the last of M ends within u with the product of these.
+        probability 1 - S(k + u) / S(k); the last of M ends within u with the product of these. One that has not got
+        through its start-up time is at a token below 0.
         """
         pace = self.seconds_per_token(in_flight)
         if not self.ready or pace <= 0.0 or len(elapsed_M) == 0:
             return 0.0
         total = len(self._sorted)
-        progress_G, count_G = np.unique(np.floor(elapsed_M / pace), return_counts=True)
+        progress_G, count_G = np.unique(np.floor((elapsed_M - self._start) / pace), return_counts=True)
         longer_G = total - np.searchsorted(self._sorted, progress_G, side="right")
         known = longer_G > 0  # a response longer than any seen before may end at any moment
         if not known.any():

@@ -32,7 +32,8 @@ class SamplingPlan:
     window: None = whole waves enter the pool (`wave` stopping); a number = `issue_order` stopping with that many
     responses in flight per prompt. max_window: with it the window follows the shortfall, between `window` and it.
     idle: extra waves only inside the tail of the first ones. idle_quantile: probability with which such a wave must be
-    expected to end in time. max_new_tokens: longest response. token_reservation: what is reserved per response.
+    expected to end in time. seconds_quantile: probability with which all responses beyond first waves must be expected
+    to end within caps.max_seconds. max_new_tokens: longest response. token_reservation: what is reserved per response.
     expected_tokens: length reserved by `expected` before any length was seen. max_failed_share: share of responses
     without a label above which a step is an error. prior: (a, b) of the Beta prior on a prompt's pass rate.
     """
@@ -48,6 +49,7 @@ class SamplingPlan:
     max_window: int | None = None
     idle: bool = False
     idle_quantile: float = 0.8
+    seconds_quantile: float = 0.5
     caps: Caps = field(default_factory=Caps)
     policy: Literal["uniform", "greedy"] = "uniform"
     token_reservation: Literal["expected", "worst_case"] = "expected"

@@ -19,13 +19,12 @@ def run_sampling(
     """Drive a session to its end.
 
     on_event: called before each decision (heartbeat, stop file). "drain" asks to issue nothing more and to finish what
-    runs, "drop" to stop what runs as well: the pools are then incomplete and the step must not be trained on.
+    runs, "drop" (also after "drain", when that takes too long) to stop what runs as well: `session.dropped` then says
+    that the pools are incomplete and the step must not be trained on.
     """
-    stopped = False
     while True:
-        order = on_event() if on_event is not None and not stopped else None
+        order = on_event() if on_event is not None else None
         if order is not None:
-            stopped = True
             session.stop(drain=order == "drain")
         dropped = session.take_aborts()
         if len(dropped):

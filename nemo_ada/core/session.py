@@ -22,7 +22,7 @@ from nemo_ada.core.result import SamplingResult, collect
 from nemo_ada.core.source import Outcomes, Requests
 from nemo_ada.core.state import StepState, distinct
 from nemo_ada.core.stopping import judge_prefixes, judge_waves
-from nemo_ada.core.table import DONE, DROPPED, FAILED, IN_FLIGHT
+from nemo_ada.core.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
 IntArray = NDArray[np.int64]
@@ -76,6 +76,7 @@ class SamplingSession:
         self._names_P = names_P
         self._failed_rows: list[int] = []
         self._begun = False
+        self.dropped = False
 
     @property
     def finished(self) -> bool:
@@ -83,8 +84,13 @@ class SamplingSession:
         return self.state.in_flight == 0 and not self.state.want_P.any()
 
     def stop(self, *, drain: bool) -> None:
-        """Issue nothing more (end of the job); without `drain` what is in flight is dropped as well."""
+        """Issue nothing more (end of the job); without `drain` what is in flight is dropped as well.
+
+        `dropped` is then True, as it is when nothing had been issued: the step must not be trained on, and it teaches
+        the latency model nothing.
+        """
         state = self.state
+        self.dropped = self.dropped or not drain or state.table.n == 0
         state.next_standby = len(state.uid_P)
         state.cut(np.flatnonzero(state.want_P), "stopped")
         state.cut_P[state.active_P] = True
@@ -136,7 +142,7 @@ class SamplingSession:
             judge_prefixes(state, touched)
         self._end_idle_phase()
         if any_failed:  # the share of a step that is not over is at least that of one which draws all it may
-            self._check_failures(int(state.cap_P.sum()))
+            self._check_failures(int(state.cap_P[: state.next_standby].sum()))
 
     @property
     def aborting(self) -> bool:
@@ -159,12 +165,13 @@ class SamplingSession:
     def result(self) -> SamplingResult:
         """The pools and what they cost, when the session has finished; teaches the latency model.
 
-        Raises FailedResponsesError when too many responses have no label.
+        Raises FailedResponsesError when too many responses of a step that was not dropped have no label.
         """
         if not self.finished:
             raise InvariantError(f"result of a session with {self.state.in_flight} responses in flight")
-        self._check_failures(self.state.table.n)
-        self._teach()
+        if not self.dropped:
+            self._check_failures(self.state.table.n)
+            self._teach()
         return collect(self)
 
     def _end_idle_phase(self) -> None:
@@ -259,10 +266,8 @@ class SamplingSession:
         ended = np.flatnonzero((state_N == DONE) | (state_N == FAILED))
         if self.plan.window is not None:
             whole = ended[table.accepted[ended]]
-        elif (state_N == DROPPED).any() or self.plan.idle:
+        elif self.plan.idle:
             whole = ended[table.wave[ended] == 0]
-            if (table.wave[: table.n][state_N == DROPPED] == 0).any():
-                whole = whole[:0]
         else:
             whole = ended
         seconds = table.ended_at[ended] - table.issued_at[ended]

@@ -14,6 +14,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.table import DROPPED, IN_FLIGHT, ResponseTable
 
@@ -74,6 +75,7 @@ class StepState:
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused it more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
+        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS held the waiting request back, 0 for none
         self.next_standby = self.n_starting
         self.in_flight = 0
         self.refusals: Counter[str] = Counter()
@@ -138,13 +140,18 @@ class StepState:
             self.to_abort.append(rows)
 
     def end_now(self, reason: str) -> None:
-        """End every prompt: what runs is dropped, and a wave that is not complete is dropped whole."""
+        """End every prompt: what runs is dropped, and a wave that is not complete is dropped whole.
+
+        Those whose requests samples or tokens held back were refused by that cap, the others for `reason`.
+        """
         table, open_P = self.table, np.flatnonzero(self.active_P)
         if self.plan.window is None:
             size = table.n
             prompt_N = table.prompt[:size]
             late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
             table.accepted[:size][late_N] = False
-        self.refusals[reason] += len(open_P)
+        held_P = np.where(self.want_P[open_P] > 0, self.held_P[open_P], 0)
+        for code in np.unique(held_P).tolist():
+            self.refusals[BOUNDS[code] if code else reason] += int((held_P == code).sum())
         self.cut_P[open_P] = True
         self.finish(open_P)

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +198,8 @@ class LearnerGroup:
             return
         self._closed = True
         for actor in self._actors:
-            ray.kill(actor, no_restart=True)
+            with suppress(ray.exceptions.RayError):  # a Ray that lost its head; the processes are ended below
+                ray.kill(actor, no_restart=True)
         if remaining := processes.end(self._pids, 2 * _GRACE_S):
             raise InvariantError(f"learner processes did not end: {remaining}")
 

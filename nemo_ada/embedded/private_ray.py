@@ -23,7 +23,7 @@ from ray._private import ray_constants, services, utils
 from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded import processes
-from nemo_ada.errors import StallError
+from nemo_ada.errors import StallError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,10 @@ def start(folder: Path, **options: Any) -> None:
     """ray.init of a cluster of one node for this process, in `folder`; other options are ray.init's own.
 
     A node that does not come up (Ray gives it 30 s, which cannot be set) is started again, ATTEMPTS in all. Raises
-    StallError when none came up.
+    StallError when none came up, and UserError in a process that has a Ray already.
     """
+    if ray.is_initialized():
+        raise UserError("this process has started Ray already, and a run needs its own: call ray.shutdown() first")
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
     # Ray has read them while it was imported, in this process; its children read them afresh.

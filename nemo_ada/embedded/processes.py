@@ -47,7 +47,8 @@ def dump_stacks(pids: Mapping[str, int]) -> list[str]:
             lines.append(f"{name} (pid {pid}): {'not prepared' if alive(pid) else 'gone'}")
             continue
         asked[name] = path
-        os.kill(pid, signal.SIGUSR2)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
     deadline = time.monotonic() + DUMP_SECONDS
     while any(path.stat().st_size == 0 for path in asked.values()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -91,7 +92,8 @@ def end(pids: Iterable[int], grace: float) -> list[int]:
         if waited > grace and not told:  # a stopped process cannot follow Ray's request
             told = True
             for pid in remaining:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it ended just now
+                    os.kill(pid, signal.SIGKILL)
         if waited > END_SECONDS:
             break
         time.sleep(0.02)

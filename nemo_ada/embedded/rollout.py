@@ -148,15 +148,12 @@ class Rollout:
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
         began = engine.steps
-        watch = _Watch(self._control_dir)
-        learned = sampler.latency.state_dict()
         try:
             session = sampler.begin(
                 step, [prompt.prompt_id for prompt in prompts], standby=standby, features_PF=features_PF
             )
-            result = run_sampling(session, source, on_event=watch)
-            if watch.fired:
-                sampler.latency.load_state_dict(learned)
+            result = run_sampling(session, source, on_event=_Watch(self._control_dir))
+            if session.dropped:
                 return None
             rows = sampler.finish(result)
             return self._data(rows, source, tokens_P, result, engine.steps - began)
@@ -254,7 +251,6 @@ class _Watch:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._next = 0.0
-        self.fired = False
 
     def __call__(self) -> Literal["drain", "drop"] | None:
         now = time.monotonic()
@@ -264,5 +260,4 @@ class _Watch:
         heartbeat = self._folder / "heartbeat"
         if heartbeat.exists():
             heartbeat.touch()
-        self.fired = (self._folder / "DROP").exists()
-        return "drop" if self.fired else None
+        return "drop" if (self._folder / "DROP").exists() else None

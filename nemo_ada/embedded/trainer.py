@@ -192,7 +192,7 @@ class Trainer:
             self._load(newest)
             self.observer.on_message(f"resumed from {newest}")
         self.run_dir.rewind(-1 if newest is None else self.step)
-        if self.step == 0 and config.grpo.val_at_start:
+        if self.step == 0 and config.grpo.val_at_start and not self._evaluated:
             self._evaluate()
 
     def _loop(self) -> str | None:
@@ -254,7 +254,7 @@ class Trainer:
         return True
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
-        """Input of the value estimator: the policy's last hidden state at the end of each prompt, [P, hidden]."""
+        """Input of the value estimator: the policy's last hidden states, their mean over each prompt, [P, hidden]."""
         if self.config.reinforce_ada.estimator.kind != "value":
             return None
         rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]

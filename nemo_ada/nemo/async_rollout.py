@@ -79,8 +79,8 @@ class AsyncSource:
             response = read(
                 self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
             )
-            ended = metrics["terminated"] or metrics["truncated"] or metrics["max_turns_reached"]
-            if not ended:  # NeMo-RL prints the engine's error and returns what it has
+            answers = sum("generation_logprobs" in turn for turn in state["message_log"])
+            if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns what it has
                 response = replace(response, complete=False)
             self._finished.put((row, response))
         except Exception as error:  # noqa: BLE001 - handed to poll, which raises it in the thread that waits

@@ -162,16 +162,13 @@ class Hooks:
         """Draw, select and weigh; the batch of rows and the metrics of NeMo-RL's rollout result."""
         prompts = Prompts(repeated_batch, self.settings.group)
         draw = self.draws + 1
-        learned = self.sampler.latency.state_dict()
         source = self._source(call, prompts, one_by_one)
-        fired: list[str] = []
         try:
             session = self.sampler.begin(draw, prompts.ids, features_PF=self._features(prompts))
-            result = run_sampling(session, source, on_event=lambda: self._look(fired))
+            result = run_sampling(session, source, on_event=self._watch)
         finally:
             source.close()
-        if "drop" in fired:
-            self.sampler.latency.load_state_dict(learned)
+        if session.dropped:
             raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
         raw_reward_N = result.reward_N
         result = dataclasses.replace(result, reward_N=self._rewards(result, source))
@@ -204,12 +201,6 @@ class Hooks:
         if not one_by_one:
             return BatchSource(call, prompts)
         return AsyncSource(call, prompts, self._originals["run_sample_multi_turn_rollout"], self.settings.longest)
-
-    def _look(self, fired: list[str]) -> Literal["drain", "drop"] | None:
-        order = self._watch() if self._watch is not None else None
-        if order is not None:
-            fired.append(order)
-        return order
 
     def _rewards(self, result: SamplingResult, source: BatchSource | AsyncSource) -> np.ndarray:
         """Rewards of the pools after NeMo-RL's own scaling and shaping, so that a pool's mean is on their scale.

@@ -2,14 +2,15 @@
 
 At a step's end NeMo-RL asks its own TimeoutChecker whether to save and return; `JobTimeout` answers that question, so
 NeMo-RL saves with its own code. While responses are drawn, `Watch` answers the sampler: a stop that was asked for lets
-the step finish without new waves; when its update, a validation and the save would not fit, the step is dropped and
-what is there is saved as of the step before (`save_between_steps`).
+the step finish without new waves; when its update, a validation and the save would not fit, or nothing has been drawn
+yet, the step is dropped and what is there is saved as of the step before (`save_between_steps`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from nemo_ada.nemo.targets import replaced
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+RECENT_STEPS = 10  # whose longest update says how long the next one may take: the first step of an attempt compiles
 ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
 
 
@@ -41,7 +43,7 @@ class Progress:
     steps_per_epoch: int
     prompts: int
     loader_state: Any = None
-    update_seconds: float = 0.0
+    updates: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pause_seconds: float = 0.0  # validations and saves since the loop's last mark, which are no part of a step
     reason: str | None = None
     signals: list[str] = field(default_factory=list)
@@ -70,6 +72,7 @@ class Progress:
 
 
 COUNTERS = ("total_steps", "current_step", "current_epoch", "consumed_samples")
+SCORES = ("val_reward", "val:", "train:")  # of the step that was saved with them
 
 
 class Watch:
@@ -87,7 +90,7 @@ class Watch:
         self._next = now + LOOK_SECONDS
         progress = self._progress
         self._control.heartbeat(progress.total_steps, "sampling")
-        if self._end is not None and now + progress.update_seconds + self._control.closing > self._end:
+        if self._end is not None and now + max(progress.updates, default=0.0) + self._control.closing > self._end:
             progress.reason = f"{self._end - now:.0f} s are left of the job: too few to finish step"
             return "drop"
         if progress.signals:
@@ -108,8 +111,7 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
             seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
             progress.pause_seconds = 0.0
             control.observe_step(seconds)
-            sampling = hooks.sampling_seconds if hooks is not None else 0.0
-            progress.update_seconds = max(progress.update_seconds, seconds - sampling)
+            progress.updates.append(seconds - (hooks.sampling_seconds if hooks is not None else 0.0))
             control.heartbeat(progress.total_steps)
             control.status("running", progress.total_steps)
             progress.reason = control.stop_reason()
@@ -197,6 +199,9 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress) -> bool:
             state[name] = getattr(progress, name)
         else:
             setattr(state, name, getattr(progress, name))
+    if isinstance(state, dict):
+        for name in [name for name in state if name.startswith(SCORES)]:
+            del state[name]
     path = Path(checkpointer.init_tmp_checkpoint(progress.total_steps, state, config))
     parts["policy"].save_checkpoint(
         weights_path=str(path / "policy" / "weights"),

@@ -18,6 +18,7 @@ from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload, beta_p
 from nemo_ada.core.exits import BalancedExit, FixedExit
 from nemo_ada.core.latency import LatencyModel
 from nemo_ada.core.ledger import Caps
+from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.plan import SamplingPlan
 from nemo_ada.core.result import SamplingResult
 from nemo_ada.core.schedulers import run_sampling
@@ -154,6 +155,16 @@ def test_extra_waves_that_run_at_that_moment_are_dropped_before_the_source_is_po
     assert len(source.issued) == 20
     assert sorted(source.aborted) == [8, 9, 10, 11]
     assert result.size_P.tolist() == [4, 2]
+
+
+@pytest.mark.parametrize(("samples", "bound"), [(None, "idle"), (64 * 4 + 8, "max_samples")])
+def test_the_cap_that_holds_extra_waves_back_is_named(samples, bound):
+    """Some 120 extra waves fit into the tail; with room for two the others wait for samples, not for time."""
+    plan = dataclasses.replace(IDLE, caps=Caps(max_samples=samples))
+    latency = LatencyModel()
+    for step in range(4):
+        result, _ = one_step(plan, Workload(np.full(64, 0.05), seed=4, step=step), latency)
+    assert BOUNDS[int(result.stats["budget_bound"])] == bound
 
 
 def test_no_extra_wave_takes_what_a_first_wave_may_still_need():

@@ -59,19 +59,38 @@ def test_the_heartbeat_is_called_at_every_decision_until_it_orders_a_stop():
     assert not result.cut_P.any()
 
 
-@pytest.mark.parametrize("order", ["drain", "drop"])
-def test_after_an_order_to_stop_nobody_is_asked_again(order):
+@pytest.mark.parametrize(
+    ("orders", "running", "kept", "dropped"),
+    [
+        (["drain"], [0, 4, 3, 2, 1], 5, False),
+        (["drain", "drain", None, "drain"], [0, 4, 3, 2, 1], 5, False),
+        (["drop"], [0, 4], 1, True),
+        (["drain", None, "drop"], [0, 4, 3, 2], 3, True),
+    ],
+)
+def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, running, kept, dropped):
     session, source = parts(SamplingPlan(FixedExit(4), (1,), 4, 4, 40), Script.of(*["+"] * 5))
     source.newest_first = True  # one response per poll: draining takes several decisions
     beats = []
+    asked = iter([None, *orders])
 
     def on_event():
-        beats.append(len(source.running))
-        return order if len(beats) > 1 else None
+        if source.running or not beats:
+            beats.append(len(source.running))
+        return next(asked, None)
 
     result = run_sampling(session, source, on_event=on_event)
-    assert beats == [0, 4]
-    assert result.size_P.sum() == (5 if order == "drain" else 1)
+    assert beats == running
+    assert result.size_P.sum() == kept
+    assert session.dropped == dropped
+
+
+@pytest.mark.parametrize("order", ["drain", "drop"])
+def test_a_step_that_is_stopped_before_its_first_response_is_dropped(order):
+    session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
+    result = run_sampling(session, source, on_event=lambda: order)
+    assert not source.issued and len(result.row_N) == 0
+    assert session.dropped
 
 
 def test_a_source_that_reports_twice_is_noticed():

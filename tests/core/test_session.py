@@ -207,6 +207,23 @@ def test_a_verifier_that_always_fails_ends_the_step_early():
         collect(plan, Script.of(*["x"] * 64), newest_first=True)
 
 
+def test_prompts_on_standby_do_not_hide_a_verifier_that_always_fails():
+    """108 of the 67 x 32 that the prompts may have which have begun, whatever 997 others might bring."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    with pytest.raises(FailedResponsesError, match=r"^108 of \d+ responses of step 3 have no"):
+        collect(plan, Script.of(*["x"] * 1064), newest_first=True, standby=1000)
+
+
+def test_failures_of_a_step_that_is_dropped_are_no_error():
+    """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
+    plan = SamplingPlan(FixedExit(200), (8,), 200, 4, 40, max_failed_share=0.05)
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
+    rows = session.next_requests(0.0).row_N
+    session.record(Outcomes(rows, np.ones(8), np.full(8, 3), dict.fromkeys(range(7), "verifier")), 1.0)
+    session.stop(drain=False)
+    assert session.result().failures == {"verifier": 7}
+
+
 def test_seeds_take_no_more_memory_than_responses_do():
     """63 prompts end with their first wave, one draws 4096 responses: a table for all would hold 64 x 4096 seeds."""
     plan = SamplingPlan(BalancedExit(1, 1), (8,), 4096, 4, 40, max_failed_share=1.0)

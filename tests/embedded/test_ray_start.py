@@ -15,7 +15,7 @@ if importlib.util.find_spec("ray") is None:
 import ray
 
 from nemo_ada.embedded import private_ray, processes
-from nemo_ada.errors import StallError
+from nemo_ada.errors import StallError, UserError
 
 
 @pytest.fixture
@@ -45,6 +45,13 @@ def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypa
     assert ray.get(ray.put(3)) == 3
     assert not processes.alive(left[0].pid)
     assert "The current node timed out during startup.): attempt 2 of 4" in caplog.text
+
+
+def test_the_ray_of_somebody_else_is_left_alone(folder, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it is not ours"))
+    with pytest.raises(UserError, match=r"call ray\.shutdown"):
+        private_ray.start(folder)
 
 
 def test_the_last_attempt_tells_why(folder, monkeypatch):

@@ -160,7 +160,7 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         failed = reward is None
         value = engine.answer(log, prompt, draw)
         state = {"message_log": log, "total_reward": torch.tensor(value), "idx": sample_idx}
-        return state, {"terminated": not failed, "truncated": False, "max_turns_reached": False}
+        return state, {"turn_count": 1, "terminated": not failed, "truncated": False, "max_turns_reached": True}
 
     def run_async_multi_turn_rollout(
         policy_generation, input_batch, tokenizer, task_to_env, max_seq_len, max_rollout_turns=999999, greedy=False

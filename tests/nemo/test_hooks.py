@@ -296,14 +296,16 @@ def test_validation_gets_nemo_rls_own_rollout(tmp_path: Path, caplog: pytest.Log
     assert "6 of 6 validation answers have no label" in caplog.text
 
 
-def test_a_dropped_step_leaves_no_trace(tmp_path: Path) -> None:
-    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}))
-    orders = iter([None, "drop"])
+@pytest.mark.parametrize("given", [[None, "drop"], ["drain"]], ids=["while_it_samples", "before_it_samples"])
+@pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_est_ema"])
+def test_a_dropped_step_leaves_no_trace(tmp_path: Path, preset: str, given: list[str | None]) -> None:
+    run = Run(tmp_path, config(8 if preset == "ada_est_ema" else GROUP, 6, {"preset": preset}))
+    orders = iter(given)
     with run.installed(watch=lambda: next(orders, None)) as hooks:
-        before = json.dumps(hooks.state_dict())
+        before = json.dumps(hooks.state_dict(), default=np.ndarray.tolist)
         with pytest.raises(StepDroppedError):
             step(run.loop, run.config, PROMPTS)
-        assert json.dumps(hooks.state_dict()) == before
+        assert json.dumps(hooks.state_dict(), default=np.ndarray.tolist) == before
 
 
 # -- 4. installation ---------------------------------------------------------------------------------------------------

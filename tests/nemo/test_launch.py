@@ -16,6 +16,7 @@ import importlib
 import json
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from nemo_ada.jobcontrol import EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobContro
 from nemo_ada.nemo import launch as launch_module
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.job import Progress, Watch, job_timeout, timed_saves, timed_validations
+from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves, timed_validations
 from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, lost_process, supervised
 from nemo_ada.nemo.targets import LOOP
 from nemo_ada.rundir import read_lines
@@ -218,7 +219,7 @@ def test_a_watch_drains_for_a_stop_and_drops_when_the_update_would_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
-    progress = Progress(3, 3, 0, 12, 4, 4, update_seconds=50.0)
+    progress = Progress(3, 3, 0, 12, 4, 4, updates=deque([50.0, 20.0]))
     earlier = JobControl(tmp_path, 9)
     earlier.observe_validation(4.0)
     earlier.observe_save(6.0)
@@ -314,6 +315,52 @@ def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeyp
     source.close()
     assert time.monotonic() - started < 1.5
     source._thread.join()
+
+
+@pytest.mark.parametrize(("answers", "complete"), [(1, False), (2, True)])
+def test_an_engine_error_in_the_last_turn_is_no_wrong_answer(answers: int, complete: bool) -> None:
+    """NeMo-RL counts a turn before it generates, so the maximum of turns is reached whatever came of the last one."""
+
+    async def rollout(**_: Any) -> Any:
+        turns = [
+            {"role": "assistant", "token_ids": torch.ones(3), "generation_logprobs": torch.zeros(3), "content": "a"},
+            {"role": "environment", "token_ids": torch.ones(1), "content": "go on"},
+        ]
+        state = {"message_log": turns * answers, "total_reward": torch.tensor(0.0)}
+        return state, {"turn_count": 2, "terminated": False, "truncated": False, "max_turns_reached": True}
+
+    call = SimpleNamespace(policy_generation=None, arguments=dict)
+    source = AsyncSource(call, SimpleNamespace(state=lambda _: {}, logs=[[]]), rollout, 8)  # type: ignore[arg-type]
+    source.submit(SimpleNamespace(row_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
+    assert (source.poll().failures == {}) == complete
+    assert source.response(0).complete == complete
+    source.close()
+
+
+def test_a_save_between_steps_has_no_score_of_an_earlier_one(tmp_path: Path) -> None:
+    """With checkpointing.metric_name the best checkpoint's score would make this one the best."""
+    saved: list[dict[str, Any]] = []
+    checkpointer = SimpleNamespace(
+        get_latest_checkpoint_path=lambda: None,
+        init_tmp_checkpoint=lambda step, state, config: saved.append(dict(state)) or tmp_path,  # type: ignore[func-returns-value]
+        finalize_checkpoint=lambda path: None,
+        save_optimizer=True,
+    )
+    parts = {
+        "checkpointer": checkpointer,
+        "master_config": {"checkpointing": {"enabled": True}},
+        "policy": SimpleNamespace(prepare_for_training=lambda: None, save_checkpoint=lambda **_: None),
+        "policy_generation": SimpleNamespace(finish_generation=lambda: None),
+        "save_state": {
+            "total_steps": 4,
+            "val_reward": 0.9,
+            "val:accuracy": 0.9,
+            "train:loss": 1.0,
+            "consumed_samples": 16,
+        },
+    }
+    assert save_between_steps(parts, Progress(6, 6, 0, 24, 9, 4, loader_state={}))
+    assert saved == [{"total_steps": 6, "current_step": 6, "current_epoch": 0, "consumed_samples": 24}]
 
 
 def test_progress_counts_epochs_as_the_loop_does() -> None:

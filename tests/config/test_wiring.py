@@ -1,0 +1,154 @@
+"""Every setting of `reinforce_ada:` reaches the core: what each preset is there, and each field by itself.
+
+The core's own tests build plans and row settings by hand, so a field that the configuration lost on the way would
+change what is trained, and none of them would fail.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core.estimators import EmaBeta, ValueRegressor
+from nemo_ada.core.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.ledger import Caps
+from nemo_ada.core.objectives import Linear, Log, Power, PowerShare, VarianceShare
+from nemo_ada.core.paths import StopRule
+from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.rows import RowSettings
+from nemo_ada.core.sampler import AdaSampler, Allocation
+
+LONGEST, SEED, FEATURES = 17, 5, 3
+BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
+LEAN = StopRule(BalancedExit(1, 1), (4,), 8)
+IDLE = StopRule(BalancedExit(1, 1), (4,), 32)
+ONCE = StopRule(FixedExit(1), (32,), 32)
+HYBRID: dict[str, Any] = {"keep_all": True, "objective": Log(), "share": PowerShare(0.5), "max_weight": 8.0}
+SHARED_OUT = Allocation(PowerShare(0.5), 4, 32, 1e-3)
+PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocation | None, type | None]] = {
+    # group, exit with waves and cap, what else the plan has, what else the rows have, allocation, estimator
+    "grpo": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
+    "ada_seq_positive": (4, StopRule(PositiveExit(1), (8,), 32), {}, {}, None, None),
+    "ada_seq_balance": (4, BALANCED, {}, {}, None, None),
+    "ada_seq_lean": (4, LEAN, {}, {}, None, None),
+    "ada_seq_idle": (4, IDLE, {"idle": True}, {}, None, None),
+    "ada_seq_log": (
+        4,
+        BALANCED,
+        {},
+        {"weighting": "objective", "objective": Log(), "pass_rate": "shrunk", "max_weight": 8.0},
+        None,
+        EmaBeta,
+    ),
+    "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
+    "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
+}
+
+
+def sampler(section: dict[str, Any], group: int = 4) -> AdaSampler:
+    settings: AdaSettings = ada_settings(section)
+    return settings.sampler(group, LONGEST, run_seed=SEED, features=FEATURES)
+
+
+def test_no_preset_is_forgotten_here():
+    assert set(PRESETS) == set(presets())
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_is_what_it_says(name):
+    group, stop, plan, rows, allocation, estimator = PRESETS[name]
+    made = sampler({"preset": name}, group)
+    assert made.plan == SamplingPlan(stop.exit, stop.wave_sizes, stop.cap, group, LONGEST, **plan)
+    assert made.rows == RowSettings(group, stop, **rows)
+    assert made.allocation == allocation
+    assert type(made.estimator) is (estimator or type(None))
+    assert made.run_seed == SEED
+
+
+def reached(made: AdaSampler, path: str) -> object:
+    return reduce(lambda found, name: getattr(found, name, None), path.split("."), made)
+
+
+BALANCE: dict[str, Any] = {"preset": "ada_seq_balance"}
+EST: dict[str, Any] = {"preset": "ada_est_ema"}
+WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "value"),
+    [
+        ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "plan.exit", BalancedExit(1, 3)),
+        ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "rows.stop.exit", BalancedExit(1, 3)),
+        ({"sampling": {"exit": {"kind": "positive", "k_pos": 2}}}, "plan.exit", PositiveExit(2)),
+        ({"sampling": {"wave_size": [8, 4, 4]}}, "plan.wave_sizes", (8, 4, 4)),
+        ({"sampling": {"wave_size": [8, 4, 4]}}, "rows.stop.wave_sizes", (8, 4, 4)),
+        ({"sampling": {"max_responses": 20}}, "plan.max_responses", 20),
+        ({"sampling": {"max_responses": 20}}, "rows.stop.cap", 20),
+        ({"sampling": {"scheduler": "rounds"}}, "plan.scheduler", "rounds"),
+        ({"sampling": {"stopping": WINDOW}}, "plan.window", 3),
+        ({"sampling": {"stopping": WINDOW}}, "plan.max_window", 9),
+        ({"sampling": {"stopping": WINDOW}}, "rows.stop.wave_sizes", (1,)),
+        ({"sampling": {"stopping": WINDOW}}, "estimator.decay", 0.9),  # whose rates the window follows
+        (
+            {"sampling": {"stopping": WINDOW, "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 1}}},
+            "plan.exit",
+            AtLeastExit(BalancedExit(1, 1), 4),
+        ),
+        ({"advantage": {"weighting": "objective"}}, "rows.weighting", "objective"),
+        ({"advantage": {"objective": {"kind": "log"}}}, "rows.objective", Log()),
+        ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.objective", Power(0.25)),
+        ({"preset": "ada_seq_log", "advantage": {"objective": {"kind": "linear"}}}, "rows.objective", Linear()),
+        ({"advantage": {"normalize": "std"}}, "rows.normalize", "std"),
+        ({"advantage": {"leave_one_out": True}}, "rows.leave_one_out", True),
+        ({"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
+        ({"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
+        ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),
+        ({"advantage": {"pass_rate": "haldane"}}, "rows.pass_rate", "haldane"),
+        ({"advantage": {"min_pass_rate": 0.2}}, "rows.min_pass_rate", 0.2),
+        ({"advantage": {"max_weight": 3.0}}, "rows.max_weight", 3.0),
+        ({"budget": {"max_samples": 900}}, "plan.caps", Caps(max_samples=900)),
+        ({"budget": {"max_tokens": 900}}, "plan.caps", Caps(max_tokens=900)),
+        ({"budget": {"max_seconds": 9.0}}, "plan.caps", Caps(max_seconds=9.0)),
+        ({"budget": {"max_seconds": 9.0, "seconds_quantile": 0.9}}, "plan.seconds_quantile", 0.9),
+        ({"budget": {"token_reservation": "worst_case"}}, "plan.token_reservation", "worst_case"),
+        ({"budget": {"expected_tokens": 7}}, "plan.expected_tokens", 7),
+        ({"budget": {"policy": "greedy"}}, "plan.policy", "greedy"),
+        ({"budget": {"policy": "greedy"}, "estimator": {"kind": "ema", "decay": 0.5}}, "estimator.decay", 0.5),
+        ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.idle_quantile", 0.6),
+        ({"positive_threshold": 0.2}, "plan.positive_threshold", 0.2),
+        ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
+        ({"candidate_prompts": 64}, "estimator.decay", 0.9),
+        (EST | {"sampling": {"min_responses": 2}}, "allocation.low", 2),
+        (EST | {"sampling": {"max_responses": 16}}, "allocation.high", 16),
+        (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
+        (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
+        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.rule", PowerShare(1.0)),
+        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.share", PowerShare(1.0)),
+        (EST | {"sampling": {"allocation": {"kind": "variance"}}}, "allocation.rule", VarianceShare()),
+        (EST | {"advantage": {"weighting": "objective"}}, "rows.share", None),
+        (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),
+    ],
+    ids=str,
+)
+def test_a_field_arrives(section, path, value):
+    group = 8 if section.get("preset", "").startswith("ada_est") else 4
+    preset = {"preset": (BALANCE | section)["preset"]}
+    assert reached(sampler(BALANCE | section, group), path) == value
+    assert reached(sampler(preset, group), path) != value, "so it comes from the field"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "counts"),
+    [
+        ({"prior_positive": 3.0, "prior_negative": 5.0}, (3.0, 5.0)),
+        ({"prior_positive": 3.0}, (3.0, 1.0)),
+    ],
+)
+def test_the_prior_arrives(estimator, counts):
+    made = sampler({"preset": "ada_est_ema", "estimator": {"kind": "ema", **estimator}}, 8)
+    assert made.estimator is not None
+    assert tuple(part.tolist() for part in made.estimator.beta(["new"])) == ([counts[0]], [counts[1]])
