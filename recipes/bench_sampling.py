@@ -26,7 +26,8 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,20 +85,39 @@ class Phase:
 
 
 class TimedSession(SamplingSession):
-    """A session that knows how long its own decisions took (CPU seconds, so that other load does not count)."""
+    """A session that knows how long its own decisions took, from its making to its result."""
 
     seconds = 0.0
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        with self._timed():
+            super().__init__(*args, **options)
+
     def next_requests(self, now: float) -> Requests:
-        began = time.process_time()
-        requests = super().next_requests(now)
-        self.seconds += time.process_time() - began
-        return requests
+        with self._timed():
+            return super().next_requests(now)
 
     def record(self, outcomes: Outcomes, now: float) -> None:
-        began = time.process_time()
-        super().record(outcomes, now)
-        self.seconds += time.process_time() - began
+        with self._timed():
+            super().record(outcomes, now)
+
+    def take_aborts(self) -> np.ndarray:
+        with self._timed():
+            return super().take_aborts()
+
+    def record_aborted(self, row_N: np.ndarray, tokens_N: np.ndarray, now: float) -> None:
+        with self._timed():
+            super().record_aborted(row_N, tokens_N, now)
+
+    def result(self) -> SamplingResult:
+        with self._timed():
+            return super().result()
 
 
 class ReplaySource:
@@ -137,12 +157,12 @@ class ReplaySource:
 def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyModel, counters: Any) -> Phase:
     """Run one sampling phase; `counters` has the engine's steps and decoded tokens."""
     steps, decoded = _counts(counters)
-    began, cpu = time.perf_counter(), time.process_time()
-    session = TimedSession(plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency)
     before = LatencyModel()
     before.load_state_dict(latency.state_dict())
+    began = time.perf_counter()
+    session = TimedSession(plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency)
     result = run_sampling(session, source)
-    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    wall = time.perf_counter() - began
     after_steps, after_decoded = _counts(counters)
     extra_N = result.wave_N > 0
     mean_load = session.load / max(session.now - session.began, 1e-9)
@@ -152,7 +172,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         kept=int(result.tokens_N.sum()),
         responses=len(result.tokens_N),
         wall=wall,
-        decisions=session.seconds / cpu,
+        decisions=session.seconds / wall,
         predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=result.stats["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
@@ -220,7 +240,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
             row["seconds"] = f"{np.mean([p.wall for p in mine]):.2f}"
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
             row["ms an engine step"] = f"{1e3 * sum(p.wall for p in mine) / sum(p.steps for p in mine):.1f}"
-            row["decisions, share of CPU time"] = f"{100 * np.mean([p.decisions for p in mine]):.2f} %"
+            row["decisions, share of wall"] = f"{100 * np.mean([p.decisions for p in mine]):.2f} %"
             predicted = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
             row["predicted / measured wall"] = "" if name == STEP_CLOCK else predicted
         rows.append(row)
@@ -268,7 +288,7 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
             order = list(POLICIES)[seed % len(POLICIES) :] + list(POLICIES)[: seed % len(POLICIES)]
             for name in order:
                 plan = POLICIES[name]
-                for step in range(WARM_STEPS + 1 if seed == 0 else 1):
+                for step in range(WARM_STEPS + 1) if seed == 0 else [WARM_STEPS]:  # the model's own step is measured
                     workload = Workload(rates, LENGTHS, seed=seed, step=step)
                     source = ReplaySource(engine, workload, step_clock=name == STEP_CLOCK)
                     last = phase(plan, workload, source, latencies[name], engine)
