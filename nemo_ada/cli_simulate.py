@@ -82,7 +82,9 @@ def simulate(
     wrong_factor: Annotated[float, typer.Option(help="wrong responses are this much longer")] = 1.3,
     max_new_tokens: Annotated[int, typer.Option(help="longest response")] = 400,
     max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="budget: tokens per step")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="budget: tokens per step; the first one reserves the model's mean length")
+    ] = None,
     max_steps: Annotated[int | None, typer.Option(help="budget: engine steps of a step's sampling phase")] = None,
     policy: Annotated[
         Literal["uniform", "greedy"], typer.Option(help="who is served when the budget is short")
@@ -124,7 +126,7 @@ def simulate(
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
         plan, allocate = _plan(settings, group, max_new_tokens)
         known = "" if allocate is None else ", pass rates known"
-        plan = replace(plan, caps=caps, policy=policy, expected_tokens=1)
+        plan = replace(plan, caps=caps, policy=policy, expected_tokens=setting.lengths.mean_tokens)
         return simulation.Variant(f"{name} (n={plan.group_size}{known})", plan, allocate)
 
     if own is not None:

@@ -121,3 +121,9 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     assert "ada_seq_idle (n=8)" in names
     assert "ada_est_ema (n=8, pass rates known)" in names
     assert "left out: ada_seq_lean: reinforce_ada.sampling.wave_size=4 is below" in done.stderr
+
+
+def test_a_token_cap_below_the_first_waves_is_refused_as_a_run_would_be():
+    with pytest.raises(UserError, match="cannot hold the first waves: 64 prompts x 8 responses x 30 tokens"):
+        run("--preset", "ada_seq_balance", "--max-tokens", "2000")
+    assert run("--preset", "ada_seq_balance", "--max-tokens", "20000", "--seeds", "1").exit_code == 0

@@ -13,6 +13,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
+CAPS = ("max_samples", "max_tokens", "max_seconds")
 PUBLISHED = {  # columns of the authors' sets
     f"RLHFlow/{name}": ("problem", "gt")
     for name in (
@@ -117,6 +118,16 @@ def method(config: Mapping[str, object]) -> Findings:
         yield warning("grpo.adv_estimator.name", f"is not {settings.NAME}: this would be NeMo-RL's own algorithm")
         return
     try:
-        settings.read(config)
+        budget = settings.read(config).ada.budget
     except UserError as problem:
         yield error("reinforce_ada", str(problem))
+        return
+    caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(budget, name)) is not None]
+    values = Values(config)
+    if caps and values.get("grpo.use_dynamic_sampling", False):
+        most = values.integer("grpo.dynamic_sampling_max_gen_batches", 10)
+        yield warning(
+            "grpo.use_dynamic_sampling",
+            f"NeMo-RL draws up to {most} batches per step, and {', '.join(caps)} of reinforce_ada.budget bound each of "
+            f"them: a step may take {most} times as much",
+        )

@@ -11,6 +11,7 @@ P prompts, N responses of a call.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,6 +121,11 @@ class LengthModel:
     sigma: float = 0.9
     wrong_factor: float = 1.3
     max_new_tokens: int = 400
+
+    @property
+    def mean_tokens(self) -> int:
+        """Mean length of correct responses before they are cut, at most max_new_tokens; at least 1."""
+        return min(max(1, round(self.median * math.exp(self.sigma**2 / 2))), self.max_new_tokens)
 
     def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
         """Lengths of responses from their labels and standard normal numbers."""

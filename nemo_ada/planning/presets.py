@@ -65,7 +65,7 @@ def advise(costs: Sequence[Cost], pass_rate: float, response_seconds: float, row
     grpo, reference = by_name["grpo"], by_name.get("ada_seq_balance")
     name, at_steps, at_responses = difficulty(pass_rate)
     if reference is None:
-        why = "ada_seq_balance, to which the gains belong, does not fill groups of this size with waves of 8"
+        why = "ada_seq_balance, to which the gains belong, draws fewer responses than a group of this size has"
         return Advice(name, None, "grpo", why)
     extra_time = reference.step / grpo.step - 1.0
     extra_responses = max(reference.responses / grpo.responses - 1.0, 1e-9)

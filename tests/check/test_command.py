@@ -190,3 +190,12 @@ def test_the_exit_code_and_the_json_agree(override: list[str], code: int, tmp_pa
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert json.loads(done.stdout)["exit_code"] == code
+
+
+@pytest.mark.parametrize("cap", [None, 4096])
+def test_caps_that_dynamic_sampling_multiplies_are_told(cap: int | None) -> None:
+    config = changed({"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_gen_batches": 6})
+    config["reinforce_ada"] = {"preset": "ada_seq_balance", "budget": {"max_samples": cap}}
+    told = [finding for finding in check_recipe(config) if finding.key == "grpo.use_dynamic_sampling"]
+    assert [finding.level for finding in told] == (["warning"] if cap else [])
+    assert all("max_samples=4096" in finding.message and "6 times" in finding.message for finding in told)

@@ -415,7 +415,7 @@ def test_every_shipped_recipe_is_planned(path: Path) -> None:
 
 
 def test_a_group_that_the_reference_cannot_fill_gets_no_gain_instead_of_a_traceback(tmp_path: Path) -> None:
-    changes = {"grpo.num_generations_per_prompt": 16, "policy.train_global_batch_size": 2048}
+    changes = {"grpo.num_generations_per_prompt": 64, "policy.train_global_batch_size": 2048}
     made = make_plan(recipe(tmp_path, changes, preset="grpo"), [], time="04:00:00", steps=2)
     assert made.advice.gain is None and made.advice.best == "grpo"
     assert "start from grpo: ada_seq_balance" in render(made, as_json=False)
