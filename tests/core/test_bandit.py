@@ -273,6 +273,32 @@ def test_the_mean_update_is_the_claimed_gradient(name: str, p: float) -> None:
     assert not failures
 
 
+@pytest.mark.parametrize("p", [0.1, 0.7])
+@pytest.mark.parametrize("name", ["grpo", "positive(1), waves of 8", "balanced(2,2), waves of 8"])
+def test_division_by_the_standard_deviation_multiplies_by_it(name: str, p: float) -> None:
+    """normalize: std makes a pool's (1-b) and -b into sqrt((1-b)/b) and -sqrt(b/(1-b)), its share b of correct ones."""
+    pools, factor = pools_of(name, p), 0.0
+    advantage = advantages(
+        pools.positive_N.astype(float),
+        pools.positive_N,
+        pools.prompt_N,
+        pools.row_PR,
+        pools.weight_PR,
+        weight_P=np.ones(POOLS),
+        normalize="std",
+    )
+    for (pos, neg, _), (ways, _, _) in walk(name).items():
+        if pos and neg:
+            kept_pos, b = min(pos, max(KEPT // 2, KEPT - neg)), pos / (pos + neg)
+            up, down = ((1 - b) / b) ** 0.5, (b / (1 - b)) ** 0.5
+            moved = kept_pos * up / p + (KEPT - kept_pos) * down / (1 - p)
+            factor += ways * p**pos * (1 - p) ** neg * moved / KEPT
+    found = update(pools, advantage, p, KEPT)
+    assert deviation(found, factor * gradient_of_p(policy(p))) < SIGMAS
+    undivided = claimed(name, p, "linear", "reference", "pool", False)
+    assert deviation(found, undivided * gradient_of_p(policy(p))) > 2 * SIGMAS
+
+
 def est_pools(p: float) -> tuple[Pools, np.ndarray]:
     """One prompt type, allocations that follow an earlier, noisy prediction: all rows are trained on."""
     rng = np.random.default_rng(11)
@@ -314,6 +340,59 @@ def test_estimation_undoes_its_allocation_in_objective_mode_and_shows_it_in_refe
         correction = 1.0 if loo else 1 - float((1 / total_P[often]).mean())
         if loo or weighting == "objective":
             assert deviation(drawn_more, share * correction * slope) < SIGMAS
+
+
+def est_declared(total: int, p: float, objective: str, kind: str, loo: bool) -> float:
+    """The expected update of a prompt with `total` responses in units of grad p (objective mode): f'(q) times the
+    contrast of its two sides, 0 where one side is empty."""
+    factor = 0.0
+    for pos in range(1, total):
+        q, others = pos / total, (pos - 1) / (total - 1)
+        if kind == "shrunk":
+            q = (pos + STRENGTH * PRIOR) / (total + STRENGTH)
+            others = (pos - 1 + STRENGTH * PRIOR) / (total - 1 + STRENGTH)
+        floored = max(q, MIN_RATE)
+        weight = min({"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective], MAX_WEIGHT)
+        contrast = q * (1 - (others if loo else q))
+        factor += comb(total, pos) * p**pos * (1 - p) ** (total - pos) * weight * contrast / (p * (1 - p))
+    return factor
+
+
+@pytest.mark.parametrize("p", [0.1, 0.7])
+@pytest.mark.parametrize("kind", ["pool", "shrunk"])
+def test_estimation_follows_the_declared_objective_whatever_it_allocates(kind: str, p: float) -> None:
+    pools, total_P = est_pools(p)
+    slope, failures = gradient_of_p(policy(p)), []
+    sizes, counts = np.unique(total_P, return_counts=True)
+    rates = estimate(
+        kind,  # type: ignore[arg-type]
+        pools.pos_P,
+        total_P,
+        first_pos_P=pools.pos_P,
+        first_total_P=total_P,
+        rule=StopRule(FixedExit(1), (32,), 32),
+        prior_mean_P=np.full(POOLS, PRIOR),
+        strength=STRENGTH,
+    )
+    for label, objective in OBJECTIVES.items():
+        weight_P = gradient_weight(objective, rates.rate_P, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
+        for loo in (False, True):
+            advantage = advantages(
+                pools.positive_N.astype(float),
+                pools.positive_N,
+                pools.prompt_N,
+                pools.row_PR,
+                pools.weight_PR,
+                weight_P=weight_P,
+                rates=rates,
+                weighting="objective",
+                leave_one_out=loo,
+            )
+            claim = np.average([est_declared(int(size), p, label, kind, loo) for size in sizes], weights=counts)
+            z = deviation(update(pools, advantage, p, 8.0), float(claim) * slope)
+            if z > SIGMAS:
+                failures.append((label, loo, z))
+    assert not failures
 
 
 SHARES = {"p^-1/2": PowerShare(0.5), "1/p": PowerShare(1.0), "sqrt((1-p)/p)": VarianceShare(), "none": None}
