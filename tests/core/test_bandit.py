@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,16 @@ def rates_of(name: str, kind: str, pools: Pools) -> PassRates:
     )
 
 
+def advantage_of(pools: Pools, *, reward_N: np.ndarray | None = None, **options: Any) -> np.ndarray:
+    """Advantages of the pools' kept rows; their labels are the rewards unless others are given."""
+    rewards = pools.positive_N.astype(float) if reward_N is None else reward_N
+    return advantages(rewards, pools.positive_N, pools.prompt_N, pools.row_PR, pools.weight_PR, **options)
+
+
+def weight_of(objective: Objective, rates: PassRates, share: SamplingShare | None = None) -> np.ndarray:
+    return gradient_weight(objective, rates.rate_P, share=share, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
+
+
 def update(pools: Pools, advantage_PR: np.ndarray, p: float, rows_per_prompt: float) -> np.ndarray:
     """sum_r A_r grad log pi(arm_r) / rows of every prompt: [P, arms]."""
     active = pools.weight_PR.ravel() > 0
@@ -239,15 +250,11 @@ def test_the_mean_update_is_the_claimed_gradient(name: str, p: float) -> None:
             continue  # not offered: the first wave of issue_order is one response
         rates = rates_of(name, kind, pools)
         for label, objective in OBJECTIVES.items():
-            advantage = advantages(
-                pools.positive_N.astype(float),
-                pools.positive_N,
-                pools.prompt_N,
-                pools.row_PR,
-                pools.weight_PR,
-                weight_P=gradient_weight(objective, rates.rate_P, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT),
+            advantage = advantage_of(
+                pools,
+                weight_P=weight_of(objective, rates),
                 rates=rates,
-                weighting=weighting,  # type: ignore[arg-type]
+                weighting=weighting,
                 leave_one_out=loo,
             )
             factor = claimed(name, p, label, weighting, kind, loo)
@@ -258,7 +265,7 @@ def test_the_mean_update_is_the_claimed_gradient(name: str, p: float) -> None:
                 p,
                 n=KEPT,
                 weighting=weighting,  # type: ignore[arg-type]
-                kind=kind,  # type: ignore[arg-type]
+                kind=kind,
                 leave_one_out=loo,
                 objective=objective,
                 min_pass_rate=MIN_RATE,
@@ -278,12 +285,8 @@ def test_the_mean_update_is_the_claimed_gradient(name: str, p: float) -> None:
 def test_division_by_the_standard_deviation_multiplies_by_it(name: str, p: float) -> None:
     """normalize: std makes a pool's (1-b) and -b into sqrt((1-b)/b) and -sqrt(b/(1-b)), its share b of correct ones."""
     pools, factor = pools_of(name, p), 0.0
-    advantage = advantages(
-        pools.positive_N.astype(float),
-        pools.positive_N,
-        pools.prompt_N,
-        pools.row_PR,
-        pools.weight_PR,
+    advantage = advantage_of(
+        pools,
         weight_P=np.ones(POOLS),
         normalize="std",
     )
@@ -322,15 +325,11 @@ def test_estimation_undoes_its_allocation_in_objective_mode_and_shows_it_in_refe
     implicit = 1.0 if loo else float(((total_P - 1) / total_P.mean()).mean())
     slope = gradient_of_p(policy(p))
     for weighting, factor in (("objective", own), ("reference", implicit)):
-        advantage = advantages(
-            pools.positive_N.astype(float),
-            pools.positive_N,
-            pools.prompt_N,
-            pools.row_PR,
-            pools.weight_PR,
+        advantage = advantage_of(
+            pools,
             weight_P=np.ones(POOLS),
             rates=pool(pools.pos_P, total_P),
-            weighting=weighting,  # type: ignore[arg-type]
+            weighting=weighting,
             leave_one_out=loo,
         )
         assert deviation(update(pools, advantage, p, 8.0), factor * slope) < SIGMAS
@@ -375,14 +374,10 @@ def test_estimation_follows_the_declared_objective_whatever_it_allocates(kind: s
         strength=STRENGTH,
     )
     for label, objective in OBJECTIVES.items():
-        weight_P = gradient_weight(objective, rates.rate_P, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
+        weight_P = weight_of(objective, rates)
         for loo in (False, True):
-            advantage = advantages(
-                pools.positive_N.astype(float),
-                pools.positive_N,
-                pools.prompt_N,
-                pools.row_PR,
-                pools.weight_PR,
+            advantage = advantage_of(
+                pools,
                 weight_P=weight_P,
                 rates=rates,
                 weighting="objective",
@@ -416,14 +411,9 @@ def est_claimed(total: int, p: float, objective: str, share: str, loo: bool) -> 
 
 def est_update(pools: Pools, p: float, objective: Objective, share: SamplingShare | None, loo: bool) -> np.ndarray:
     rates = pool(pools.pos_P, pools.total_P)
-    bounds = {"min_pass_rate": MIN_RATE, "max_weight": MAX_WEIGHT}
-    advantage = advantages(
-        pools.positive_N.astype(float),
-        pools.positive_N,
-        pools.prompt_N,
-        pools.row_PR,
-        pools.weight_PR,
-        weight_P=gradient_weight(objective, rates.rate_P, share=share, **bounds),
+    advantage = advantage_of(
+        pools,
+        weight_P=weight_of(objective, rates, share),
         rates=rates,
         leave_one_out=loo,
     )
@@ -460,12 +450,9 @@ def test_real_rewards_follow_the_gradient_of_the_mean_reward() -> None:
     name, p = "balanced(2,2), waves of 8", 0.4
     pools, pi = pools_of(name, p), policy(p)
     reward_N = REAL[pools.arm_N]
-    advantage = advantages(
-        reward_N,
-        pools.positive_N,
-        pools.prompt_N,
-        pools.row_PR,
-        pools.weight_PR,
+    advantage = advantage_of(
+        pools,
+        reward_N=reward_N,
         weight_P=np.ones(POOLS),
         rates=haldane(pools.pos_P, pools.total_P, VARIANTS[name].rule),
         weighting="objective",
@@ -477,13 +464,9 @@ def test_real_rewards_follow_the_gradient_of_the_mean_reward() -> None:
 
 
 def mutated(which: str, pools: Pools, rates: PassRates, objective: Objective) -> np.ndarray:
-    weight_P = gradient_weight(objective, rates.rate_P, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
-    return advantages(
-        pools.positive_N.astype(float),
-        pools.positive_N,
-        pools.prompt_N,
-        pools.row_PR,
-        pools.weight_PR,
+    weight_P = weight_of(objective, rates)
+    return advantage_of(
+        pools,
         weight_P=np.ones(POOLS) if which == "objective weight" else weight_P,
         rates=PassRates(rates.rate_P, rates.rate_P * (1 - rates.rate_P)) if which == "contrast" else rates,
         weighting="reference" if which == "row weights" else "objective",
