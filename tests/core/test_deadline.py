@@ -103,6 +103,20 @@ def test_what_was_granted_before_counts():
     assert session.state.refusals["max_seconds"] == 1
 
 
+def test_what_runs_beside_a_granted_wave_counts_in_its_risk():
+    """Beside four others a token takes 9 s: 28 of them fit into 260 s, and a wave's risk is -4 log .9 = .42, of which
+    .69 bears one. Alone it would take 5 s: 52 tokens fit, and there is no risk."""
+    latency = known([10] * 90 + [50] * 10, slope=1.0)
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=260.0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
+    source = ScriptedSource(Script.of("+", "+"), np.random.default_rng(0))
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1, 2, 3]), 0.0)
+    assert len(session.next_requests(0.0)) == 4  # beside four that run
+    session.record(source.end([4, 5, 6, 7]), 0.0)
+    assert len(session.next_requests(0.0)) == 0  # its own risk is the same, and the two are more than is borne
+
+
 @pytest.mark.parametrize(("first_wave", "issued"), [(10.0, 4), (15.0, 4), (15.1, 0)])
 def test_a_first_step_takes_a_wave_to_last_as_long_as_the_batch_has(first_wave, issued):
     plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=30.0))
