@@ -50,7 +50,10 @@ def tiny(tmp_path):
     [
         ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean num_prompts_per_step?"),
         ([CPU / "mini_sudoku.yaml", "reinforce_ada.sampling.max_responses=3"], "needs 4 responses (k_pos + k_neg)"),
-        ([CPU / "mini_sudoku.yaml", "reinforce_ada.sampling.wave_size=2"], "raise wave_size to at least 4"),
+        (
+            [CPU / "mini_sudoku.yaml", "reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}"],
+            "raise wave_size to at least 4",
+        ),
         ([CPU / "mini_sudoku.yaml", "policy.megatron_cfg.tensor_model_parallel_size=3"], "1 or 2 would work"),
         ([CPU / "jsonl.yaml", "task.path=EMPTY"], "EMPTY"),
         ([CPU / "jsonl.yaml", "task.path=/nowhere.jsonl"], "/nowhere.jsonl"),
