@@ -345,14 +345,7 @@ class AdaSettings(Section):
             rule, waves, cap = FixedExit(1), (sampling.max_responses,), sampling.max_responses
             self._check_estimation(sampling, group)
         self._check_advantage(group)
-        once = cap <= waves[0] or (isinstance(rule, FixedExit) and rule.n <= waves[0])
-        if budget.max_seconds is not None and window is None and once and not self.refill_prompts:
-            raise UserError(
-                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds what is drawn after first waves, and "
-                "here nothing is; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
-                "grpo.num_generations_per_prompt or the longest response"
-            )
-        return SamplingPlan(
+        plan = SamplingPlan(
             exit=rule,
             wave_sizes=waves,
             max_responses=cap,
@@ -371,6 +364,13 @@ class AdaSettings(Section):
             expected_tokens=budget.expected_tokens,
             max_failed_share=self.max_failed_share,
         )
+        if budget.max_seconds is not None and plan.only_first_waves and not self.refill_prompts:
+            raise UserError(
+                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds what is drawn after first waves, and "
+                "here nothing is; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
+                "grpo.num_generations_per_prompt or the longest response"
+            )
+        return plan
 
     def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
         low, high, here = sampling.min_responses, sampling.max_responses, "reinforce_ada.sampling"

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.exits import ExitRule
+from nemo_ada.core.exits import ExitRule, FixedExit
 from nemo_ada.core.ledger import Caps
 from nemo_ada.errors import UserError
 
@@ -68,6 +68,12 @@ class SamplingPlan:
         """Responses issued per prompt before anything is known."""
         size = self.wave_sizes[0] if self.window is None else self.window
         return min(size, self.max_responses)
+
+    @property
+    def only_first_waves(self) -> bool:
+        """True when no prompt of the batch draws after its first wave: no cap on seconds can shorten it."""
+        once = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
+        return self.window is None and (once or self.max_responses <= self.wave_sizes[0])
 
     @property
     def prior_tokens(self) -> int:

@@ -105,14 +105,15 @@ def make_plan(
     )  # fmt: skip
     caps, even = None, None
     if facts.dynamic is None:
-        caps = suggest_caps(
-            forecast,
-            samples_p95=float(np.quantile(this.responses_S, 0.95)),
-            tokens_p95=float(np.quantile(this.tokens_S, 0.95)),
-            first_wave=facts.prompts * asked.plan.first_issue,
-            drain=facts.longest * drain,
-            available=slots.kept,
-        )
+        if not asked.plan.only_first_waves:
+            caps = suggest_caps(
+                forecast,
+                samples_p95=float(np.quantile(this.responses_S, 0.95)),
+                tokens_p95=float(np.quantile(this.tokens_S, 0.95)),
+                first_wave=facts.prompts * asked.plan.first_issue,
+                drain=facts.longest * drain,
+                available=slots.kept,
+            )
         even = even_cap(lambda cap: model.phases(capped(asked, cap), clock, min(steps, STEPS_CAPPED)))
     return Plan(
         rates_said, lengths_said, forecast, slots, caps, even, costs, advice, ran == Ran(asked, facts.prompts),

@@ -418,7 +418,9 @@ def test_a_group_that_the_reference_cannot_fill_gets_no_gain_instead_of_a_traceb
     changes = {"grpo.num_generations_per_prompt": 64, "policy.train_global_batch_size": 2048}
     made = make_plan(recipe(tmp_path, changes, preset="grpo"), [], time="04:00:00", steps=2)
     assert made.advice.gain is None and made.advice.best == "grpo"
-    assert "start from grpo: ada_seq_balance" in render(made, as_json=False)
+    text = render(made, as_json=False)
+    assert "start from grpo: ada_seq_balance" in text
+    assert made.caps is None and "max_seconds=" not in text, "nothing is drawn after first waves: it would be refused"
 
 
 def seven(folder: Path, changes: dict[str, object] | None = None, preset: str = "ada_seq_balance", **options: object):  # type: ignore[no-untyped-def]
