@@ -4,7 +4,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?= -n 2 --dist loadfile
-TRAIN ?= $(PY) recipes/compare_cpu.py
+TRAIN ?= $(PY) recipes/benchmarks/compare_cpu.py
 # Lines and branches are counted together: of 1,700 and 272, 99.5 % lets 9 be missing, so never 5 % of the branches.
 COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=term-missing:skip-covered
 MUTANTS ?= --count 300

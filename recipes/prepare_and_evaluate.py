@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_ada.cli import app, guarded
+from nemo_ada.cli.main import app, guarded
 from nemo_ada.config.load import load_run
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.stack import Stack

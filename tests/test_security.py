@@ -23,7 +23,7 @@ SHELLS = {"os.system", "os.popen", "pty.spawn", "subprocess.getoutput", "subproc
 # Calls that unpickle what another process of this run sent, and the files that may make them.
 FROM_OWN_PROCESSES = {
     "recv": {"nemo_ada/verify/process.py", "nemo_ada/verify/server.py"},  # a pipe between parent and child
-    "gather_object": {"nemo_ada/embedded/learner.py"},  # gloo on the loopback device
+    "gather_object": {"nemo_ada/embedded/learner/rank.py"},  # gloo on the loopback device
     "all_gather_object": set[str](),
     "broadcast_object_list": set[str](),
     "scatter_object_list": set[str](),

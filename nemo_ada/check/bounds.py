@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.check.finding import Findings, error
-from nemo_ada.check.recipe import Values
+from nemo_ada.cluster.config import Values
 from nemo_ada.errors import UserError
 
 GENERATION, LEARNER, VLLM = "policy.generation", "policy.megatron_cfg", "policy.generation.vllm_cfg"

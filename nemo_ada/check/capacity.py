@@ -7,10 +7,10 @@ from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, ok, skipped, warning
 from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.check.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
-from nemo_ada.check.recipe import Recipe
-from nemo_ada.check.shapes import ModelShape
-from nemo_ada.check.site import site_setting
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
+from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.site import site_setting
 
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
 

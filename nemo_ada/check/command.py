@@ -12,11 +12,11 @@ from nemo_ada.check.bounds import bounds
 from nemo_ada.check.capacity import checkpoint_disk, learner_memory, rollout_memory
 from nemo_ada.check.finding import Finding, error, exit_code, ok, skipped, warning
 from nemo_ada.check.layout import LAYOUT
-from nemo_ada.check.memory import H100_GIB
 from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
-from nemo_ada.check.recipe import Recipe, Values, load_config, upstream_part, usable_values
-from nemo_ada.check.shapes import find_shape
+from nemo_ada.cluster.config import Recipe, Values, load_config, upstream_part, usable_values
+from nemo_ada.cluster.memory import H100_GIB
+from nemo_ada.cluster.shapes import find_shape
 from nemo_ada.config.load import BACKENDS
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig

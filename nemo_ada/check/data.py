@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, ok, skipped, warning
-from nemo_ada.check.recipe import Values
-from nemo_ada.check.site import site_setting
+from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from nemo_ada.check.finding import Findings, divisors, error, listed, warning
-from nemo_ada.check.recipe import Recipe
-from nemo_ada.check.shapes import ModelShape
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.shapes import ModelShape
 
 LEARNER = "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 
-from nemo_ada import mismatch
 from nemo_ada.check.finding import Findings, error, listed, ok, warning
 from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.check.recipe import Recipe
-from nemo_ada.check.shapes import ModelShape
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.run import mismatch
 
 BLOCK = 128  # FP8 scales are per 128 x 128 block of a weight
 FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}

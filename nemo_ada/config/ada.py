@@ -10,15 +10,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from nemo_ada.config.strict import Section, Size
-from nemo_ada.core import objectives
-from nemo_ada.core.estimators import EmaBeta, PassRateEstimator, ValueRegressor
-from nemo_ada.core.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.ledger import Caps
-from nemo_ada.core.pass_rate import PassRateKind
-from nemo_ada.core.paths import StopRule
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.rows import RowSettings
+from nemo_ada.core.learning import objectives
+from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.pass_rate import PassRateKind
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 
 MOST_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
@@ -284,7 +284,7 @@ class AdaSettings(Section):
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts looked at per step; drawn for are those whose groups the estimator expects to mix. 0 = no choice.
     The others are passed over. With data that is seen once, only `estimator.kind: value` knows anything of them. With
-    few prompts that come again and again it lost accuracy (recipes/presets_measured.md)."""
+    few prompts that come again and again it lost accuracy (recipes/results/presets.md)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """The run's sampler for groups of n = `group`; features: width of the value estimator's input."""

@@ -19,7 +19,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse, suggestion
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
-from nemo_ada.redaction import secret_keys
+from nemo_ada.run.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
 MOST_PARENTS = 50  # files that `defaults` may lead to, one below the other

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
-from nemo_ada.core.allocation import allocate
-from nemo_ada.core.choosing import best_candidates, mixed_probability
-from nemo_ada.core.estimators import PassRateEstimator
-from nemo_ada.core.latency import LatencyModel
-from nemo_ada.core.objectives import SamplingShare
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.result import SamplingResult
-from nemo_ada.core.rows import RowSettings, StepRows, build_rows
-from nemo_ada.core.session import SamplingSession
+from nemo_ada.core.learning.objectives import SamplingShare
+from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
+from nemo_ada.core.prompts.allocation import allocate
+from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
+from nemo_ada.core.prompts.estimators import PassRateEstimator
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.errors import InvariantError
 
 IntArray = NDArray[np.int64]

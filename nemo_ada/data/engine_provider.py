@@ -14,11 +14,11 @@ from nemo_ada.data.server_provider import ServerProvider
 from nemo_ada.errors import InvariantError, UserError
 
 if TYPE_CHECKING:
-    from nemo_ada.embedded.engine import Engine, Sampling
+    from nemo_ada.embedded.engine.vllm_engine import Engine, Sampling
 
 
 class EngineProvider(FolderProvider):
-    """A Hugging Face folder behind `nemo_ada.embedded.engine`, which starts with the first request."""
+    """A Hugging Face folder behind `nemo_ada.embedded.engine.vllm_engine`, which starts with the first request."""
 
     def __init__(self, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> None:
         super().__init__(folder, limits)
@@ -50,7 +50,7 @@ class EngineProvider(FolderProvider):
     def _started(self) -> tuple[Engine, Sampling]:
         limits = self.limits
         try:
-            from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
+            from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 
             if self._engine is None:
                 config = EngineConfig(self.folder, max_model_len=self.length, max_num_seqs=limits.max_num_seqs)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 
 def dump(record: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ from nemo_ada.data.stages import (
 )
 from nemo_ada.data.workfolder import claim
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 WORK = "work"
 MEASURED = ("responses", "correct", "failed", "pass_rate")

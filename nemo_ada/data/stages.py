@@ -26,7 +26,7 @@ from nemo_ada.data.problem import Fields, Problem, excerpt, parse_record, proble
 from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.source import Raw
 from nemo_ada.errors import UserError
-from nemo_ada.files import read_bounded
+from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.jsonl import MAX_BYTES, normalised
 from nemo_ada.tasks.lines import parse_line
 from nemo_ada.tasks.protocol import canonical_text

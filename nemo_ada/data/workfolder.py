@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.files import write_atomically
-from nemo_ada.rundir import flatten
+from nemo_ada.run.files import write_atomically
+from nemo_ada.run.folder import flatten
 
 log = logging.getLogger(__name__)
 

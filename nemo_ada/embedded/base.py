@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.settings import LearnerConfig
+from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.errors import UserError
-from nemo_ada.files import read_json, verify_folder, write_folder
+from nemo_ada.run.files import read_json, verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.supervision import DemonstrationBatches
 

@@ -20,10 +20,10 @@ from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
-from nemo_ada.embedded.group import LearnerGroup
+from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.files import read_json, write_folder
-from nemo_ada.rundir import STATE, RunDir, fingerprint
+from nemo_ada.run.files import read_json, write_folder
+from nemo_ada.run.folder import STATE, RunDir, fingerprint
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")

@@ -16,14 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.metrics import listed, named, rate_histogram
-from nemo_ada.core.result import SamplingResult
-from nemo_ada.core.rows import StepRows
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.embedded import processes
-from nemo_ada.embedded.engine import Engine, EngineConfig, Sampling
-from nemo_ada.embedded.engine_source import EngineSource
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.embedded.engine.source import EngineSource
+from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
+from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
 from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Task
 from nemo_ada.tasks.registry import build_task

@@ -13,14 +13,15 @@ from typing import Any
 import ray
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded import private_ray, processes
-from nemo_ada.embedded.engine_env import ENVIRONMENT
-from nemo_ada.embedded.group import LearnerGroup
+from nemo_ada.embedded.engine.environment import ENVIRONMENT
+from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.learner.settings import LearnerConfig
+from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.processes import actors as processes
+from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Rollout
-from nemo_ada.embedded.settings import LearnerConfig
-from nemo_ada.embedded.shape import ModelShape
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.lock import locked
+from nemo_ada.run.lock import locked
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)

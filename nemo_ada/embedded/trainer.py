@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.checkpoint import SavedState
-from nemo_ada.embedded.group import LearnerGroup
+from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.update import train_on
 from nemo_ada.embedded.rollout import Evaluation, StepData
-from nemo_ada.embedded.shape import ModelShape
 from nemo_ada.embedded.stack import START_SECONDS, Stack, learner_config, max_new_tokens, model_shape
-from nemo_ada.embedded.update import train_on
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
-from nemo_ada.observer import Observer
-from nemo_ada.prompt_order import PromptOrder
-from nemo_ada.rundir import RunDir
+from nemo_ada.run.folder import RunDir
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
 

@@ -32,7 +32,7 @@ from nemo_ada.data.workfolder import claim
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.results import BenchmarkResult, results
-from nemo_ada.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import FloatArray, IntArray, PairedTest, estimate, paired_test, pass_at_k
-from nemo_ada.rundir import flatten
+from nemo_ada.run.folder import flatten
 
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""

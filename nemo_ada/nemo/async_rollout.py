@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.engine_abort import EngineAbort

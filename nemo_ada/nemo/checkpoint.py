@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 log = logging.getLogger(__name__)
 

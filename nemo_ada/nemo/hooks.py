@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from nemo_ada.core.metrics import listed, named, rate_histogram
-from nemo_ada.core.result import SamplingResult
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.access import get

@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 import torch
 
-from nemo_ada.jobcontrol import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.checkpoint import methods_replaced
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.targets import replaced
+from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 log = logging.getLogger(__name__)
 

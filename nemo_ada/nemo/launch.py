@@ -20,8 +20,6 @@ from typing import Any
 import yaml
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.files import write_atomically
-from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED, JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.access import plain
 from nemo_ada.nemo.checkpoint import clear_abandoned
@@ -32,7 +30,9 @@ from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, 
 from nemo_ada.nemo.records import Records
 from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
-from nemo_ada.rundir import RunDir, identity
+from nemo_ada.run.files import write_atomically
+from nemo_ada.run.folder import RunDir, identity
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nemo_ada.core.metrics import PREFIX
-from nemo_ada.core.result import SamplingResult
+from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError
 
 TABLE: Mapping[str, str] = {

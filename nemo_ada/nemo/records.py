@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nemo_ada import mismatch
 from nemo_ada.core.metrics import PREFIX
 from nemo_ada.nemo.metrics import ENGINE_STEPS
-from nemo_ada.rundir import RunDir, read_lines
+from nemo_ada.run import mismatch
+from nemo_ada.run.folder import RunDir, read_lines
 
 log = logging.getLogger(__name__)
 

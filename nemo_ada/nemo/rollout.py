@@ -12,7 +12,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.response import Response, read

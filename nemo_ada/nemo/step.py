@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nemo_ada.core.result import SamplingResult
-from nemo_ada.core.rows import StepRows
+from nemo_ada.core.learning.rows import StepRows
+from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.nemo.call import Prompts
 from nemo_ada.nemo.response import Message, Response, stump
 from nemo_ada.nemo.settings import NemoSettings

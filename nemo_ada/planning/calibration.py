@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.des import LengthModel
 from nemo_ada.errors import UserError
 from nemo_ada.planning.facts import EASY, Facts
 from nemo_ada.planning.lengths import by_rule
 from nemo_ada.planning.model import Model, variant
 from nemo_ada.planning.phase import Phases
 from nemo_ada.planning.published import FP8, GROUP, RATIO, RESPONSES, SAMPLING_SHARE, Estimate, grpo_step
-from nemo_ada.simulate import PassRates, Variant
+from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.steps import PassRates, Variant
 
 SECOND_POINT = "ada_seq_balance"
 TRIAL = 1000  # tokens of the longest response with which a published mean length is matched

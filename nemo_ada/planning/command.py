@@ -31,7 +31,7 @@ from nemo_ada.planning.notes import notes
 from nemo_ada.planning.presets import COMPARED, Advice, Cost, advise
 from nemo_ada.planning.published import FP8, GROUP, SAMPLING_SHARE
 from nemo_ada.planning.slots import Slots, check_cold_start, parse_time, plan_slots
-from nemo_ada.simulate import Variant
+from nemo_ada.simulate.steps import Variant
 
 STEPS, STEPS_CAPPED = 24, 20
 CHANGED = 0.005  # of a figure, above which it is no longer the published one

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.check.bounds import refuse_out_of_bounds
-from nemo_ada.check.memory import H100_GIB, checkpoint_bytes, vllm_cache
-from nemo_ada.check.recipe import Recipe, Values, load_config, usable_values
-from nemo_ada.check.shapes import ModelShape, find_shape
+from nemo_ada.cluster.config import Recipe, Values, load_config, usable_values
+from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
+from nemo_ada.cluster.shapes import ModelShape, find_shape
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
-from nemo_ada.simulate import BetaRates, MeasuredRates, PassRates
+from nemo_ada.simulate.steps import BetaRates, MeasuredRates, PassRates
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning.history import History
 from nemo_ada.planning.phase import Phases
 

@@ -17,8 +17,8 @@ from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.planning.facts import Facts
 from nemo_ada.planning.model import variant
-from nemo_ada.rundir import read_lines
-from nemo_ada.simulate import Variant
+from nemo_ada.run.folder import read_lines
+from nemo_ada.simulate.steps import Variant
 
 FloatArray = NDArray[np.float64]
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nemo_ada.core.des import LengthModel
 from nemo_ada.errors import UserError
 from nemo_ada.planning.history import History
 from nemo_ada.planning.phase import MeasuredLengths
+from nemo_ada.simulate.engine import LengthModel
 
 MEDIAN_SHARE, SIGMA, WRONG_FACTOR = 0.3, 0.7, 1.3
 SHAPE = f"sigma {SIGMA:g}, wrong answers x{WRONG_FACTOR:g}"

@@ -10,13 +10,13 @@ import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.core import seeds
-from nemo_ada.core.allocation import allocate
-from nemo_ada.core.des import LengthModel
-from nemo_ada.core.plan import SamplingPlan
+from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampler import Allocation
+from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning import phase
 from nemo_ada.planning.facts import Facts
-from nemo_ada.simulate import PassRates, Variant
+from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.steps import PassRates, Variant
 
 MOST_PROMPTS = 64  # of the simulated step; engine and prompts are scaled down together
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nemo_ada.check.memory import H100_GIB
-from nemo_ada.check.site import site_setting
+from nemo_ada.cluster.memory import H100_GIB
+from nemo_ada.cluster.site import site_setting
 from nemo_ada.planning.facts import Facts
 from nemo_ada.planning.phase import Phases
 from nemo_ada.planning.presets import SOURCE
 from nemo_ada.planning.slots import Slots
-from nemo_ada.simulate import Variant
+from nemo_ada.simulate.steps import Variant
 
 MOST_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
 SAVES_PER_SLOT = 3  # that a warning suggests

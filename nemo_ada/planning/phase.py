@@ -12,14 +12,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.des import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.core.exits import FixedExit
-from nemo_ada.core.latency import LatencyModel
-from nemo_ada.core.paths import StopRule
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.core.session import SamplingSession
-from nemo_ada.simulate import PassRates
+from nemo_ada.core.sampling.exits import FixedExit
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.simulate.steps import PassRates
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

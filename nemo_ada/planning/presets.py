@@ -4,7 +4,7 @@ Gains are differences in the area under the held-out accuracy curve, from the si
 (softmax policies, 73 settings, 40 seeds), on two ends: extra responses cost no time (equal steps), or they are all that
 costs (equal responses). Where a preset lies between them follows from its step time here: 0 when it takes GRPO's time,
 1 when its time grows like its responses. The interpolation is ours. On the CPU stack the reference gained at equal
-steps too, and did not earn its responses back (recipes/presets_measured.md).
+steps too, and did not earn its responses back (recipes/results/presets.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 SOURCE = (
     "gains are by simulation at equal steps (73 settings, algorithm.md section 11), set against this plan's times; at "
     "equal responses neither ada_seq_balance nor ada_seq_lean was ahead of GRPO in our measurements, beyond their "
-    "error (recipes/presets_measured.md)"
+    "error (recipes/results/presets.md)"
 )
 COMPARED = ("grpo", "ada_seq_lean", "ada_seq_idle", "ada_seq_balance", "ada_seq_positive")
 # difficulty -> (mean pass rate above which it applies, gain at equal steps, gain at equal responses) of the reference

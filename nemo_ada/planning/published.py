@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from nemo_ada.check.shapes import TABLE, ModelShape
+from nemo_ada.cluster.shapes import TABLE, ModelShape
 
 GROUP = 4  # rows per prompt of the published steps; of NeMo-RL's, whose groups are larger, rows are counted in fours
 

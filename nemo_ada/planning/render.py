@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.files import write_atomically
 from nemo_ada.planning.caps import EVEN, EvenCap, SuggestedCaps
 from nemo_ada.planning.command import Plan
 from nemo_ada.planning.slots import Slots, clock
+from nemo_ada.run.files import write_atomically
 
 PLAN_FILE = "plan.json"
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from nemo_ada.errors import UserError
-from nemo_ada.jobcontrol import MARGIN_SECONDS
 from nemo_ada.planning.forecast import Forecast
+from nemo_ada.run.job_control import MARGIN_SECONDS
 
 LONGEST = 366 * 86400  # seconds of a slot, or of its start
 

@@ -20,8 +20,8 @@ import numpy as np
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.redaction import HIDDEN, hide, is_secret_name
 from nemo_ada.report.records import counts, number, read_records
+from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20

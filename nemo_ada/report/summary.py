@@ -8,14 +8,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from nemo_ada import mismatch
 from nemo_ada.report.figures import score_keys
 from nemo_ada.report.paired import area
 from nemo_ada.report.records import number
 from nemo_ada.report.run import Run, clean
 from nemo_ada.report.series import AXES
 from nemo_ada.report.spec import Grid, text_of
-from nemo_ada.rundir import VOLATILE
+from nemo_ada.run import mismatch
+from nemo_ada.run.folder import VOLATILE
 
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
 

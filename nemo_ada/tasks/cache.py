@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError
-from nemo_ada.files import write_atomically
+from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.files import read_bounded
+from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, canonical_text, content_id
 from nemo_ada.tasks.settings import JsonlSettings

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
-from nemo_ada.redaction import without_secrets
+from nemo_ada.run.redaction import without_secrets
 from nemo_ada.verify.limits import VerifierLimits
 from nemo_ada.verify.messages import Done, Hello, Work
 

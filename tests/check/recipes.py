@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from nemo_ada.check.recipe import Recipe
-from nemo_ada.check.shapes import TABLE, ModelShape
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.shapes import TABLE, ModelShape
 
 VALID: dict[str, Any] = {
     "backend": "nemo_rl",

@@ -14,7 +14,7 @@ from nemo_ada.check.bounds import BOUNDS, bounds
 from nemo_ada.check.command import examine
 from nemo_ada.check.command import recipe as check
 from nemo_ada.check.finding import exit_code
-from nemo_ada.check.recipe import Values
+from nemo_ada.cluster.config import Values
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.planning.command import make_plan

@@ -15,8 +15,8 @@ from nemo_ada.check import data, gpu
 from nemo_ada.check.command import examine
 from nemo_ada.check.command import recipe as check_recipe
 from nemo_ada.check.finding import exit_code
-from nemo_ada.check.recipe import Values
-from nemo_ada.check.site import site_setting
+from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.site import site_setting
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import changed
@@ -160,7 +160,11 @@ def test_the_assumed_gpu_and_the_exit_codes_are_said(tmp_path: Path) -> None:
     said = [finding for finding in examine(path, verifier=False) if finding.key == "gpu.memory"]
     assert [finding.level for finding in said] == ["skipped"] and "assumed to be H100-80GB" in said[0].message
     done = subprocess.run(
-        [sys.executable, "-m", "nemo_ada.cli", "check", "--help"], capture_output=True, text=True, cwd=ROOT, timeout=200
+        [sys.executable, "-m", "nemo_ada.cli", "check", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=200,
     )
     assert "1 warnings only" in done.stdout
 

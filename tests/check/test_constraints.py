@@ -17,7 +17,7 @@ import pytest
 from nemo_ada.check import gpu, precision
 from nemo_ada.check.command import recipe as check
 from nemo_ada.check.finding import Finding, divisors, exit_code
-from nemo_ada.check.shapes import TABLE
+from nemo_ada.cluster.shapes import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.check.memory import stages
+from nemo_ada.cluster.memory import stages
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import read
@@ -41,7 +41,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from nemo_ada.embedded import shim
+from nemo_ada.embedded.learner import shim
 
 def count(case, rank):
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=case["gpus"])

@@ -16,7 +16,7 @@ import yaml
 
 from nemo_ada.check import names
 from nemo_ada.check.command import examine
-from nemo_ada.check.recipe import upstream_part
+from nemo_ada.cluster.config import upstream_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "nemo"))

@@ -13,14 +13,14 @@ import pytest
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
-from nemo_ada.core.estimators import EmaBeta, ValueRegressor
-from nemo_ada.core.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.ledger import Caps
-from nemo_ada.core.objectives import Linear, Log, Power, PowerShare, VarianceShare
-from nemo_ada.core.paths import StopRule
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.rows import RowSettings
+from nemo_ada.core.learning.objectives import Linear, Log, Power, PowerShare, VarianceShare
+from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
 
 LONGEST, SEED, FEATURES = 17, 5, 3
 BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)

@@ -48,8 +48,8 @@ def sample(count: int, seed: int, only: list[str]) -> list[str]:
     from mutmut.mutation.file_mutation import mutate_file_contents
 
     names = [
-        f"nemo_ada.core.{path.stem}.{name}"
-        for path in sorted(Path("nemo_ada/core").glob("*.py"))
+        f"{'.'.join(path.with_suffix('').parts)}.{name}"
+        for path in sorted(Path("nemo_ada/core").rglob("*.py"))
         for name in mutate_file_contents(str(path), path.read_text("utf-8")).mutant_names
     ]
     names = [name for name in names if name.removeprefix("nemo_ada.core.").startswith(tuple(only))]

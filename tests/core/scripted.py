@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.latency import LatencyModel
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.result import SamplingResult
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.core.session import SamplingSession
-from nemo_ada.core.source import Outcomes, Requests
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.source import Outcomes, Requests
 
 FAILS = float("nan")
 

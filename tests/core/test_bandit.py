@@ -19,11 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_ada.core.advantage import advantages
-from nemo_ada.core.allocation import allocate
-from nemo_ada.core.exact import gradient_factor
-from nemo_ada.core.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.objectives import (
+from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.objectives import (
     Linear,
     Log,
     Objective,
@@ -33,9 +30,12 @@ from nemo_ada.core.objectives import (
     VarianceShare,
     gradient_weight,
 )
-from nemo_ada.core.pass_rate import PassRates, estimate, haldane, pool
-from nemo_ada.core.paths import StopRule
-from nemo_ada.core.selection import select_step
+from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.prompts.allocation import allocate
+from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.pass_rate import PassRates, estimate, haldane, pool
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.simulate.exact import gradient_factor
 
 POOLS, ARMS, CORRECT, KEPT, SIGMAS = 20_000, 6, 2, 4, 4.5
 MIN_RATE, MAX_WEIGHT, PRIOR, STRENGTH = 0.02, 30.0, 0.3, 4.0

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core import metrics
-from nemo_ada.core.des import DiscreteEventSource, Workload
-from nemo_ada.core.exits import BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.ledger import Caps
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.core.session import SamplingSession
-from nemo_ada.core.source import Outcomes
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.errors import InvariantError
+from nemo_ada.simulate.engine import DiscreteEventSource, Workload
 from tests.core.scripted import Script, collect, met, pools
 
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)

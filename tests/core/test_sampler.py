@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_ada.core.estimators import EmaBeta
-from nemo_ada.core.exits import BalancedExit, FixedExit
-from nemo_ada.core.objectives import PowerShare
-from nemo_ada.core.paths import StopRule
-from nemo_ada.core.plan import SamplingPlan
-from nemo_ada.core.rows import RowSettings, StepRows
+from nemo_ada.core.learning.objectives import PowerShare
+from nemo_ada.core.learning.rows import RowSettings, StepRows
+from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler, Allocation
-from nemo_ada.core.schedulers import run_sampling
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Script, ScriptedSource
 

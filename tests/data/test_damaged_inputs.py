@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.cli import app, guarded
+from nemo_ada.cli.main import app, guarded
 from nemo_ada.data.problem import problem_id
 
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "20"))

@@ -15,7 +15,7 @@ class Missing:
             raise ModuleNotFoundError("No module named 'vllm'")
 
 sys.meta_path.insert(0, Missing())
-from nemo_ada.cli import guarded
+from nemo_ada.cli.main import guarded
 from nemo_ada.data.engine_provider import EngineProvider
 from nemo_ada.data.measure import Request
 from nemo_ada.data.model_folder import Limits

@@ -12,7 +12,7 @@ from nemo_ada.config.load import load_run
 from nemo_ada.embedded.base import base_folder, prepare_base
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import UserError
-from nemo_ada.files import write_folder
+from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.registry import build_task
 
 JSONL = Path(__file__).resolve().parents[2] / "configs" / "cpu" / "jsonl.yaml"

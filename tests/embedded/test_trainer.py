@@ -18,16 +18,16 @@ from safetensors.numpy import load_file
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.presets import presets
-from nemo_ada.embedded.batch import TrainBatch
+from nemo_ada.embedded.learner.batch import TrainBatch
+from nemo_ada.embedded.learner.update import train_on
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.embedded.stack import Stack, learner_config
 from nemo_ada.embedded.trainer import Trainer, check_run
-from nemo_ada.embedded.update import train_on
 from nemo_ada.errors import UserError
-from nemo_ada.files import verify_folder
-from nemo_ada.jobcontrol import EXIT_DONE, EXIT_STOPPED
-from nemo_ada.observer import Observer
-from nemo_ada.rundir import read_lines
+from nemo_ada.run.files import verify_folder
+from nemo_ada.run.folder import read_lines
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
+from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.registry import build_task
 
 JSONL = Path(__file__).resolve().parents[2] / "configs" / "cpu" / "jsonl.yaml"

@@ -67,7 +67,7 @@ class Ended:
 
 def command(arguments: Sequence[str], kind: str) -> Ended:
     """`nemo-ada ARGUMENTS` in this process, with the streams of a real one: stdout refuses what is not UTF-8."""
-    from nemo_ada.cli import app, guarded
+    from nemo_ada.cli.main import app, guarded
 
     COUNTED[kind] += 1
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from nemo_ada import provenance
 from nemo_ada.embedded.checkpoint import TOTALS, SavedState, read_state
-from nemo_ada.embedded.tensors import read_tensors
+from nemo_ada.embedded.learner.tensors import read_tensors
 from nemo_ada.embedded.trainer import Totals
 from nemo_ada.errors import UserError
-from nemo_ada.files import MANIFEST, write_folder
-from nemo_ada.rundir import RunDir, read_lines
+from nemo_ada.run import provenance
+from nemo_ada.run.files import MANIFEST, write_folder
+from nemo_ada.run.folder import RunDir, read_lines
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
 
 CONFIG = {"run_dir": "run", "grpo": {"seed": 0, "max_num_steps": 5}, "task": {"name": "t"}}

@@ -50,7 +50,7 @@ def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def commands() -> dict[tuple[str, ...], Any]:
-    from nemo_ada.cli import app
+    from nemo_ada.cli.main import app
 
     return dict(groups(typer.main.get_command(app)))
 
@@ -60,7 +60,8 @@ COMMANDS = commands()
 
 @pytest.fixture(autouse=True)
 def a_folder_of_traps(tmp_path, monkeypatch):
-    from nemo_ada import cli_data, cli_eval
+    from nemo_ada.cli import data as cli_data
+    from nemo_ada.cli import evaluate as cli_eval
     from nemo_ada.embedded import trainer
 
     def nothing(*_args, **_kwargs):

@@ -24,13 +24,13 @@ import pytest
 from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.result import SamplingResult
-from nemo_ada.core.rows import StepRows
+from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.schedulers import run_sampling
-from nemo_ada.core.source import Outcomes
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.embedded import rollout as embedded
-from nemo_ada.embedded.engine import Finished, Payload, Sampling
+from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, Sampling
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
@@ -137,7 +137,7 @@ def bare(case: Case) -> Trace:
 
 
 class ScriptedEngine:
-    """`nemo_ada.embedded.engine.Engine` as far as a rollout sees it. A right response is the answer and spaces."""
+    """`vllm_engine.Engine` as far as a rollout sees it. A right response is the answer and spaces."""
 
     def __init__(self, tokenizer: Any, answer: Callable[[int], str]) -> None:
         self._tokenizer, self._answer = tokenizer, answer

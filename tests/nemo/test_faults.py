@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nemo_support.lab import KILLED, Lab, picked, same_weights
 
-from nemo_ada.jobcontrol import EXIT_DONE
+from nemo_ada.run.job_control import EXIT_DONE
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -26,16 +26,16 @@ import pytest
 import torch
 import yaml
 
-from nemo_ada.cli import guarded
+from nemo_ada.cli.main import guarded
 from nemo_ada.errors import StallError, UserError
-from nemo_ada.jobcontrol import EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.nemo import launch as launch_module
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves, timed_validations
 from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, lost_process, supervised
 from nemo_ada.nemo.targets import LOOP
-from nemo_ada.rundir import read_lines
+from nemo_ada.run.folder import read_lines
+from nemo_ada.run.job_control import EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 
 STEPS = 5

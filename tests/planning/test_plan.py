@@ -22,15 +22,14 @@ import numpy as np
 import pytest
 import yaml
 
-from nemo_ada.check.shapes import TABLE
+from nemo_ada.cli.plan import plan as plan_command
+from nemo_ada.cluster.shapes import TABLE
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.des import LengthModel
-from nemo_ada.core.ledger import Caps
+from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.errors import UserError
 from nemo_ada.planning import phase
 from nemo_ada.planning.calibration import Calibration
 from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
-from nemo_ada.planning.cli import plan as plan_command
 from nemo_ada.planning.command import make_plan
 from nemo_ada.planning.facts import read
 from nemo_ada.planning.forecast import Forecast, Time
@@ -42,7 +41,8 @@ from nemo_ada.planning.render import render
 from nemo_ada.planning.slots import parse_time, plan_slots
 from nemo_ada.report.run import Run
 from nemo_ada.report.timing import step_time
-from nemo_ada.simulate import BetaRates
+from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.steps import BetaRates
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import changed

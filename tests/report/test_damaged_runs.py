@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from nemo_ada.cli import app, guarded
-from nemo_ada.report.command import FILES
+from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.report import FILES
 from nemo_ada.report.run import read_usable
 
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "12"))

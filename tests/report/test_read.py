@@ -18,9 +18,10 @@ from made_runs import make_run, step_record
 from PIL import Image
 from typer.testing import CliRunner
 
-from nemo_ada.cli import app
+from nemo_ada.cli import report as command
+from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
-from nemo_ada.report import command, summary
+from nemo_ada.report import summary
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.plan import predictions

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.jobcontrol import JobControl
+from nemo_ada.run.job_control import JobControl
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {"CONTAINER": "", "NEMO_RL_HOME": "/opt/nemo-rl", "RUN_ROOT": "/shared/runs"}

@@ -184,8 +184,8 @@ def main(results: Path, launches: list[dict[str, Any]]) -> None:
     use_typing_extensions_typed_dict()
     import ray
 
-    from nemo_ada import cli
-    from nemo_ada.jobcontrol import JOB_END
+    from nemo_ada.cli.main import main as cli
+    from nemo_ada.run.job_control import JOB_END
 
     if any(launch.get("own_ray") for launch in launches):
         own_ray()

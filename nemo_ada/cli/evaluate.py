@@ -1,0 +1,188 @@
+"""`nemo-ada eval MODEL` and `nemo-ada eval compare A B`."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from nemo_ada.cli.data import at_least_one, choice, read_text
+from nemo_ada.data.engine_provider import open_provider
+from nemo_ada.data.model_folder import Limits
+from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
+from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
+from nemo_ada.evaluation.evaluate import Asked, Drawing, Watch
+from nemo_ada.evaluation.evaluate import evaluate as run
+from nemo_ada.evaluation.results import Evaluation, setting_differences
+from nemo_ada.evaluation.results import compare as compare_evaluations
+
+
+class _RunByDefault(TyperGroup):
+    """`eval MODEL ...` means `eval run MODEL ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_RunByDefault, no_args_is_help=True, help="avg@k and pass@k of a model; compare two.")
+
+
+@app.command(name="run")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Hugging Face folder of the model")],
+    data: Annotated[list[str], typer.Option(help="preset (configs/eval), .yaml, data file, or NAME=FILE; repeatable")],
+    out: Annotated[Path, typer.Option(help="folder of the evaluation; the same command continues a killed one")],
+    k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 32,
+    temperature: Annotated[float, typer.Option(help="of the responses; 0 is greedy")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="of the responses")] = 1.0,
+    seed: Annotated[int, typer.Option(help="of the responses")] = 0,
+    server: Annotated[
+        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
+    max_prompts: Annotated[int | None, typer.Option(help="only the first so many problems of each benchmark")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt (default: the benchmark's)")] = None,
+    verifier: Annotated[str | None, typer.Option(help="math or exact (default: the benchmark's)")] = None,
+    unfinished: Annotated[str | None, typer.Option(help="wrong or judged (default: the benchmark's)")] = None,
+    template: Annotated[str | None, typer.Option(help="auto, chat or plain (default: the benchmark's)")] = None,
+    system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
+    suffix: Annotated[str | None, typer.Option(help="text after every problem")] = None,
+    chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 16,
+    max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Draw k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
+    at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
+    changes: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "max_prompt_tokens": max_prompt_tokens,
+        "verifier": verifier if verifier is None else choice("verifier", verifier, ("math", "exact")),
+        "unfinished": unfinished if unfinished is None else choice("unfinished", unfinished, ("wrong", "judged")),
+        "template": template if template is None else choice("template", template, ("auto", "chat", "plain")),
+        "system": read_text(system),
+        "suffix": suffix,
+    }
+
+    def asked(benchmark: Benchmark) -> Asked:
+        prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
+        encoder = ModelTokenizer(tokenizer or model, prompt_format)
+        limits = Limits(benchmark.max_prompt_tokens, benchmark.max_new_tokens, temperature, top_p, max_num_seqs)
+        return Asked(benchmark, encoder, open_provider(server, model, encoder, limits))
+
+    drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
+    with display() as watch:
+        found = run([asked(benchmark) for benchmark in resolve(data, Choice(changes))], drawing, out, watch)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _print(_results_table(found, k, out))
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="folder of an evaluation")],
+    second: Annotated[Path, typer.Argument(help="folder of another one, on the same problems")],
+    base: Annotated[Path | None, typer.Option(help="evaluation of a base model: buckets of difficulty")] = None,
+    out: Annotated[Path | None, typer.Option(help="write the comparison here, as JSON")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Paired difference (second minus first) over the problems of both, with interval and p-values."""
+    a, b = Evaluation.read(first), Evaluation.read(second)
+    rows = compare_evaluations(a, b, None if base is None else Evaluation.read(base))
+    text = json.dumps(rows, indent=1)
+    if out is not None:
+        out.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(text)
+        return
+    _print(_comparison_table(rows, first, second))
+    for difference in setting_differences(a, b):
+        typer.echo(f"note: the two were evaluated differently: {difference}")
+
+
+@contextmanager
+def display() -> Iterator[Watch]:
+    """A progress bar per benchmark on a terminal, one line per benchmark elsewhere."""
+    console = Console(stderr=True, highlight=False)
+    if not sys.stderr.isatty():
+        seen: set[str] = set()
+
+        def line(name: str, done: int, total: int | None) -> None:
+            if name not in seen:
+                seen.add(name)
+                console.print(f"{name}: problem {done + 1} of {total}", markup=False)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def update(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name)
+            progress.update(tasks[name], completed=done, total=total)
+
+        yield update
+
+
+def _results_table(found: Mapping[str, Any], k: int, out: Path) -> Table:
+    passes = [name for name in found["overall"] if name.startswith("pass@")]
+    title = f"{found['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
+    columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "unjudged", "not asked")
+    table = Table(*columns, title=Text(title))
+    for name, row in [*found["benchmarks"].items(), ("overall, by prompts", found["overall"])]:
+        table.add_row(
+            Text(name),
+            str(row["prompts"]),
+            _cell(row[f"avg@{k}"]),
+            *(_cell(row[rung]) for rung in passes),
+            f"{row['mean_tokens']:.0f}",
+            f"{row['finished']:.3f}",
+            str(row["unjudged"]),
+            str(row["rejected_problems"]),
+        )
+    return table
+
+
+def _cell(value: Mapping[str, float]) -> str:
+    if math.isnan(value["mean"]):
+        return "-"
+    return f"{100 * value['mean']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
+
+
+def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second: Path) -> Table:
+    title = f"{second} minus {first}: points of avg@k over the same prompts"
+    columns = ("", "prompts", "first", "second", "difference [95 %]", "p (bootstrap)", "p (t)", "found at 80 %")
+    table = Table(*columns, title=Text(title))
+    for name, row in rows.items():
+        table.add_row(
+            Text("overall, by prompts" if name == "overall" else name),
+            str(row["prompts"]) + (f" ({row['left_out']} left out)" if row.get("left_out") else ""),
+            f"{100 * row['first']:.1f}",
+            f"{100 * row['second']:.1f}",
+            f"{100 * row['difference']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]",
+            f"{row['p_bootstrap']:.4f}",
+            f"{row['p_t']:.4f}",
+            f"{100 * row['detectable']:.1f}",
+        )
+    return table
+
+
+def _print(table: Table) -> None:
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(width=160, highlight=False)).print(table)

@@ -1,0 +1,211 @@
+"""Bytes per GPU in the learner's and in vLLM's phase, each term with its arithmetic.
+
+Learner: Megatron's distributed optimizer in BF16 holds, per parameter, the weight (2 bytes), its gradient (2, or 4
+with grad_reduce_in_fp32) and, divided over the data-parallel replicas, the FP32 weight and Adam's two moments (12).
+Where the gradients are BF16 a plain optimizer copies its shard of them to FP32 (4). Activations per layer and token,
+kept for the backward pass with flash attention (no score matrix), in bytes (widths: h hidden, q query, k keys, f ffn):
+
+    inputs of both norms, of query-key-value and of the feed-forward layer   8 h   (/ TP with sequence parallel)
+    queries, keys, values, attention output                                  2 (2 q + 2 k)   / TP
+    gate and up, their product                                               6 f             / TP
+
+Experts: every token is there top_k times (2 h in, 6 f, 2 h out each), if the router spreads them evenly.
+Full recompute keeps the layer's input (2 h) and one layer's worth. The first of PP stages holds up to PP micro-batches.
+Logits on the last stage: BF16, FP32 copy and FP32 gradient (10 bytes per entry; with defer_fp32_logits 4).
+
+vLLM: its share of the GPU less weights less a reserve for activations and CUDA graphs is its key-value cache.
+Compared with Megatron's own published formula in tests/cluster/test_memory.py. GiB = 2**30 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.shapes import ModelShape
+
+GIB = float(1 << 30)
+H100_GIB = 79.6  # what an H100-80GB reports
+CONTEXT_GIB = 3.0  # assumed: CUDA context, NCCL buffers, allocator slack, and what a sleeping vLLM keeps
+VLLM_RESERVE_GIB = 4.0  # assumed: vLLM's activations, sampler and CUDA graphs, inside its share
+REFIT_BUFFER_GIB = 1.0  # assumed: a bucket of gathered weights on its way to vLLM
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand: bytes, and how they come about."""
+
+    name: str
+    bytes: float
+    arithmetic: str
+
+    @property
+    def gib(self) -> float:
+        """In GiB."""
+        return self.bytes / GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The summands of one phase on the fullest GPU."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def gib(self) -> float:
+        """Their sum."""
+        return sum(term.gib for term in self.terms)
+
+    def describe(self) -> str:
+        """One line with the arithmetic."""
+        return " + ".join(
+            f"{t.name} {t.gib:.1f} ({t.arithmetic})" if t.arithmetic else f"{t.name} {t.gib:.1f}" for t in self.terms
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters on one GPU of a pipeline stage: split over TP or replicated, and experts."""
+
+    dense: float
+    experts: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.dense + self.experts
+
+
+def held(recipe: Recipe, shape: ModelShape, layers: int, embeddings: int) -> Held:
+    """Parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
+    table = shape.padded_vocab(recipe.tp) * shape.hidden / recipe.tp * embeddings
+    split = shape.attention_parameters + (0 if shape.experts else shape.ffn_parameters)
+    dense = layers * (split / recipe.tp + shape.replicated_parameters) + table
+    experts = layers * shape.ffn_parameters / (recipe.ep * recipe.etp) if shape.experts else 0.0
+    return Held(dense, experts)
+
+
+def stages(recipe: Recipe, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
+    """First and last stage: (parameters, layers, position). One entry without a pipeline."""
+    first, last = recipe.stage_layers(shape.layers)
+    if recipe.pp == 1:
+        return ((held(recipe, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
+    return ((held(recipe, shape, first, 1), first, 0), (held(recipe, shape, last, 1), last, recipe.pp - 1))
+
+
+def layer_bytes_per_token(recipe: Recipe, shape: ModelShape) -> float:
+    """Activations of one layer on one GPU, per token of its context-parallel share."""
+    tp, own = recipe.tp, recipe.tp if recipe.sequence_parallel else 1
+    attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
+    if not shape.experts:
+        return 8.0 * shape.hidden / own + attention + 6.0 * shape.ffn / tp
+    routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / recipe.etp) / own
+    return 8.0 * shape.hidden / own + attention + routed
+
+
+def learner_phase(recipe: Recipe, shape: ModelShape) -> Phase:
+    """The fullest GPU while it trains."""
+    return max((_stage_phase(recipe, shape, *stage) for stage in stages(recipe, shape)), key=lambda phase: phase.gib)
+
+
+def _stage_phase(recipe: Recipe, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
+    r, v, here = recipe, recipe.values, "policy.megatron_cfg"
+    distributed = bool(v.get(f"{here}.optimizer.use_distributed_optimizer", True))
+    dense_dp, expert_dp = (r.replicas * r.cp, r.expert_replicas) if distributed else (1, 1)
+    wide = bool(v.get(f"{here}.distributed_data_parallel_config.grad_reduce_in_fp32", False))
+    aware = bool(v.get(f"{here}.optimizer.use_precision_aware_optimizer", False))
+    state = 12 if wide or aware else 16
+    offloaded = bool(v.get(f"{here}.optimizer.optimizer_cpu_offload", False))
+    sharded = params.dense / dense_dp + params.experts / expert_dp
+    count = f"{params.total / 1e9:.2f} B parameters"
+    terms = [
+        Term("weights", 2 * params.total, f"{count} x 2"),
+        Term("gradients", (4 if wide else 2) * params.total, f"x {4 if wide else 2}"),
+    ]
+    shards = f"x {state} / {dense_dp} replicas" + (f", experts / {expert_dp}" if shape.experts else "")
+    terms.append(Term("optimizer", 0.0 if offloaded else state * sharded, "on the CPU" if offloaded else shards))
+    tokens = r.pack_tokens / r.cp
+    each = layer_bytes_per_token(r, shape)
+    per_replica = -(-r.train_rows // r.replicas)
+    flights = min(r.pp, per_replica) - position if position == 0 else 1
+    recompute = (
+        bool(v.get(f"{here}.activation_checkpointing", False))
+        and v.get(f"{here}.recompute_granularity", "full") == "full"
+    )
+    if recompute:
+        kept = 2.0 * shape.hidden / (r.tp if r.sequence_parallel else 1)
+        activations = tokens * (kept * layers * flights + each)
+        how = f"{tokens:.0f} tokens x ({kept:.0f} x {layers} layers x {flights} in flight + {each:.0f} recomputed)"
+    else:
+        activations = tokens * each * layers * flights
+        how = f"{tokens:.0f} tokens x {each:.0f} x {layers} layers x {flights} in flight"
+    terms.append(Term("activations", activations, how))
+    if position == r.pp - 1:
+        width = shape.padded_vocab(r.tp) / r.tp
+        each_logit = 4 if v.get(f"{here}.defer_fp32_logits", False) else 10
+        terms.append(Term("logits", tokens * width * each_logit, f"{tokens:.0f} x {width:.0f} x {each_logit}"))
+    terms.append(Term("context", CONTEXT_GIB * GIB, "assumed"))
+    name = "learner" if r.pp == 1 else f"learner, stage {position + 1} of {r.pp}"
+    return Phase(name, tuple(terms))
+
+
+def vllm_weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
+    """vLLM's weights on one GPU; with FP8 the layers take one byte per parameter, embeddings two."""
+    table = shape.vocab * shape.hidden * (1 if shape.tied else 2)
+    body = shape.parameters - table
+    return (body * (1 if recipe.fp8_rollout else 2) / recipe.vllm_pp + 2.0 * table) / recipe.vllm_tp
+
+
+def cache_bytes_per_token(recipe: Recipe, shape: ModelShape) -> float:
+    """Keys and values of one token on one GPU; fewer key-value heads than TP are duplicated."""
+    heads = max(shape.kv / recipe.vllm_tp, 1.0)
+    width = 1 if str(recipe.values.get("policy.generation.vllm_cfg.kv_cache_dtype", "auto")).startswith("fp8") else 2
+    return 2.0 * (shape.layers / recipe.vllm_pp) * heads * shape.head_dim * width
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """vLLM's key-value cache per replica: tokens that fit, and responses of the first wave that want room at once."""
+
+    tokens: float
+    responses: float
+    tokens_each: float
+    arithmetic: str
+
+    @property
+    def concurrency(self) -> float:
+        """Responses of full mean length that fit."""
+        return max(self.tokens, 0.0) / self.tokens_each
+
+
+def vllm_cache(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
+    """Room for the first wave: `first_wave` responses over all replicas, each half way to its longest."""
+    share = float(recipe.values.get("policy.generation.vllm_cfg.gpu_memory_utilization", 0.9))
+    weights = vllm_weight_bytes(recipe, shape) / GIB
+    room = share * gpu_gib - weights - VLLM_RESERVE_GIB
+    each = cache_bytes_per_token(recipe, shape)
+    tokens = room * GIB / each
+    text = (
+        f"{share:g} x {gpu_gib:.1f} - weights {weights:.1f} - {VLLM_RESERVE_GIB:g} reserve = {room:.1f} GiB / "
+        f"{each / 1024:.0f} KiB per token = {max(tokens, 0) / 1e3:.0f} k tokens"
+    )
+    return Cache(tokens, first_wave / recipe.engines, recipe.max_prompt / 2 + recipe.max_new / 2, text)
+
+
+def refit_phase(recipe: Recipe, shape: ModelShape) -> Phase:
+    """Both copies of the weights while the learner hands them over; gradients and optimizer are on the CPU then."""
+    params = max((stage[0].total for stage in stages(recipe, shape)), default=0.0)
+    return Phase(
+        "refit",
+        (
+            Term("learner's weights", 2 * params, f"{params / 1e9:.2f} B x 2"),
+            Term("vLLM's weights", vllm_weight_bytes(recipe, shape), "FP8" if recipe.fp8_rollout else "BF16"),
+            Term("buffers", (REFIT_BUFFER_GIB + CONTEXT_GIB) * GIB, "assumed"),
+        ),
+    )
+
+
+def checkpoint_bytes(shape: ModelShape) -> float:
+    """A checkpoint with optimizer: BF16 weights, FP32 weights, two moments."""
+    return 14.0 * shape.parameters

@@ -1,0 +1,149 @@
+"""From the pools of a step to its training rows: selection, weights, advantages (algorithm.md sections 2 to 4).
+
+P prompts of the batch, N responses of all pools, R training rows: n per prompt, or, in the estimation variant, all N
+responses, whose sum is n * P by allocation. R is always n * P: what is missing is filled with rows of zero weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
+from nemo_ada.core.learning.objectives import Linear, Objective, SamplingShare, gradient_weight
+from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.sampling.pass_rate import PassRateKind, PassRates, estimate
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.result import SamplingResult
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """How pools become rows. group: n. keep_all: train on every response (Est). stop: for the `haldane` estimate.
+    share: the part of the weight that the allocation realised (Est, `reference` weighting)."""
+
+    group: int
+    stop: StopRule
+    keep_all: bool = False
+    weighting: Weighting = "reference"
+    objective: Objective = field(default_factory=Linear)
+    share: SamplingShare | None = None
+    normalize: Normalize = "none"
+    leave_one_out: bool = False
+    shrunk_baseline: bool = False
+    pass_rate: PassRateKind = "pool"
+    min_pass_rate: float = 0.01
+    max_weight: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """Training rows, grouped by prompt in batch order.
+
+    prompt_R: position of the row's prompt in the session; pool_R: position in the result's N arrays; row_R: the
+    session's row id, under which the source holds tokens and log-probabilities (-1: the prompt has no response at all);
+    weight_R: 1.0, or 0.0 for a filler; advantage_R: 0.0 for fillers. metrics: values for the table in metrics.py.
+    """
+
+    prompt_R: IntArray
+    pool_R: IntArray
+    row_R: IntArray
+    weight_R: FloatArray
+    advantage_R: FloatArray
+    weight_P: FloatArray
+    metrics: dict[str, float]
+
+    @property
+    def live_R(self) -> BoolArray:
+        """Rows that have a gradient (as long as the loss has no KL or entropy term)."""
+        return np.asarray((self.weight_R > 0) & (self.advantage_R != 0.0))
+
+
+def build_rows(
+    result: SamplingResult,
+    settings: RowSettings,
+    batch: int,
+    *,
+    run_seed: int,
+    step: int,
+    prior_P: tuple[FloatArray, FloatArray],
+) -> StepRows:
+    """Rows of a batch of `batch` prompts; prior_P: (a, b) of each session prompt's Beta prior (`shrunk`)."""
+    groups = result.group_G
+    if settings.keep_all:
+        prompt_R, pool_R, row_weight_R = _all_rows(result, settings.group * batch)
+    else:
+        chosen = select_step(
+            result.prompt_N,
+            result.index_N,
+            result.positive_N,
+            result.uid_P,
+            settings.group,
+            run_seed=run_seed,
+            step=step,
+        )
+        pool_R = chosen.row_PR[groups].ravel()
+        row_weight_R = chosen.weight_PR[groups].ravel()
+        prompt_R = np.repeat(groups, settings.group)
+    rates = _pass_rates(result, settings, prior_P)
+    weight_P = gradient_weight(
+        settings.objective,
+        rates.rate_P,
+        share=settings.share,
+        min_pass_rate=settings.min_pass_rate,
+        max_weight=settings.max_weight,
+    )
+    advantage_R = advantages(
+        result.reward_N,
+        result.positive_N,
+        result.prompt_N,
+        pool_R,
+        row_weight_R,
+        weight_P=weight_P,
+        rates=rates,
+        weighting=settings.weighting,
+        normalize=settings.normalize,
+        leave_one_out=settings.leave_one_out,
+        prior_P=prior_P if settings.shrunk_baseline else None,
+    )
+    real = row_weight_R > 0
+    kept = pool_R[real]
+    metrics = {
+        "batch_reward": float(result.reward_N[kept].mean()) if len(kept) else 0.0,
+        "response_length_kept": float(result.tokens_N[kept].mean()) if len(kept) else 0.0,
+        "weight_mean": float(weight_P[groups].mean()),
+        "weight_max": float(weight_P[groups].max()),
+        "live_rows": int((real & (advantage_R != 0.0)).sum()),
+        "filler_rows": int((~real).sum()),
+    }
+    row_R = np.full(len(pool_R), -1, np.int64)
+    row_R[pool_R >= 0] = result.row_N[pool_R[pool_R >= 0]]
+    return StepRows(prompt_R, pool_R, row_R, row_weight_R, advantage_R, weight_P, metrics)
+
+
+def _all_rows(result: SamplingResult, rows: int) -> tuple[IntArray, IntArray, FloatArray]:
+    total = len(result.row_N)
+    if total == 0:
+        return np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows)
+    pool_R = np.resize(np.arange(total), rows)
+    return result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64)
+
+
+def _pass_rates(result: SamplingResult, settings: RowSettings, prior_P: tuple[FloatArray, FloatArray]) -> PassRates:
+    alpha_P, beta_P = prior_P
+    return estimate(
+        settings.pass_rate,
+        result.pos_P,
+        result.size_P,
+        first_pos_P=result.first_pos_P,
+        first_total_P=result.first_size_P,
+        rule=settings.stop,
+        prior_mean_P=alpha_P / (alpha_P + beta_P),
+        strength=alpha_P + beta_P,
+    )

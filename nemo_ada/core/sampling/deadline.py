@@ -1,0 +1,105 @@
+"""Which waiting prompts are in time: the cap on seconds, and the tail of idle mode (algorithm.md section 6).
+
+Redraws for a first wave always pass. Under `max_seconds` the rest is granted as long as everything beyond first waves
+is expected to end in time together, with probability `seconds_quantile`: each request brings a risk of being late
+(LatencyModel.late_risk), which is booked when it is granted. So the promise is one about the batch, however many waves
+it has and whenever they were issued.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.state import StepState
+from nemo_ada.core.sampling.table import IN_FLIGHT
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+class Deadline:
+    """What time lets through in one batch."""
+
+    def __init__(self, state: StepState, latency: LatencyModel) -> None:
+        self._state, self._latency = state, latency
+        self._booked = 0.0
+        self._bearable = float(-np.log(state.plan.seconds_quantile))
+
+    def in_time(
+        self, waiting: IntArray, elapsed: float, now: float, ranked: Callable[[IntArray], IntArray]
+    ) -> IntArray:
+        """Leave out requests that are expected to end too late; cut those that are even by themselves.
+
+        elapsed: seconds since the batch began. ranked: prompts in the order in which they are to be served.
+        """
+        plan = self._state.plan
+        if not plan.idle and plan.caps.max_seconds is None:
+            return waiting
+        first = self._redraws(waiting)
+        redraws, later = waiting[first], waiting[~first]
+        load = self._state.in_flight + int(self._state.want_P[redraws].sum())
+        if plan.idle:  # each by itself: a wave that others make late costs tokens, not time, for it is dropped whole
+            later = self._in_tail(later, load, now)
+        if plan.caps.max_seconds is not None:
+            alone = self._each(later, lambda size: self._bears(size, load, elapsed))
+            self._state.cut(later[~alone], "max_seconds")
+            later = self._together(later[alone], load, elapsed, ranked)
+        return np.sort(np.concatenate((redraws, later)))
+
+    def book(self, prompts: IntArray, sizes: IntArray, elapsed: float) -> None:
+        """These requests are issued now."""
+        if self._state.plan.caps.max_seconds is None or len(prompts) == 0:
+            return
+        later = int(sizes[~self._redraws(prompts)].sum())
+        if later:
+            load = self._state.in_flight + int(sizes.sum()) - later
+            self._booked += self._risk(later, load, elapsed)
+
+    def _redraws(self, waiting: IntArray) -> BoolArray:
+        """Who waits for what failed of a first wave."""
+        state = self._state
+        return np.asarray((state.wave_P[waiting] == 0) & (waiting < state.n_starting) & (state.plan.window is None))
+
+    def _each(self, waiting: IntArray, fits: Callable[[int], bool]) -> BoolArray:
+        """`fits(size)` of every request, asked once for each size."""
+        size_U, inverse_W = np.unique(self._state.want_P[waiting], return_inverse=True)
+        return np.array([fits(size) for size in size_U.tolist()], np.bool_)[inverse_W]
+
+    def _together(
+        self, waiting: IntArray, load: int, elapsed: float, ranked: Callable[[IntArray], IntArray]
+    ) -> IntArray:
+        """As many, in their order, as can be borne together."""
+        want_P = self._state.want_P
+        if len(waiting) == 0 or self._bears(int(want_P[waiting].sum()), load, elapsed):
+            return waiting
+        waiting = ranked(waiting)
+        total_W = np.cumsum(want_P[waiting]).tolist()
+        return waiting[: bisect_left(total_W, True, key=lambda size: not self._bears(size, load, elapsed))]
+
+    def _bears(self, size: int, load: int, elapsed: float) -> bool:
+        return self._booked + self._risk(size, load, elapsed) <= self._bearable
+
+    def _risk(self, size: int, load: int, elapsed: float) -> float:
+        """Of `size` responses beside `load` others; before the latency model has seen a step, a response is taken to
+        last as long as the batch has so far."""
+        left = float(self._state.plan.caps.max_seconds or 0.0) - elapsed
+        return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
+
+    def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:
+        """Whose waves end before the last of the first waves does."""
+        tail, quantile = self._idle_tail(now), self._state.plan.idle_quantile
+        return waiting[self._each(waiting, lambda size: self._latency.wave_seconds(size, load, quantile) <= tail)]
+
+    def _idle_tail(self, now: float) -> float:
+        """Expected time until the last of the first waves ends; below 0 before the latency model has seen a step."""
+        state, table = self._state, self._state.table
+        if not self._latency.ready:
+            return -1.0
+        running = np.flatnonzero(table.state[: table.n] == IN_FLIGHT)
+        running = running[(table.wave[running] == 0) & (table.prompt[running] < state.n_starting)]
+        return self._latency.remaining_seconds(now - table.issued_at[running], state.in_flight)

@@ -1,0 +1,106 @@
+"""What a sampling session is asked to do: the settings of one step, as plain values.
+
+GRPO, the sequential and the estimation variant are settings of the same plan (algorithm.md sections 2, 3 and 5):
+
+    GRPO              FixedExit(n), wave n, at most n responses
+    Reinforce-Ada-Seq PositiveExit or BalancedExit, waves of M, at most N_max responses
+    Reinforce-Ada-Est FixedExit(1) and a first wave of N_x responses per prompt, given to the session
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import ExitRule, FixedExit
+from nemo_ada.errors import UserError
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """Settings of a sampling session; units are responses, tokens and the source's clock.
+
+    exit: when a pool has enough. wave_sizes: sizes of the first, second, ... wave, the last one repeats.
+    max_responses: N_max per prompt. group_size: n, the rows kept per prompt. positive_threshold: a response is correct
+    when its reward is above it. scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
+    window: None = whole waves enter the pool (`wave` stopping); a number = `issue_order` stopping with that many
+    responses in flight per prompt. max_window: with it the window follows the shortfall, between `window` and it.
+    idle: extra waves only inside the tail of the first ones. idle_quantile: probability with which such a wave must be
+    expected to end in time. seconds_quantile: probability with which all responses beyond first waves must be expected
+    to end within caps.max_seconds. max_new_tokens: longest response. token_reservation: what is reserved per response.
+    expected_tokens: length reserved by `expected` before any length was seen. max_failed_share: share of responses
+    without a label above which a step is an error. prior: (a, b) of the Beta prior on a prompt's pass rate.
+    """
+
+    exit: ExitRule
+    wave_sizes: tuple[int, ...]
+    max_responses: int
+    group_size: int
+    max_new_tokens: int
+    positive_threshold: float = 0.7
+    scheduler: Literal["rounds", "continuous"] = "continuous"
+    window: int | None = None
+    max_window: int | None = None
+    idle: bool = False
+    idle_quantile: float = 0.8
+    seconds_quantile: float = 0.5
+    caps: Caps = field(default_factory=Caps)
+    policy: Literal["uniform", "greedy"] = "uniform"
+    token_reservation: Literal["expected", "worst_case"] = "expected"
+    reservation_quantile: float = 0.95
+    expected_tokens: int | None = None
+    max_failed_share: float = 0.05
+    prior: tuple[float, float] = (1.0, 1.0)
+
+    def wave_size(self, wave_P: IntArray) -> IntArray:
+        """Size of wave number wave_P (0 = first) for each prompt."""
+        sizes = np.asarray(self.wave_sizes, dtype=np.int64)
+        return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
+
+    @property
+    def first_issue(self) -> int:
+        """Responses issued per prompt before anything is known."""
+        size = self.wave_sizes[0] if self.window is None else self.window
+        return min(size, self.max_responses)
+
+    @property
+    def only_first_waves(self) -> bool:
+        """True when no prompt of the batch draws after its first wave: no cap on seconds can shorten it."""
+        once = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
+        return self.window is None and (once or self.max_responses <= self.wave_sizes[0])
+
+    @property
+    def prior_tokens(self) -> int:
+        """Tokens reserved per response before any length was seen."""
+        if self.token_reservation == "worst_case" or self.expected_tokens is None:
+            return self.max_new_tokens
+        return min(self.expected_tokens, self.max_new_tokens)
+
+    def check_first_waves(self, prompts: int, responses: int | None = None) -> None:
+        """Raise UserError when the caps cannot hold the first waves of `prompts` prompts (`responses` in all)."""
+        first = prompts * self.first_issue if responses is None else responses
+        each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
+        caps = self.caps
+        if caps.max_samples is not None and caps.max_samples < first:
+            name = "wave_size" if self.window is None else "stopping.window"
+            smaller = caps.max_samples // max(prompts, 1)
+            lower = f" or lower reinforce_ada.sampling.{name} to {smaller}" if smaller else ""
+            raise UserError(
+                f"reinforce_ada.budget.max_samples={caps.max_samples} cannot hold the first waves: {each} = {first}; "
+                f"raise it to {first}{lower}"
+            )
+        tokens = first * self.prior_tokens
+        if caps.max_tokens is not None and caps.max_tokens < tokens:
+            fits = caps.max_tokens // max(first, 1)
+            setting = f"reinforce_ada.budget.expected_tokens to at most {fits} (with token_reservation: expected)"
+            shorter = f", or set {setting} if responses are that short" if fits else ""
+            raise UserError(
+                f"reinforce_ada.budget.max_tokens={caps.max_tokens} cannot hold the first waves: {each} x "
+                f"{self.prior_tokens} tokens reserved each = {tokens}; raise it to {tokens}{shorter}"
+            )

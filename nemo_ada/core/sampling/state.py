@@ -1,0 +1,157 @@
+"""What a sampling session knows: one record per prompt (columns, P) and one per response (ResponseTable).
+
+The life of a prompt:
+
+    standby --(a group without signal ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
+                                                   ^                     |
+                                                   +-------(judged)------+
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+def distinct(value_N: IntArray) -> IntArray:
+    """Sorted values without repeats; np.unique takes several times as long on the few values of an event."""
+    if len(value_N) < 2:
+        return value_N
+    value_N = np.sort(value_N)
+    first: BoolArray = np.concatenate(([True], value_N[1:] != value_N[:-1]))
+    return np.asarray(value_N[first], np.int64)
+
+
+class StepState:
+    """Columns of the prompts of one step, and the few transitions that more than one part of the session makes."""
+
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        uid_P: IntArray,
+        first_wave_P: IntArray | None,
+        standby: int,
+        prior_P: tuple[FloatArray, FloatArray] | None,
+    ) -> None:
+        """first_wave_P: responses per prompt of the estimation variant (also its cap); standby: prompts in reserve.
+
+        prior_P: (a, b) of each prompt's Beta prior; None takes the plan's for all.
+        """
+        size = len(uid_P)
+        a, b = plan.prior
+        given = prior_P if prior_P is not None else (np.full(size, a), np.full(size, b))
+        self.prior_pos_P: FloatArray = given[0]
+        self.prior_neg_P: FloatArray = given[1]
+        self.plan = plan
+        self.uid_P = np.asarray(uid_P, np.int64)
+        self.n_starting = size - standby
+        estimated = None if first_wave_P is None else np.asarray(first_wave_P, np.int64)
+        self.first_P = np.full(size, plan.first_issue, np.int64) if estimated is None else estimated
+        self.cap_P = np.full(size, plan.max_responses, np.int64) if estimated is None else estimated
+        self.table = ResponseTable(2 * int(self.first_P[: self.n_starting].sum()))
+
+        self.pos_P = np.zeros(size, np.int64)  # responses in the pool
+        self.neg_P = np.zeros(size, np.int64)
+        self.seen_pos_P = np.zeros(size, np.int64)  # all that have a label, in the pool or not
+        self.seen_neg_P = np.zeros(size, np.int64)
+        self.issued_P = np.zeros(size, np.int64)
+        self.failed_P = np.zeros(size, np.int64)
+        self.in_flight_P = np.zeros(size, np.int64)
+        self.wave_P = np.zeros(size, np.int64)  # number of the open wave
+        self.target_P = np.zeros(size, np.int64)  # labels that the pool holds once the open wave is complete
+        self.want_P = np.zeros(size, np.int64)  # responses that wait to be issued
+        self.head_P = np.full(size, -1, np.int64)  # issue_order: first row that is not judged yet
+        self.tail_P = np.full(size, -1, np.int64)  # row of the last response issued
+        self.active_P = np.zeros(size, np.bool_)
+        self.cut_P = np.zeros(size, np.bool_)  # the budget refused it more responses
+        self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
+        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS held the waiting request back, 0 for none
+        self.next_standby = self.n_starting
+        self.in_flight = 0
+        self.refusals: Counter[str] = Counter()
+        self.to_abort: list[IntArray] = []
+        self.start(np.arange(self.n_starting))
+
+    def start(self, prompts: IntArray) -> None:
+        """Let prompts wait for their first wave."""
+        self.active_P[prompts] = True
+        self.first_open_P[prompts] = prompts < self.n_starting
+        self.want_P[prompts] = self.first_P[prompts]
+        self.target_P[prompts] = self.first_P[prompts]
+
+    def may_redraw(self, prompts: IntArray) -> BoolArray:
+        """False for prompts whose responses failed as often as the cap allows responses at all: give up on them."""
+        return self.failed_P[prompts] < self.cap_P[prompts]
+
+    def finish(self, prompts: IntArray) -> None:
+        """No more responses for these prompts; what still runs of them is dropped.
+
+        Each group that ended without signal, unless the budget ended it, is replaced by a prompt on standby.
+        """
+        if len(prompts) == 0:
+            return
+        self.active_P[prompts] = False
+        self.first_open_P[prompts] = False
+        self.want_P[prompts] = 0
+        self.drop(self._running_rows(prompts[self.in_flight_P[prompts] > 0]))
+        without_signal = ((self.pos_P[prompts] == 0) | (self.neg_P[prompts] == 0)) & ~self.cut_P[prompts]
+        last = min(self.next_standby + int(without_signal.sum()), len(self.uid_P))
+        if last > self.next_standby:
+            self.start(np.arange(self.next_standby, last))
+            self.next_standby = last
+
+    def _running_rows(self, prompts: IntArray) -> IntArray:
+        table = self.table
+        found = [np.zeros(0, np.int64)]
+        rows = self.head_P[prompts]
+        while len(rows):
+            found.append(rows[table.state[rows] == IN_FLIGHT])
+            rows = table.next_row[rows]
+            rows = rows[rows >= 0]
+        return np.concatenate(found)
+
+    def cut(self, prompts: IntArray, cap: str) -> None:
+        """The budget (`cap` names which part of it) gives these waiting prompts nothing more."""
+        if len(prompts) == 0:
+            return
+        self.refusals[cap] += len(prompts)
+        self.cut_P[prompts] = True
+        self.want_P[prompts] = 0
+        ended = prompts[self.in_flight_P[prompts] == 0]
+        if self.plan.window is None:  # a wave whose failures cannot be redrawn counts with what it has
+            self.pos_P[ended] = self.seen_pos_P[ended]
+            self.neg_P[ended] = self.seen_neg_P[ended]
+        self.finish(ended)
+
+    def drop(self, rows: IntArray) -> None:
+        """Responses in flight whose outcome no longer matters: the source is told to stop them."""
+        if len(rows):
+            self.table.state[rows] = DROPPED
+            self.to_abort.append(rows)
+
+    def end_now(self, reason: str) -> None:
+        """End every prompt: what runs is dropped, and a wave that is not complete is dropped whole.
+
+        Those whose requests samples or tokens held back were refused by that cap, the others for `reason`.
+        """
+        table, open_P = self.table, np.flatnonzero(self.active_P)
+        if self.plan.window is None:
+            size = table.n
+            prompt_N = table.prompt[:size]
+            late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
+            table.accepted[:size][late_N] = False
+        held_P = np.where(self.want_P[open_P] > 0, self.held_P[open_P], 0)
+        for code in np.unique(held_P).tolist():
+            self.refusals[BOUNDS[code] if code else reason] += int((held_P == code).sum())
+        self.cut_P[open_P] = True
+        self.finish(open_P)

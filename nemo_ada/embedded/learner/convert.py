@@ -1,0 +1,171 @@
+"""Weights between Hugging Face's Qwen2 names and Megatron's, for any tensor and pipeline layout, exactly.
+
+A rank of a (tensor, pipeline) layout holds the layers of its stage, numbered from 0, and its share of every split
+tensor. Megatron stores q, k and v of one attention block in one tensor, ordered by query group ([the group's q heads,
+its k head, its v head] per group), and gate and up of one MLP in one tensor ([gate; up] on each rank). Only slicing,
+reshaping and concatenation happen here, so a round trip gives the same bits; Adam's moments have their parameters'
+shapes and convert the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.errors import InvariantError
+
+Weights = dict[str, torch.Tensor]
+Kind = Literal["replicated", "rows", "columns", "qkv", "gate_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: its tensor and pipeline rank, and how many of each there are."""
+
+    tensor_rank: int = 0
+    tensor_size: int = 1
+    pipeline_rank: int = 0
+    pipeline_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    local: str
+    hf: tuple[str, ...]
+    kind: Kind
+
+
+_LAYER = (
+    _Entry("input_layernorm.weight", ("input_layernorm.weight",), "replicated"),
+    _Entry("self_attention.linear_qkv.weight", tuple(f"self_attn.{x}_proj.weight" for x in "qkv"), "qkv"),
+    _Entry("self_attention.linear_qkv.bias", tuple(f"self_attn.{x}_proj.bias" for x in "qkv"), "qkv"),
+    _Entry("self_attention.linear_proj.weight", ("self_attn.o_proj.weight",), "columns"),
+    _Entry("pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), "replicated"),
+    _Entry("mlp.linear_fc1.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
+    _Entry("mlp.linear_fc2.weight", ("mlp.down_proj.weight",), "columns"),
+)
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+def _entries(shape: ModelShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
+    """What a pipeline stage holds, with the names of both sides written out."""
+    first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
+    if first:
+        yield _Entry("embedding.word_embeddings.weight", (_EMBEDDING,), "rows")
+    per_stage = shape.num_layers // pipeline_size
+    for local in range(per_stage):
+        prefix = f"model.layers.{pipeline_rank * per_stage + local}."
+        for entry in _LAYER:
+            yield _Entry(f"decoder.layers.{local}.{entry.local}", tuple(prefix + name for name in entry.hf), entry.kind)
+    if last:
+        yield _Entry("decoder.final_layernorm.weight", ("model.norm.weight",), "replicated")
+        if not shape.tied_embeddings:
+            yield _Entry("output_layer.weight", ("lm_head.weight",), "rows")
+        elif not first:
+            yield _Entry("output_layer.weight", (_EMBEDDING,), "rows")
+
+
+def hf_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
+    q, kv, hidden = shape.hidden_size, shape.num_query_groups * shape.head_dim, shape.hidden_size
+    ffn = shape.ffn_hidden_size
+    sizes: dict[str, tuple[int, ...]] = {_EMBEDDING: (shape.vocab_size, hidden)}
+    for layer in range(shape.num_layers):
+        prefix = f"model.layers.{layer}."
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            sizes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, hidden)
+            sizes[f"{prefix}self_attn.{name}_proj.bias"] = (rows,)
+        sizes[f"{prefix}self_attn.o_proj.weight"] = (hidden, q)
+        sizes[f"{prefix}mlp.gate_proj.weight"] = (ffn, hidden)
+        sizes[f"{prefix}mlp.up_proj.weight"] = (ffn, hidden)
+        sizes[f"{prefix}mlp.down_proj.weight"] = (hidden, ffn)
+        sizes[f"{prefix}input_layernorm.weight"] = (hidden,)
+        sizes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    sizes["model.norm.weight"] = (hidden,)
+    if not shape.tied_embeddings:
+        sizes["lm_head.weight"] = (shape.vocab_size, hidden)
+    return sizes
+
+
+def random_weights(shape: ModelShape, seed: int) -> Weights:
+    """Seeded initial weights in Hugging Face names: the same for every layout, because they are drawn before the split.
+
+    Matrices from N(0, initializer_range^2), biases 0, norms 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights: Weights = {}
+    for name, size in hf_shapes(shape).items():
+        if name.endswith("norm.weight"):
+            weights[name] = torch.ones(size)
+        elif name.endswith("bias"):
+            weights[name] = torch.zeros(size)
+        else:
+            weights[name] = torch.randn(size, generator=generator) * shape.initializer_range
+    return weights
+
+
+def _grouped(shape: ModelShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    groups, rest = shape.num_query_groups, q.shape[1:]
+    return torch.cat([part.reshape(groups, -1, *rest) for part in (q, k, v)], dim=1).reshape(-1, *rest)
+
+
+def _ungrouped(shape: ModelShape, merged: torch.Tensor) -> list[torch.Tensor]:
+    rest, head = merged.shape[1:], shape.head_dim
+    q_rows = shape.num_attention_heads // shape.num_query_groups * head
+    parts = merged.reshape(shape.num_query_groups, q_rows + 2 * head, *rest).split([q_rows, head, head], dim=1)
+    return [part.reshape(-1, *rest) for part in parts]
+
+
+def shard(shape: ModelShape, get: Callable[[str], torch.Tensor], place: Place) -> Weights:
+    """The Megatron-named tensors of one rank, cut from whole tensors that `get` returns by Hugging Face name."""
+    rank, size = place.tensor_rank, place.tensor_size
+    local: Weights = {}
+    for entry in _entries(shape, place.pipeline_rank, place.pipeline_size):
+        whole = [get(name) for name in entry.hf]
+        match entry.kind:
+            case "replicated":
+                part = whole[0]
+            case "columns":
+                part = whole[0].chunk(size, dim=1)[rank]
+            case "rows":
+                part = whole[0].chunk(size)[rank]
+            case "qkv":
+                part = _grouped(shape, *whole).chunk(size)[rank]
+            case "gate_up":
+                part = torch.cat([tensor.chunk(size)[rank] for tensor in whole])
+        local[entry.local] = part.contiguous()
+    return local
+
+
+def merge(shape: ModelShape, shards: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> Weights:
+    """Whole Hugging Face tensors from `shards[pipeline rank][tensor rank]`; the inverse of `shard`.
+
+    Raises `InvariantError` when a tensor that every rank should hold a copy of differs between ranks.
+    """
+    whole: Weights = {}
+    for stage, ranks in enumerate(shards):
+        for entry in _entries(shape, stage, len(shards)):
+            parts = [rank[entry.local] for rank in ranks]
+            match entry.kind:
+                case "replicated":
+                    if not all(torch.equal(parts[0], other) for other in parts[1:]):
+                        raise InvariantError(f"{entry.local} (stage {stage}) differs between tensor-parallel ranks")
+                    tensors = [parts[0].clone()]
+                case "columns":
+                    tensors = [torch.cat(parts, dim=1)]
+                case "rows":
+                    tensors = [torch.cat(parts)]
+                case "qkv":
+                    tensors = _ungrouped(shape, torch.cat(parts))
+                case "gate_up":
+                    halves = [part.chunk(2) for part in parts]
+                    tensors = [torch.cat([half[i] for half in halves]) for i in range(2)]
+            for name, tensor in zip(entry.hf, tensors, strict=True):
+                if name in whole and not torch.equal(whole[name], tensor):
+                    raise InvariantError(f"{name} differs between the first and the last pipeline stage")
+                whole[name] = tensor
+    return whole

@@ -1,0 +1,285 @@
+"""The learner as the driver sees it: Ray actors, one per rank, called together.
+
+The driver never imports Megatron or the shim. Every wait has a deadline; a rank that dies, fails alone or is late ends
+the group with an error that names it, because the other ranks may be waiting for it in a collective.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from nemo_ada.embedded.learner.batch import Floats, TokenRows, TrainBatch
+from nemo_ada.embedded.learner.settings import LearnerConfig
+from nemo_ada.embedded.processes import actors as processes
+from nemo_ada.embedded.processes.private_ray import LOOPBACK
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+
+if TYPE_CHECKING:
+    from nemo_ada.embedded.learner.rank import Learner
+
+log = logging.getLogger(__name__)
+
+_GRACE_S = 1.0
+
+# One thread per rank (ranks share the cores), no compiler, and gloo on the loopback device only.
+RANK_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "CUDA_VISIBLE_DEVICES": "",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class _Rank:
+    """The actor: holds one `Learner`, which is imported in the actor's process."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._learner: Learner | None = None
+        self._store: Any = None
+
+    def prepare(self) -> int:
+        """Import the libraries; the process id."""
+        processes.prepare_actor(f"learner-{self._rank}")
+        import nemo_ada.embedded.learner.rank  # noqa: F401
+
+        return os.getpid()
+
+    def listen(self, timeout_s: float) -> int:
+        """Open the rendezvous on a port that the system picks; returns the port."""
+        self._store = _store(0, True, timeout_s)
+        return int(self._store.port)
+
+    def start(self, port: int, config: LearnerConfig, weights: str | None) -> None:
+        """Join the world and build this rank's share of the model."""
+        from nemo_ada.embedded.learner.rank import Learner
+
+        if self._learner is not None:
+            self._learner.close()
+        store = self._store if self._rank == 0 else _store(port, False, config.start_timeout_s)
+        self._learner = Learner(config, self._rank, store, weights)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Run a method of the learner."""
+        return getattr(self._learner, method)(*args)
+
+    def weights(self) -> tuple[None, Any]:
+        """The model's weights as the second of two results, so that the driver can wait without fetching them."""
+        return None, self.call("weights")
+
+
+def _store(port: int, master: bool, timeout_s: float) -> Any:
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    listening: dict[str, int] = {}
+    if master:  # on its own it would listen on every interface
+        server = socket.create_server((LOOPBACK, 0))
+        port, listening = server.getsockname()[1], {"master_listen_fd": server.detach()}
+    return TCPStore(LOOPBACK, port, None, master, timedelta(seconds=timeout_s), wait_for_workers=False, **listening)
+
+
+class LearnerGroup:
+    """A learner of `config.world_size` ranks on this machine; Ray must have been initialised.
+
+    `weights` is a folder with `config.json` and `model.safetensors` (Hugging Face), or None for a seeded random model
+    that is the same in every layout. Usable as a context manager; `shutdown` leaves no process.
+
+    Raises `UserError` for weights of another model, `InvariantError` when a rank fails, `ProcessLostError` when one
+    dies and `StallError` when one is late.
+    """
+
+    def __init__(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
+        if not ray.is_initialized():
+            raise InvariantError("LearnerGroup needs ray.init() first")
+        self.config = config
+        actor = ray.remote(_Rank).options(num_cpus=0, max_restarts=0, runtime_env={"env_vars": dict(RANK_ENVIRONMENT)})
+        self._actors: list[Any] = [actor.remote(rank) for rank in range(config.world_size)]
+        self._pids: list[int] = []
+        self._closed = False
+        self._start(config, weights)
+
+    @property
+    def processes(self) -> int:
+        """Rank processes that exist: the largest world that `restart` can build."""
+        return len(self._actors)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, once the group has started."""
+        return {f"learner-{rank}": pid for rank, pid in enumerate(self._pids)}
+
+    def restart(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
+        """A new model, optimizer, layout or settings in the processes that are already there (they take seconds to
+        start). Needs no more ranks than the group was made with; state that was not saved is gone."""
+        if config.world_size > len(self._actors):
+            raise InvariantError(f"{config.world_size} ranks asked of a learner group of {len(self._actors)} processes")
+        self._live()
+        self._start(config, weights)
+
+    def _start(self, config: LearnerConfig, weights: str | Path | None) -> None:
+        if weights is not None and not (Path(weights) / "config.json").is_file():
+            raise UserError(f"no model in {weights}: a folder with config.json and model.safetensors is needed")
+        self.config = config
+        deadline, limit = time.monotonic() + config.start_timeout_s, config.start_timeout_s
+        try:
+            if not self._pids:
+                self._pids = self._wait([actor.prepare.remote() for actor in self._actors], "start", deadline)
+            actors = self._live()
+            port = self._wait([actors[0].listen.remote(limit)], "open a port", deadline)[0]
+            folder = None if weights is None else str(Path(weights).resolve())
+            self._wait([actor.start.remote(port, config, folder) for actor in actors], "build the model", deadline)
+        except BaseException:
+            self.shutdown()
+            raise
+        log.debug("learner ready: %s ranks", config.world_size)
+
+    def logprobs(self, tokens_RT: Any, length_R: Any, prompt_length_R: Any) -> Floats:
+        """Log-probability of every response token given those before it, [R, T]; 0 elsewhere. Rows: `TokenRows`."""
+        rows = TokenRows(tokens_RT, length_R, prompt_length_R)
+        return self._collect("logprobs", rows, rows.tokens_RT.shape[1])
+
+    def features(self, tokens_RT: Any, length_R: Any) -> Floats:
+        """The last layer's normalised hidden state, mean over the tokens of every row, [R, hidden_size]."""
+        return self._collect("features", TokenRows(tokens_RT, length_R, length_R), self.config.shape.hidden_size)
+
+    def train(self, batch: TrainBatch) -> dict[str, float]:
+        """One optimizer step: loss, grad_norm (before clipping), lr, clip_fraction, mean_ratio, approx_kl, entropy."""
+        self._check(batch.rows)
+        return self._agreed(self._call("train", batch))
+
+    def supervised(self, tokens_RT: Any, length_R: Any, prompt_length_R: Any) -> dict[str, float]:
+        """One optimizer step on the negative log-likelihood of the responses: loss, grad_norm, lr, entropy."""
+        rows = TokenRows(tokens_RT, length_R, prompt_length_R)
+        self._check(rows)
+        if not rows.response_tokens:
+            raise InvariantError("a supervised step needs at least one response token")
+        return self._agreed(self._call("supervised", rows))
+
+    def weights(self) -> Any:
+        """Ray reference to the model's weights: Hugging Face name -> float32 tensor on the CPU. Ready on return."""
+        refs = [actor.weights.options(num_returns=2).remote() for actor in self._live()]
+        self._wait([done for done, _ in refs], "weights")
+        return refs[0][1]
+
+    def save(self, folder: str | Path) -> None:
+        """Write the learner's whole state into the folder (created if missing)."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._call("save", str(Path(folder).resolve()))
+
+    def load(self, folder: str | Path) -> None:
+        """Restore what `save` wrote, also from another layout."""
+        if not (Path(folder) / "learner.json").is_file():
+            raise UserError(f"no learner state in {folder}")
+        self._call("load", str(Path(folder).resolve()))
+
+    def export_hf(self, folder: str | Path, extra_config: Mapping[str, Any] | None = None) -> None:
+        """Write config.json (with `extra_config` on top, e.g. token ids) and model.safetensors for transformers."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._call("export_hf", str(Path(folder).resolve()), dict(extra_config or {}))
+
+    def shutdown(self) -> None:
+        """End the actors and wait until their processes are gone. Repeating it is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        for actor in self._actors:
+            with suppress(ray.exceptions.RayError):  # a Ray that lost its head; the processes are ended below
+                ray.kill(actor, no_restart=True)
+        if remaining := processes.end(self._pids, 2 * _GRACE_S):
+            raise InvariantError(f"learner processes did not end: {remaining}")
+
+    def __enter__(self) -> LearnerGroup:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.shutdown()
+
+    def _live(self) -> list[Any]:
+        if self._closed:
+            raise InvariantError("the learner group was shut down")
+        return self._actors[: self.config.world_size]
+
+    def _check(self, rows: TokenRows) -> None:
+        longest, limit = int(rows.length_R.max(initial=0)), self.config.shape.max_position_embeddings
+        if longest > limit:
+            raise InvariantError(f"a row of {longest} tokens exceeds the model's max_position_embeddings={limit}")
+
+    def _collect(self, method: str, rows: TokenRows, width: int) -> Floats:
+        """The rows' results, [R, width], from the ranks that hold them."""
+        self._check(rows)
+        result = np.zeros((len(rows.length_R), width), dtype=np.float32)
+        for part in self._call(method, rows):
+            if part is not None:
+                result[part[0]] = part[1]
+        return result
+
+    def _call(self, method: str, *args: Any) -> list[Any]:
+        actors = self._live()
+        shared = [ray.put(arg) for arg in args]
+        return self._wait([actor.call.remote(method, *shared) for actor in actors], method)
+
+    def _wait(self, refs: list[Any], what: str, deadline: float | None = None) -> list[Any]:
+        """Results of all ranks, in order. The group ends when a rank dies, fails alone or is late, and goes on when all
+        ranks refused a call. Ranks that fail within a moment of the first are named too: a rank that dies makes its
+        neighbours' collectives fail before Ray reports it."""
+        deadline = time.monotonic() + self.config.call_timeout_s if deadline is None else deadline
+        pending, results = list(refs), {}
+        failed: dict[int, ray.exceptions.RayError] = {}
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            rank = refs.index(ready[0])
+            try:
+                results[rank] = ray.get(ready[0])
+            except ray.exceptions.RayError as error:
+                failed[rank] = error
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+        if not failed and not pending:
+            return [results[rank] for rank in range(len(refs))]
+        if not failed:
+            late = ", ".join(self._name(refs.index(ref)) for ref in pending)
+            seen = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
+            self.shutdown()
+            raise StallError(f"learner {what}: no answer in time from {late}{seen}")
+        causes = {rank: getattr(error, "cause", None) for rank, error in failed.items()}
+        died = [rank for rank, cause in causes.items() if cause is None]
+        if len(failed) < len(refs) or died:
+            self.shutdown()
+        for cause in causes.values():
+            if isinstance(cause, UserError):
+                raise cause
+        told = "; ".join(
+            f"{self._name(rank)} " + ("died" if rank in died else f"failed with {causes[rank]!r}")
+            for rank in [*died, *sorted(causes.keys() - set(died))]
+        )
+        kind = ProcessLostError if died else InvariantError
+        raise kind(f"learner {what}: {told}") from failed[next(iter(died), next(iter(failed)))]
+
+    def _name(self, rank: int) -> str:
+        tensor = rank % self.config.tensor_parallel
+        data = rank // self.config.tensor_parallel % self.config.data_parallel
+        stage = rank // (self.config.tensor_parallel * self.config.data_parallel)
+        return f"rank {rank} (tensor {tensor}, pipeline {stage}, data {data})"
+
+    def _agreed(self, results: list[dict[str, float]]) -> dict[str, float]:
+        """The last rank's metrics (it is on the last pipeline stage), after all ranks named the same gradient norm."""
+        norms = {result["grad_norm"] for result in results}
+        if len(norms) != 1:
+            raise InvariantError(f"learner ranks disagree about the gradient norm: {sorted(norms)}")
+        return results[-1]

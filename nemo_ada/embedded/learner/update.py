@@ -1,0 +1,64 @@
+"""The update of a step: mini-batches of whole prompts, without the rows that have no gradient.
+
+R rows of the step; a mini-batch is one optimizer step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.learner.batch import TrainBatch
+from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.rollout import StepData
+from nemo_ada.errors import InvariantError
+
+IntArray = NDArray[np.int64]
+
+SHUFFLE_STREAM = 7  # of the order of prompts within a step's updates
+
+
+def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
+    """Train on a step's rows; the mean over mini-batches of the learner's metrics.
+
+    Zero-advantage rows are left out as long as the loss has no entropy term. The token-mean's denominator counts the
+    response tokens of all kept rows of the mini-batch (`all_rows`), so that leaving rows out does not change the
+    update, or those of the rows with a gradient (`live_rows`).
+    """
+    real_R = data.weight_R > 0
+    live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R
+    counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
+    tokens_R = data.length_R - data.prompt_length_R
+    size = config.policy.train_global_batch_size or len(real_R)
+    order = shuffled(data.prompt_R, [config.grpo.seed, step, SHUFFLE_STREAM])
+    collected: list[dict[str, float]] = []
+    for start in range(0, len(order), size):
+        chosen = np.sort(order[start : start + size])
+        trained = chosen[live_R[chosen]]
+        width = int(data.length_R[trained].max(initial=1))
+        batch = TrainBatch(
+            tokens_RT=data.tokens_RT[trained, :width],
+            length_R=data.length_R[trained],
+            prompt_length_R=data.prompt_length_R[trained],
+            advantage_R=data.advantage_R[trained],
+            row_weight_R=data.weight_R[trained],
+            old_logprob_RT=data.old_logprob_RT[trained, :width],
+            denominator=float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1)),
+        )
+        metrics = learner.train(batch)
+        if not all(math.isfinite(value) for value in metrics.values()):
+            raise InvariantError(f"step {step}: the update is not finite: {metrics}")
+        collected.append(metrics)
+    means = {name: float(np.mean([metrics[name] for metrics in collected])) for name in collected[0]}
+    return means | {"updates": len(collected), "trained_rows": float(live_R.sum())}
+
+
+def shuffled(prompt_R: IntArray, seed: list[int]) -> IntArray:
+    """Row numbers with the prompts in a seeded order and the rows of a prompt together."""
+    prompts = np.unique(prompt_R)
+    rank = np.empty(int(prompts.max()) + 1, np.int64)
+    rank[np.random.default_rng(seed).permutation(prompts)] = np.arange(len(prompts))
+    return np.argsort(rank[prompt_R], kind="stable")

@@ -1,0 +1,104 @@
+"""The Ray of an embedded run is nobody else's: it listens on the loopback device and answers to its own token.
+
+Whoever reaches a port of Ray can run code as its user. Ray binds to the machine's address by default, because nodes
+must reach each other (`_node_ip_address="127.0.0.1"` is replaced by that address), and keeps one token per user in the
+home directory. Here there is one node, so both can be narrower; what is left open is other users of this machine, whom
+the token stops.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants, services, utils
+from ray._raylet import Config  # type: ignore[attr-defined]
+
+from nemo_ada.embedded.processes import actors as processes
+from nemo_ada.errors import StallError, UserError
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+TOKEN = "RAY_AUTH_TOKEN"
+ATTEMPTS = 4
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
+    "RAY_task_events_report_interval_ms": "0",  # the head keeps 100,000 calls for a dashboard that is not there
+    "RAY_agent_register_timeout_ms": "180000",  # for the agent that makes the actors' environments
+}
+
+
+def start(folder: Path, **options: Any) -> None:
+    """ray.init of a cluster of one node for this process, in `folder`; other options are ray.init's own.
+
+    A node that does not come up (Ray gives it 30 s, which cannot be set) is started again, ATTEMPTS in all. Raises
+    StallError when none came up, and UserError in a process that has a Ray already.
+    """
+    if ray.is_initialized():
+        raise UserError("this process has started Ray already, and a run needs its own: call ray.shutdown() first")
+    os.environ.update(ENVIRONMENT)
+    os.environ.setdefault(TOKEN, secrets.token_hex(32))
+    # Ray has read them while it was imported, in this process; its children read them afresh.
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    Config.initialize("")
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _not_waiting_for_agents():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(folder),
+                    **options,
+                )
+            return
+        except Exception as error:
+            told = (str(error).strip().splitlines() or [repr(error)])[0]
+            ray.shutdown()
+            processes.end(processes.naming(folder), grace=0.0)
+            if attempt == ATTEMPTS:
+                raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {told}") from error
+            log.warning("Ray did not start (%s): attempt %d of %d", told, attempt + 1, ATTEMPTS)
+
+
+@contextmanager
+def _not_waiting_for_agents() -> Iterator[None]:
+    """Let a node come up before its agents, two Python programs that import Ray.
+
+    The node waits 15 s for the ports that they write to files, then ends itself, and a busy machine needs longer. So
+    here the files are there before: the dashboard's agent serves nothing (-1), as without ray[default], and the agent
+    of the actors' environments gets a port that was chosen for it.
+    """
+    start_raylet, dependency_error = services.start_raylet, utils.get_dashboard_dependency_error
+
+    def with_ports(*args: Any, **options: Any) -> Any:
+        given = inspect.signature(start_raylet).bind(*args, **options).arguments
+        for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
+            (Path(given["session_dir"]) / f"{name}_{given['node_id']}").write_text("-1", encoding="ascii")
+        return start_raylet(*args, **options | {"runtime_env_agent_port": _free_port()})
+
+    services.start_raylet = with_ports
+    utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in an embedded run")
+    try:
+        yield
+    finally:
+        services.start_raylet, utils.get_dashboard_dependency_error = start_raylet, dependency_error
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, below those that Linux hands out by itself (from 32768 on)."""
+    while True:
+        port = 15_000 + secrets.randbelow(17_000)
+        with socket.socket() as probe:
+            if probe.connect_ex((LOOPBACK, port)) != 0:
+                return port

@@ -1,0 +1,266 @@
+"""The run directory: what a run leaves, and what a resumed run finds.
+
+config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
+metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
+tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
+status.json, heartbeat, STOP, pace.json               see jobcontrol.py
+lock               held while a process runs here     stacks/           of a run that stalled
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import verify_folder, write_atomically
+from nemo_ada.run.lock import take
+from nemo_ada.run.provenance import environment
+from nemo_ada.run.redaction import hide_in
+
+log = logging.getLogger(__name__)
+
+# PyYAML's constructors raise bare errors for values such as `!!bool x`.
+YAML_DAMAGE = (
+    OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError
+)  # fmt: skip
+STATE = "state.json"  # what every step folder holds
+VOLATILE = (
+    "run_dir",
+    "resume",
+    "stall_seconds",
+    "checkpointing",
+    "logger",
+    "base.cache_dir",
+    "grpo.max_num_steps",
+    "grpo.val_period",
+    "reinforce_ada.budget.max_samples",
+    "reinforce_ada.budget.max_tokens",
+    "reinforce_ada.budget.max_seconds",
+    "reinforce_ada.budget.seconds_quantile",
+    "policy.generation.vllm_cfg.gpu_memory_utilization",
+    "env.ada_math.workers",
+)
+CHANGES = "config_changes.jsonl"
+LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and leaf values of a nested mapping."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, name + ".") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a run this run: every key but secrets and those that may change when it goes on (VOLATILE)."""
+    volatile = tuple(f"{name}." for name in VOLATILE)
+    return {key: value for key, value in flatten(hide_in(config)).items() if not f"{key}.".startswith(volatile)}
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """A hash of `identity`."""
+    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class RunDir:
+    """A folder that belongs to one configuration."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer: Any = None
+        self._lock: IO[str] | None = None
+
+    def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Raise UserError when the folder belongs to another configuration, or to a run that is not to be resumed."""
+        before = self._config_before()
+        if before is None:
+            return
+        self._check_same(before, config)
+        if not resume:
+            raise UserError(
+                f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
+            )
+
+    def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Claim the folder for this configuration, until `close`, and remove what a killed attempt left half-written.
+
+        Raises UserError as `check` does, when another process holds the folder, or when it cannot be written.
+        """
+        self.check(config, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = take(self.path / "lock", f"run_dir={self.path}")
+            self._remove_left_behind()
+            self._note_changes(config)
+            write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
+            write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+        except UserError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            self.close()
+            raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
+
+    def _config_before(self) -> Mapping[str, Any] | None:
+        """The configuration that the folder belongs to, None for a folder of no run."""
+        path = self.path / "config.yaml"
+        try:
+            if not path.exists():
+                return None
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except YAML_DAMAGE as error:
+            content = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(content, Mapping):
+            return content
+        raise UserError(
+            f"run_dir={str(self.path)!r} holds a config.yaml that is no configuration ({str(content)[:200]}), so "
+            "nobody can say whether this run may go on in it; restore the file or name another run_dir"
+        )
+
+    def _note_changes(self, config: Mapping[str, Any]) -> None:
+        """Append to CHANGES what this attempt changes of the configuration: {time, changed: {key: [before, after]}}."""
+        before = self._config_before()
+        if before is None:
+            return
+        old, new = flatten(before), flatten(hide_in(config))
+        keys = sorted(key for key in {*old, *new} - {"resume"} if old.get(key) != new.get(key))
+        if keys:
+            changed = {key: [old.get(key), new.get(key)] for key in keys}
+            log.info("changed since the last attempt: %s", ", ".join(keys))
+            with (self.path / CHANGES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": time.time(), "changed": changed}) + "\n")
+
+    def _remove_left_behind(self) -> None:
+        for folder in (self.path, self.path / "checkpoints"):
+            for pattern in LEFT_BEHIND:
+                for path in folder.glob(pattern):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        old, new = identity(before), identity(config)
+        changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        if changed:
+            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            raise UserError(
+                f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
+                "these changes (caps of reinforce_ada.budget, checkpointing and logger may change)"
+            )
+
+    def checkpoints(self) -> list[Path]:
+        """Complete step folders, oldest first; copies under other names are not ours."""
+        found = (self.path / "checkpoints").glob("step_*")
+        return sorted((f for f in found if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
+
+    def newest_checkpoint(self) -> Path | None:
+        """The newest step folder whose files agree with their checksums; damaged ones are reported and passed over."""
+        for folder in reversed(self.checkpoints()):
+            try:
+                verify_folder(folder, needs=[STATE])
+            except UserError as error:
+                log.warning("checkpoint passed over: %s", error)
+                continue
+            return folder
+        return None
+
+    def resume_point(self) -> Path | None:
+        """`newest_checkpoint`, None when nothing was saved yet; damaged newer folders are set aside, not deleted.
+
+        Raises UserError when there are step folders and all are damaged: starting anew would overwrite the run.
+        """
+        found, newest = self.checkpoints(), self.newest_checkpoint()
+        if found and newest is None:
+            raise UserError(
+                f"{found[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in found)}); "
+                "restore one, or name another run_dir to start anew"
+            )
+        for folder in found[found.index(newest) + 1 :] if newest is not None else []:
+            folder.replace(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+        return newest
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the state after `step` steps is kept."""
+        return self.path / "checkpoints" / f"step_{step:06d}"
+
+    def rewind(self, step: int) -> None:
+        """Drop records of steps after `step` (-1: all of them): the run makes them again."""
+        for name in ("metrics.jsonl", "evaluations.jsonl"):
+            kept = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
+            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
+        """Append a record with its `step` to NAME.jsonl and to TensorBoard."""
+        with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(values)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if tensorboard:
+            self._events(values)
+
+    def _events(self, values: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._writer is None:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._writer = EventFileWriter(str(self.path / "tensorboard"))
+            restart = SessionLog(status=SessionLog.START)  # TensorBoard then forgets an earlier attempt's later steps
+            self._writer.add_event(Event(wall_time=time.time(), step=values["step"], session_log=restart))
+        scalars = [
+            Summary.Value(tag=key, simple_value=float(value))
+            for key, value in values.items()
+            if isinstance(value, (int, float)) and key != "step"
+        ]
+        self._writer.add_event(Event(wall_time=time.time(), step=values["step"], summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        """Flush and close the event file, and let the folder go."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Records of a JSON-lines file; what is no JSON object (a last line cut off by a kill, damage) is left out.
+
+    Raises UserError for a file that cannot be read.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            log.warning("%s: line %d, which is no JSON object, was left out", path, number)
+    return records
+
+
+def _step_of(record: Mapping[str, Any]) -> float:
+    """The record's step; infinite, so that the record is dropped, where that is no number."""
+    step = record.get("step", 0)
+    return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")

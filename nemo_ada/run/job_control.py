@@ -1,0 +1,135 @@
+"""What a run and the batch script that started it tell each other, through files and one variable (operations.md).
+
+    <run_dir>/STOP         written by the batch script: save and end
+    NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
+    <run_dir>/heartbeat    {step, phase, median_step_seconds}, written at each phase and touched at each wave
+    <run_dir>/status.json  {state, step, max_steps, pid, time}: the script acts on its state, running | stopped | done |
+                           failed | interrupted (a process was lost or stalled: worth another attempt)
+    <run_dir>/pace.json    {saved_step, save_seconds, validation_seconds}: the last saved step and the latest durations,
+                           kept over attempts; the script ends a chain that saves nothing new
+
+Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved, 76 a process stalled, 77 one was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import write_atomically
+
+STOP_FILE = "STOP"
+JOB_END = "NEMO_ADA_JOB_END"
+EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_STALLED, EXIT_LOST = 0, 1, 2, 75, 76, 77
+PACE = "pace.json"
+MARGIN_SECONDS = 30.0
+RECENT_STEPS = 20
+RECENT_PAUSES = 10  # saves, and validations: one on a slow day must not be reserved for ever
+
+State = Literal["running", "stopped", "done", "failed", "interrupted"]
+
+
+def job_end() -> float | None:
+    """The end of the allocation, epoch seconds. Raises UserError for a value that is no number."""
+    text = os.environ.get(JOB_END, "")
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{JOB_END}={text!r} must be epoch seconds, e.g. $(( $(date +%s) + 14400 ))") from None
+
+
+class JobControl:
+    """The run's side: heartbeat, status, and whether to stop before the next step.
+
+    How long saves and validations take is kept in the run directory: an attempt reserves time for its first ones, too.
+    """
+
+    def __init__(self, run_dir: Path, max_steps: int) -> None:
+        self.run_dir, self.max_steps = run_dir, max_steps
+        self._end = job_end()
+        self._steps: list[float] = []
+        self._step = 0
+        self._saved_step, self._saves, self._validations = _pace_before(run_dir / PACE)
+        self._requested: str | None = None
+
+    def request(self, reason: str) -> None:
+        """Ask for a stop from inside the process (a signal)."""
+        self._requested = reason
+
+    def observe_step(self, seconds: float) -> None:
+        """A step took this long."""
+        self._steps = [*self._steps, seconds][-RECENT_STEPS:]
+
+    def observe_save(self, seconds: float) -> None:
+        """A save of the step that `status` told last took this long."""
+        self._saves = [*self._saves, seconds][-RECENT_PAUSES:]
+        self._saved_step = self._step
+        self._keep_pace()
+
+    def observe_validation(self, seconds: float) -> None:
+        """A validation took this long."""
+        self._validations = [*self._validations, seconds][-RECENT_PAUSES:]
+        self._keep_pace()
+
+    def _keep_pace(self) -> None:
+        content = {
+            "saved_step": self._saved_step,
+            "save_seconds": self._saves,
+            "validation_seconds": self._validations,
+        }
+        write_atomically(self.run_dir / PACE, json.dumps(content))
+
+    @property
+    def closing(self) -> float:
+        """Seconds from a step's update to the end of its save: longest recent validation and save + margin.
+
+        Every step counts as one that is validated; both back ends validate before they save.
+        """
+        return max(self._validations, default=0.0) + max(self._saves, default=0.0) + MARGIN_SECONDS
+
+    @property
+    def reserve(self) -> float:
+        """Seconds to keep for one more step, its validation and a save: longest recent step + `closing`."""
+        return max(self._steps, default=0.0) + self.closing
+
+    def stop_reason(self) -> str | None:
+        """Why the run should save and end now, or None."""
+        if self._requested is not None:
+            return self._requested
+        if (self.run_dir / STOP_FILE).exists():
+            return f"the stop file {self.run_dir / STOP_FILE} exists"
+        if self._end is not None and time.time() + self.reserve >= self._end:
+            return f"{self._end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
+        return None
+
+    def heartbeat(self, step: int, phase: str = "start") -> None:
+        """Say that the run is alive, after how many steps, and what it does next."""
+        steps = sorted(self._steps)
+        median = steps[len(steps) // 2] if steps else None
+        content = {"step": step, "phase": phase, "median_step_seconds": median}
+        write_atomically(self.run_dir / "heartbeat", json.dumps(content))
+
+    def status(self, state: State, step: int) -> None:
+        """Tell the batch script where the run stands."""
+        self._step = step
+        content = {"state": state, "step": step, "max_steps": self.max_steps, "pid": os.getpid(), "time": time.time()}
+        write_atomically(self.run_dir / "status.json", json.dumps(content))
+
+
+def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
+    """Last saved step, durations of saves and of validations of earlier attempts; nothing where the file is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        step = int(content["saved_step"])
+        durations = ([float(seconds) for seconds in content[key]] for key in ("save_seconds", "validation_seconds"))
+        saves, validations = ([s for s in found if 0 <= s < math.inf][-RECENT_PAUSES:] for found in durations)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return 0, [], []
+    return step, saves, validations

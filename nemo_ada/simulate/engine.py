@@ -1,0 +1,173 @@
+"""A discrete-event model of a batching engine, and workloads for it (algorithm.md section 5).
+
+One engine step gives one token to every running request, as continuous batching does; at most `slots` requests run, the
+others wait in the order of submission. That is what decides between schedulers on a GPU, where a decode step costs
+about the same at any batch below saturation, so policies can be compared in milliseconds instead of GPU hours.
+
+Labels and lengths are functions of (prompt, index), never of time: two policies see the same responses.
+P prompts, N responses of a call.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core import seeds
+from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.errors import InvariantError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
+"""(prompt_N, index_N) -> (reward_N, tokens_N); a reward that is not finite is a response without a label."""
+
+_LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # apart from seeds.Stream
+
+
+class DiscreteEventSource:
+    """A ResponseSource whose clock is the engine step, or seconds if steps are given a duration.
+
+    Attributes: steps (engine steps so far), decoded (tokens so far, also of aborted responses).
+    """
+
+    def __init__(
+        self, draw: Draw, *, slots: int | None = None, step_seconds: float = 1.0, row_seconds: float = 0.0
+    ) -> None:
+        """slots: requests that run at once, None = all; a step of b requests takes step_seconds + row_seconds * b."""
+        self._draw = draw
+        self._slots = slots
+        self._step_seconds, self._row_seconds = step_seconds, row_seconds
+        self._reward: dict[int, float] = {}
+        self._length: dict[int, int] = {}
+        self._started: dict[int, int] = {}  # running row -> step of its first token
+        self._ends: list[tuple[int, int]] = []  # heap of (last step, row); aborted rows are skipped when they surface
+        self._queue: deque[int] = deque()
+        self._seconds = 0.0
+        self.steps = 0
+        self.decoded = 0
+
+    def submit(self, requests: Requests) -> None:
+        """Queue the requests; they start with the next step if there is room."""
+        if len(requests) == 0:
+            return
+        reward_N, tokens_N = self._draw(requests.prompt_N, requests.index_N)
+        rows = requests.row_N.tolist()
+        self._reward.update(zip(rows, reward_N.tolist(), strict=True))
+        self._length.update(zip(rows, tokens_N.tolist(), strict=True))
+        self._queue.extend(rows)
+        self._admit()
+
+    def poll(self) -> Outcomes:
+        """Run the engine until at least one response ends. Raises InvariantError when nothing runs."""
+        while self._ends and self._ends[0][1] not in self._started:
+            heapq.heappop(self._ends)
+        if not self._ends:
+            raise InvariantError("poll of an engine that has no requests")
+        end = self._ends[0][0]
+        passed, running = end - self.steps, len(self._started)
+        self.decoded += passed * running
+        self._seconds += passed * (self._step_seconds + self._row_seconds * running)
+        self.steps = end
+        rows: list[int] = []
+        while self._ends and self._ends[0][0] == end:
+            row = heapq.heappop(self._ends)[1]
+            if self._started.pop(row, None) is not None:
+                rows.append(row)
+        self._admit()
+        reward_N = np.array([self._reward.pop(row) for row in rows], np.float64)
+        tokens_N = np.array([self._length.pop(row) for row in rows], np.int64)
+        return Outcomes(np.array(rows, np.int64), reward_N, tokens_N)
+
+    def abort(self, row_N: IntArray) -> IntArray:
+        """Take requests off the engine or out of the queue; returns the tokens that each had generated."""
+        rows = row_N.tolist()
+        tokens_N = np.array([self.steps - self._started.pop(row, self.steps) for row in rows], np.int64)
+        for row in rows:
+            del self._reward[row], self._length[row]
+        if self._queue:
+            gone = set(rows)
+            self._queue = deque(row for row in self._queue if row not in gone)
+            self._admit()
+        return tokens_N
+
+    def clock(self) -> float:
+        """Engine steps so far, or their duration in seconds."""
+        return self._seconds
+
+    def _admit(self) -> None:
+        room = len(self._queue) if self._slots is None else self._slots - len(self._started)
+        for _ in range(min(room, len(self._queue))):
+            row = self._queue.popleft()
+            self._started[row] = self.steps
+            heapq.heappush(self._ends, (self.steps + self._length[row], row))
+
+
+@dataclass(frozen=True, slots=True)
+class LengthModel:
+    """Log-normal response lengths in tokens, cut at max_new_tokens; wrong answers are wrong_factor times longer.
+
+    Heavy tails are the rule for reasoning models: a few responses run to the limit while most are short.
+    """
+
+    median: float = 20.0
+    sigma: float = 0.9
+    wrong_factor: float = 1.3
+    max_new_tokens: int = 400
+
+    @property
+    def mean_tokens(self) -> int:
+        """Mean length of correct responses before they are cut, at most max_new_tokens; at least 1."""
+        return min(max(1, round(self.median * math.exp(self.sigma**2 / 2))), self.max_new_tokens)
+
+    def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
+        """Lengths of responses from their labels and standard normal numbers."""
+        scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
+        tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
+        return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Responses of one step: prompt x answers correctly with probability pass_rate_P[x].
+
+    Every number is a hash of (seed, step, prompt, index), so a response is the same whenever and by whomever it is
+    drawn. failed_share of the responses have no label (reward NaN).
+    """
+
+    pass_rate_P: FloatArray
+    lengths: LengthModel = LengthModel()
+    seed: int = 0
+    step: int = 0
+    failed_share: float = 0.0
+
+    def draw(self, prompt_N: IntArray, index_N: IntArray) -> tuple[FloatArray, IntArray]:
+        """Rewards (0, 1 or NaN) and lengths; a `Draw`."""
+        label_N = seeds.uniform(self.seed, self.step, prompt_N, index_N, _LABEL_STREAM)
+        radius_N = np.sqrt(-2.0 * np.log1p(-seeds.uniform(self.seed, self.step, prompt_N, index_N, _LENGTH_STREAM)))
+        angle_N = 2.0 * np.pi * seeds.uniform(self.seed, self.step, prompt_N, index_N, _ANGLE_STREAM)
+        if self.failed_share > 0.0:  # the label's upper end, so that labels do not change with failed_share = 0
+            failed_N = label_N >= 1.0 - self.failed_share
+            label_N = label_N / (1.0 - self.failed_share)
+        else:
+            failed_N = np.zeros(len(label_N), np.bool_)
+        positive_N = label_N < self.pass_rate_P[prompt_N]
+        tokens_N = self.lengths.tokens(positive_N, radius_N * np.cos(angle_N))  # Box and Muller, 1958
+        return np.where(failed_N, np.nan, positive_N.astype(np.float64)), tokens_N
+
+
+def beta_pass_rates(prompts: int, a: float, b: float, seed: int) -> FloatArray:
+    """Pass rates of `prompts` prompts from Beta(a, b)."""
+    return np.random.default_rng(seed).beta(a, b, prompts)
+
+
+def resampled_pass_rates(prompts: int, measured: FloatArray, seed: int) -> FloatArray:
+    """Pass rates of `prompts` prompts drawn from measured ones (with replacement)."""
+    return np.random.default_rng(seed).choice(np.asarray(measured, np.float64), prompts)

@@ -1,0 +1,144 @@
+"""What a stopping rule costs and yields, exactly: a dynamic programme over (n_pos, n_neg) for one pass rate.
+
+It answers what a user wants to know before spending a GPU hour (expected responses, share of resolved prompts and of
+prompts without signal, what each pass-rate estimate is worth, which weight a preset really puts on a prompt) and is the
+oracle of the samplers' tests (algorithm.md section 8; paper, Fig. 10). E is the number of ways a pool can end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.learning.advantage import Weighting
+from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
+from nemo_ada.core.learning.selection import kept_counts
+from nemo_ada.core.sampling import pass_rate
+from nemo_ada.core.sampling.pass_rate import PassRateKind, PassRates
+from nemo_ada.core.sampling.paths import StopRule
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """Every way a pool can end: correct ones in the first wave, correct ones, size, probability (they sum to 1)."""
+
+    first_pos_E: IntArray
+    pos_E: IntArray
+    total_E: IntArray
+    probability_E: FloatArray
+
+    def mean(self, value_E: FloatArray | IntArray | BoolArray) -> float:
+        """Expectation of a quantity that depends on how the pool ended."""
+        return float(self.probability_E @ value_E.astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Expectations per prompt: responses, waves, and the probabilities of the exit and of a pool with one label."""
+
+    expected_samples: float
+    expected_waves: float
+    p_resolved: float
+    p_zero_signal: float
+    size_distribution: dict[int, float]
+
+
+def endings(rule: StopRule, p: float) -> Endings:
+    """Distribution of the pool's end for pass rate p, in O(first wave x cap^2)."""
+    first = min(rule.wave_sizes[0], rule.cap)
+    ends_NK = rule.ends()
+    state_SK = np.zeros((first + 1, rule.cap + 1))  # by correct responses in the first wave and in the pool
+    state_SK[0, 0] = 1.0
+    parts: list[tuple[IntArray, IntArray, int, FloatArray]] = []
+    for total in range(1, rule.cap + 1):
+        moved_SK = state_SK * (1.0 - p)
+        if total <= first:
+            moved_SK[1:, 1:] += state_SK[:-1, :-1] * p
+        else:
+            moved_SK[:, 1:] += state_SK[:, :-1] * p
+        ended_SK = np.where(ends_NK[total], moved_SK, 0.0)
+        first_pos_E, pos_E = np.nonzero(ended_SK)
+        parts.append((first_pos_E, pos_E, total, ended_SK[first_pos_E, pos_E]))
+        state_SK = moved_SK - ended_SK
+    return Endings(
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        np.concatenate([np.full(len(part[0]), part[2], np.int64) for part in parts]),
+        np.concatenate([part[3] for part in parts]),
+    )
+
+
+def summary(rule: StopRule, p: float) -> Summary:
+    """Expected cost and yield of one prompt with pass rate p."""
+    end = endings(rule, p)
+    waves_N = np.cumsum(rule.judged())
+    one_label_E = (end.pos_E == 0) | (end.pos_E == end.total_E)
+    size_N = np.bincount(end.total_E, end.probability_E, rule.cap + 1)
+    return Summary(
+        expected_samples=end.mean(end.total_E),
+        expected_waves=end.mean(waves_N[end.total_E]),
+        p_resolved=end.mean(rule.exit.met(end.pos_E, end.total_E - end.pos_E)),
+        p_zero_signal=end.mean(one_label_E),
+        size_distribution={int(size): float(size_N[size]) for size in np.flatnonzero(size_N)},
+    )
+
+
+def estimates(
+    kind: PassRateKind, end: Endings, rule: StopRule, *, prior_mean: float = 0.5, strength: float = 2.0
+) -> PassRates:
+    """The estimate `kind` of every ending."""
+    first = np.minimum(min(rule.wave_sizes[0], rule.cap), end.total_E)
+    return pass_rate.estimate(
+        kind,
+        end.pos_E,
+        end.total_E,
+        first_pos_P=end.first_pos_E,
+        first_total_P=first,
+        rule=rule,
+        prior_mean_P=np.full(len(end.pos_E), prior_mean),
+        strength=strength,
+    )
+
+
+def gradient_factor(
+    rule: StopRule,
+    p: float,
+    *,
+    n: int | None,
+    weighting: Weighting,
+    kind: PassRateKind = "pool",
+    leave_one_out: bool = False,
+    objective: Objective | None = None,
+    min_pass_rate: float = 1e-3,
+    max_weight: float = np.inf,
+    prior_mean: float = 0.5,
+    strength: float = 2.0,
+) -> float:
+    """Expected update of a prompt in units of grad p per row: equation (*) of `advantage`, 0/1 rewards, no std.
+
+    n rows are kept per pool; None trains on all of them (Est). The linear objective with objective weighting,
+    `leave_one_out` and an unbiased estimate gives exactly 1; `reference` shows the weight that its kept groups carry.
+    """
+    end = endings(rule, p)
+    pos_E, neg_E = end.pos_E, end.total_E - end.pos_E
+    rates = estimates(kind, end, rule, prior_mean=prior_mean, strength=strength)
+    weight_E = gradient_weight(
+        Linear() if objective is None else objective, rates.rate_P, min_pass_rate=min_pass_rate, max_weight=max_weight
+    )
+    keep_pos_E, keep_neg_E = (pos_E, neg_E) if n is None else kept_counts(pos_E, neg_E, n)
+    both_E = (keep_pos_E > 0) & (keep_neg_E > 0)
+    if weighting == "objective":
+        contrast_E = rates.contrast_P if leave_one_out else rates.rate_P * (1.0 - rates.rate_P)
+        pull_E = push_E = np.where(both_E, contrast_E, 0.0)
+    else:
+        rows = n if n is not None else end.mean(end.total_E)
+        own_E = end.total_E / np.maximum(end.total_E - 1, 1) if leave_one_out else np.ones(len(pos_E))
+        pull_E = keep_pos_E / rows * (neg_E / end.total_E) * own_E
+        push_E = keep_neg_E / rows * (pos_E / end.total_E) * own_E
+    return end.mean(weight_E * (pull_E / p + push_E / (1.0 - p)))

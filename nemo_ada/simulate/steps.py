@@ -1,0 +1,254 @@
+"""What would a sampling plan cost and yield? Monte-Carlo of whole steps on the discrete-event engine.
+
+A user chooses exit condition, wave size, cap and budget with it before spending a GPU hour: the session that trains is
+driven over simulated responses, so waves, windows, budgets and idle mode behave as they will. All variants see the
+same responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives the exact numbers.
+P prompts per step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import read_bounded
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates, resampled_pass_rates
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MAX_BYTES = 100_000_000  # of a file of pass rates
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class PassRates(Protocol):
+    """A distribution of pass rates over prompts."""
+
+    def draw(self, prompts: int, seed: int) -> FloatArray:
+        """Pass rates of `prompts` prompts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BetaRates:
+    """Beta(a, b): a < b is hard; both below 1 puts most prompts near 0 and 1."""
+
+    a: float
+    b: float
+
+    def draw(self, prompts: int, seed: int) -> FloatArray:
+        return beta_pass_rates(prompts, self.a, self.b, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRates:
+    """Pass rates that were measured, drawn with replacement."""
+
+    rates: tuple[float, ...]
+
+    def draw(self, prompts: int, seed: int) -> FloatArray:
+        return resampled_pass_rates(prompts, np.array(self.rates), seed)
+
+    @classmethod
+    def read(cls, path: Path) -> MeasuredRates:
+        """From a file with one pass rate per line: a number, or a JSON object with the key `pass_rate`.
+
+        Raises UserError with the line that is neither, or that is outside [0, 1].
+        """
+        rates: list[float] = []
+        try:
+            text = read_bounded(path, MAX_BYTES).decode("utf-8")
+        except (OSError, ValueError) as problem:
+            raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                rates.append(_rate(line, f"{path}:{number}"))
+        if not rates:
+            raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")
+        return cls(tuple(rates))
+
+
+def _rate(line: str, where: str) -> float:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        value = value.get("pass_rate")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise UserError(
+            f"{where}: {line.strip()[:60]!r} is no pass rate; write a number in [0, 1], or a JSON object with it under "
+            f"'pass_rate'"
+        )
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A sampling plan under a name.
+
+    allocate: responses per prompt of the estimation variant, from the pass rates. The simulation gives it the true
+    ones, which is the limit of a good estimator.
+    """
+
+    name: str
+    plan: SamplingPlan
+    allocate: Callable[[FloatArray], IntArray] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The simulated training: prompts per step, responses, engine, and how often it is repeated.
+
+    steps are measured after `warm_up` steps, in which the latency model learns (idle mode and the seconds cap need
+    one). slots: requests that the engine runs at once. step_seconds, row_seconds: an engine step with b running
+    requests takes step_seconds + row_seconds * b; with the defaults the clock counts engine steps.
+    """
+
+    rates: PassRates
+    prompts: int = 64
+    lengths: LengthModel = field(default_factory=LengthModel)
+    seeds: int = 10
+    warm_up: int = 1
+    steps: int = 2
+    slots: int | None = None
+    step_seconds: float = 1.0
+    row_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over seeds with its standard error (nan for one seed)."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        digits = 3 if abs(self.mean) < 10 else 1
+        return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.error) else f" ± {self.error:.{digits}f}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedVariant:
+    """What a step of a variant costs and yields.
+
+    responses: issued. kept_responses: in pools. tokens: generated. engine_steps: duration of the sampling phase in
+    engine steps. seconds: in the source's clock. zero_signal: share of groups whose labels are all equal. resolved:
+    share of prompts that met the exit condition. budget_hits: share of steps in which a cap refused a prompt.
+    """
+
+    name: str
+    responses: Figure
+    kept_responses: Figure
+    tokens: Figure
+    engine_steps: Figure
+    seconds: Figure
+    zero_signal: Figure
+    resolved: Figure
+    budget_hits: Figure
+
+
+_FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
+_CAPS = {BOUNDS.index(name) for name in ("max_samples", "max_tokens", "max_seconds")}
+
+
+def simulate(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
+    """Costs and yields of each variant on the same prompts, labels and lengths.
+
+    Raises UserError where a variant's budget cannot hold its first waves.
+    """
+    found = []
+    for variant in variants:
+        steps_SF = np.array([list(_run(variant, setting, seed)) for seed in range(setting.seeds)])
+        mean_SF = steps_SF.mean(axis=1)
+        spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
+        error_F = spread_F / math.sqrt(setting.seeds)
+        figures = [Figure(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
+        found.append(SimulatedVariant(variant.name, *figures))
+    return found
+
+
+def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
+    """The measured steps of one simulated training, each in the order of _FIGURES."""
+    rate_P = setting.rates.draw(setting.prompts, seed)
+    allocation = None if variant.allocate is None else variant.allocate(rate_P)
+    latency = LatencyModel()
+    for step in range(setting.warm_up + setting.steps):
+        source = DiscreteEventSource(
+            Workload(rate_P, setting.lengths, seed=seed, step=step).draw,
+            slots=setting.slots,
+            step_seconds=setting.step_seconds,
+            row_seconds=setting.row_seconds,
+        )
+        uid_P = np.arange(setting.prompts)
+        session = SamplingSession(
+            variant.plan, uid_P, run_seed=seed, step=step, latency=latency, first_wave_P=allocation
+        )
+        stats = run_sampling(session, source).stats
+        if step >= setting.warm_up:
+            yield [
+                stats["samples_drawn"],
+                stats["samples_in_pools"],
+                stats["tokens_drawn"],
+                source.steps,
+                stats["sampling_seconds"],
+                stats["zero_signal_groups"],
+                stats["prompts_resolved"] / setting.prompts,
+                float(stats["budget_bound"] in _CAPS),
+            ]
+
+
+def render_table(rows: Sequence[SimulatedVariant]) -> Table:
+    """One line per variant, means with their standard errors over seeds."""
+    from rich.table import Table
+
+    table = Table(title="per step, mean ± standard error over seeds")
+    table.add_column("variant")
+    for name in _FIGURES:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(row.name, *(str(getattr(row, name)) for name in _FIGURES))
+    return table
+
+
+def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
+    """One panel per quantity that a user weighs, a bar per variant with its standard error; format by suffix.
+
+    Raises UserError for a suffix that is no format, and for a file that cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    shown = ("responses", "tokens", "engine_steps", "zero_signal")
+    canvas = Canvas(figsize=(13, 1.6 + 0.35 * len(rows)), layout="constrained")
+    FigureCanvasAgg(canvas)
+    names = [row.name for row in rows]
+    for axes, quantity in zip(canvas.subplots(1, len(shown), sharey=True), shown, strict=True):
+        figures = [getattr(row, quantity) for row in rows]
+        errors = [0.0 if math.isnan(figure.error) else figure.error for figure in figures]
+        axes.barh(names, [figure.mean for figure in figures], xerr=errors, color="#4477aa", ecolor="#222222")
+        axes.set_title(
+            quantity.replace("_", " ") + (" (share of groups)" if quantity == "zero_signal" else " per step")
+        )
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+    canvas.axes[0].invert_yaxis()
+    try:
+        canvas.savefig(path, dpi=120)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None

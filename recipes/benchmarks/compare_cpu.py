@@ -1,0 +1,115 @@
+"""GRPO and Reinforce-Ada side by side on a small model with the real libraries: what `make train` runs.
+
+    python recipes/benchmarks/compare_cpu.py [--task mini_sudoku] [--steps 45] [--seed 0] [--out runs/compare]
+
+Every method starts from the same supervised base and trains with the learning rate that tune_lr.py found for it
+(LEARNING_RATES). Writes comparison.md and comparison.png into the output folder, with one run directory per method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from nemo_ada.cli.progress import observer
+from nemo_ada.config.load import load_run
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.errors import UserError
+from nemo_ada.report.curves import Run, comparison_rows, markdown_table, plot_comparison
+from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.tasks.registry import build_task
+
+EVALUATIONS = 5  # per run, beside the one before the first step
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = {
+    "grpo n=4": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=4"],
+    "grpo n=8": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=8"],
+    "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
+    "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
+}
+LEARNING_RATES = {
+    "mini_sudoku": {"grpo n=4": 2e-4, "grpo n=8": 2e-4, "ada_seq_balance": 2e-4, "ada_seq_lean": 2e-4},
+    "spell_backward": {"grpo n=4": 3e-5, "grpo n=8": 3e-5, "ada_seq_balance": 3e-5, "ada_seq_lean": 3e-5},
+}
+
+
+def method_config(task: str, name: str, folder: Path, steps: int, seed: int, lr: float, extra: list[str]) -> RunConfig:
+    """The configuration of one method's run."""
+    return load_run(
+        ROOT / "configs" / "cpu" / f"{task}.yaml",
+        [
+            *METHODS[name],
+            f"policy.megatron_cfg.optimizer.lr={lr}",
+            f"grpo.max_num_steps={steps}",
+            f"grpo.val_period={max(1, steps // EVALUATIONS)}",
+            f"grpo.seed={seed}",
+            f"run_dir='{folder}'",
+            *extra,
+        ],
+    )
+
+
+def fresh_folder(out: Path) -> Path:
+    """`out`, or `out-2`, `out-3`, ...: earlier results are never overwritten."""
+    number, folder = 1, out
+    while folder.exists():
+        number += 1
+        folder = out.with_name(f"{out.name}-{number}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
+    parser.add_argument("--steps", type=int, default=45)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "compare")
+    parser.add_argument("overrides", nargs="*", help="key=value for every method")
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    out = fresh_folder(arguments.out)
+    rates = LEARNING_RATES[arguments.task]
+    configs = {
+        name: method_config(
+            arguments.task,
+            name,
+            out / name.replace(" ", "_"),
+            arguments.steps,
+            arguments.seed,
+            rates[name],
+            arguments.overrides,
+        )
+        for name in METHODS
+    }
+    first = next(iter(configs.values()))
+    task = build_task(first.task, Path(first.base.cache_dir))
+    for config in configs.values():
+        check_run(config, task)
+    with Stack(first) as stack:
+        for name, config in configs.items():
+            print(f"--- {name}: {config.run_dir}")
+            with observer(config) as watching:
+                outcome = Trainer(config, stack, task, watching).run()
+            if outcome.exit_code != EXIT_DONE:
+                return outcome.exit_code
+    runs = [Run.read(config.folder, name) for name, config in configs.items()]
+    table = markdown_table(comparison_rows(runs))
+    title = f"{arguments.task}, {arguments.steps} steps, seed {arguments.seed}"
+    plot_comparison(runs, out / "comparison.png", title)
+    (out / "comparison.md").write_text(f"# {title}\n\n{table}\n", encoding="utf-8")
+    print(f"\n{table}\n\n{out / 'comparison.png'}\n{out / 'comparison.md'}")
+    print(f"{time.perf_counter() - started:.0f} s in all")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

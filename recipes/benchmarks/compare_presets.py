@@ -1,0 +1,146 @@
+"""Presets against GRPO n = 4 on every axis of cost, over seeds, with paired intervals.
+
+    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|tail [--seeds 5]
+                                                [--first-seed 0] [--out FOLDER]
+
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
+to eight drafts, of which the last one counts, so that lengths have a tail. All methods train at the rate that
+tune_lr.py chose for each of the four that it tunes on the task (GRPO n = 4 and n = 8, balance, lean; without
+drafts). A killed comparison goes on where it was when started again with the same --out. Writes presets.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from compare_cpu import LEARNING_RATES, ROOT
+
+from nemo_ada.config.load import load_run
+from nemo_ada.config.run import RunConfig
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.errors import UserError
+from nemo_ada.report.curves import Run, comparison_rows, markdown_table
+from nemo_ada.report.paired import ALL_AXES, against
+from nemo_ada.run.folder import RunDir, read_lines
+from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.tasks.registry import build_task
+
+BASELINE = "grpo n=4"
+N8 = "grpo.num_generations_per_prompt=8"
+METHODS = {
+    BASELINE: ["reinforce_ada.preset=grpo"],
+    "grpo n=8": ["reinforce_ada.preset=grpo", N8],
+    "grpo n=4, refill": ["reinforce_ada.preset=grpo", "reinforce_ada.refill_prompts=32"],
+    "grpo n=4, shrunk baseline": [
+        "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: ema, adaptive_prior: true}}"
+    ],
+    "grpo n=4, value baseline": [
+        "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: value, strength: 4}}"
+    ],
+    "grpo n=4, chosen prompts": [
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: value, learning_rate: 0.25}}"
+    ],
+    "grpo n=4, chosen prompts, shrunk baseline": [
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, advantage: {baseline: shrunk}, "
+        "estimator: {kind: value, learning_rate: 0.25}}"
+    ],
+    "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
+    "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
+    "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
+    "ada_seq_idle": ["reinforce_ada.preset=ada_seq_idle"],
+    "ada_seq_log": ["reinforce_ada.preset=ada_seq_log"],
+    "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
+    "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
+}
+PLENTIFUL = ["grpo.num_prompts_per_step=32", "grpo.max_num_steps=80", "grpo.val_period=10"]
+REPEATED = ["task.train_prompts=32", "grpo.num_prompts_per_step=16", "grpo.max_num_steps=200", "grpo.val_period=25"]
+SETTINGS = {  # task, candidates of a step where prompts are chosen, overrides
+    "plentiful": ("mini_sudoku", "128", PLENTIFUL),
+    "repeated": ("mini_sudoku", "32", REPEATED),
+    "tail": ("spell_backward", "128", [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
+}
+
+
+def finished(config: RunConfig) -> bool:
+    """Whether a run directory holds all evaluations of this run. Raises UserError when it holds those of another."""
+    RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
+    grpo, found = config.grpo, [line["step"] for line in read_lines(config.folder / "evaluations.jsonl")]
+    expected = sorted({0, *range(grpo.val_period, grpo.max_num_steps, grpo.val_period), grpo.max_num_steps})
+    if found != expected[: len(found)]:
+        raise UserError(
+            f"{config.folder} holds evaluations after steps {found}, and with grpo.max_num_steps={grpo.max_num_steps} "
+            f"and val_period={grpo.val_period} they come after {expected}: name another --out"
+        )
+    return found == expected
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", choices=sorted(SETTINGS), default="plentiful")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="above 0: seeds that no earlier look has seen")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
+    parser.add_argument("overrides", nargs="*", help="key=value for every run")
+    arguments = parser.parse_args()
+    if arguments.seeds < 1 or arguments.first_seed < 0:
+        parser.error("--seeds must be at least 1, --first-seed at least 0")
+    methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
+    if len(methods) == 1:
+        parser.error(f"--methods names nothing to compare with {BASELINE}")
+    out = arguments.out / arguments.setting
+    task_name, candidates, setting = SETTINGS[arguments.setting]
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    configs = {
+        (name, seed): load_run(
+            ROOT / "configs" / "cpu" / f"{task_name}.yaml",
+            [
+                *(override.replace("CANDIDATES", candidates) for override in METHODS[name]),
+                *setting,
+                f"policy.megatron_cfg.optimizer.lr={LEARNING_RATES[task_name]['grpo n=4']}",
+                f"grpo.seed={seed}",
+                "checkpointing.enabled=false",
+                f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",
+                *arguments.overrides,
+            ],
+        )
+        for seed in seeds
+        for name in methods
+    }
+    first = next(iter(configs.values()))
+    task = build_task(first.task, Path(first.base.cache_dir))
+    for config in configs.values():
+        check_run(config, task)
+    left = {key: config for key, config in configs.items() if not finished(config)}
+    with Stack(first) as stack:
+        for (name, seed), config in left.items():
+            resumed = config.model_copy(update={"resume": "auto"})
+            outcome = Trainer(resumed, stack, task).run()
+            if outcome.exit_code != EXIT_DONE:
+                return outcome.exit_code
+            accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
+            print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
+    runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in methods}
+    rows = [
+        {"method": name, **{axis.removeprefix("total/"): str(differences[axis]) for axis in ALL_AXES}}
+        for name, differences in against(runs, BASELINE).items()
+    ]
+    text = (
+        f"# {arguments.setting}: area under held-out accuracy against {BASELINE}, seeds {seeds[0]} to {seeds[-1]}, "
+        f"paired, 95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
+        f"{markdown_table([row for mine in zip(*runs.values(), strict=True) for row in comparison_rows(mine)])}\n"
+    )
+    (out / "presets.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

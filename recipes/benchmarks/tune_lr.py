@@ -1,0 +1,73 @@
+"""Learning rate per method for compare_cpu.py: a short run per rate, the best area under held-out accuracy.
+
+    python recipes/benchmarks/tune_lr.py [--task mini_sudoku] [--steps 60] [--rates 5e-5 1e-4 2e-4 4e-4]
+                                        [--out runs/tune]
+
+Every method gets the same rates, steps and seeds. Tuning uses its own seed (1000), so the comparison's seeds are not
+tuned on. The rate to take is the smallest whose area is within 0.01 of the method's best: that much is noise here, and
+too high a rate costs more than too low a one. Prints a table and writes it to tune.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
+
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.errors import UserError
+from nemo_ada.report.curves import Run, markdown_table
+from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.tasks.registry import build_task
+
+TUNING_SEED = 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 4e-4])
+    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "tune")
+    parser.add_argument("overrides", nargs="*", help="key=value for every run")
+    arguments = parser.parse_args()
+    out = fresh_folder(arguments.out)
+    extra = ["checkpointing.enabled=false", *arguments.overrides]
+    configs = {
+        (name, lr): method_config(
+            arguments.task, name, out / f"{name}-{lr:g}".replace(" ", "_"), arguments.steps, TUNING_SEED, lr, extra
+        )
+        for name in arguments.methods
+        for lr in arguments.rates
+    }
+    first = next(iter(configs.values()))
+    task = build_task(first.task, Path(first.base.cache_dir))
+    for config in configs.values():
+        check_run(config, task)
+    rows = []
+    with Stack(first) as stack:
+        for (name, lr), config in configs.items():
+            outcome = Trainer(config, stack, task).run()
+            if outcome.exit_code != EXIT_DONE:
+                return outcome.exit_code
+            steps, accuracy = Run.read(config.folder).curve("step", "val/accuracy")
+            area = float(np.trapezoid(accuracy, steps) / (steps[-1] - steps[0]))
+            rows.append({"method": name, "lr": f"{lr:g}", "area": area, "first": accuracy[0], "last": accuracy[-1]})
+            print(rows[-1], flush=True)
+    table = markdown_table(rows)
+    (out / "tune.md").write_text(f"# {arguments.task}, {arguments.steps} steps, seed {TUNING_SEED}\n\n{table}\n")
+    print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

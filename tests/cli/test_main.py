@@ -1,0 +1,118 @@
+"""The command line as a user meets it, in processes of its own.
+
+1. Bad input: one line that says what would work, exit code 2, no process started, no traceback.
+2. Ctrl-C: the run is saved, no process is left, `resume=auto` ends it as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = ROOT / "configs" / "cpu"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "nemo_ada.cli", *map(str, arguments)]
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Arguments of a run that trains in seconds."""
+    lines = [json.dumps({"prompt": f"{n:03d}=", "answer": max(f"{n:03d}")}) for n in range(1000)]
+    (tmp_path / "digits.jsonl").write_text("\n".join(lines))
+    return [
+        CPU / "jsonl.yaml",
+        f"task.path={tmp_path}/digits.jsonl",
+        f"run_dir={tmp_path}/run",
+        f"base.cache_dir={tmp_path}/cache",
+        "base.steps=20",
+        "grpo.num_prompts_per_step=16",
+        "grpo.max_num_steps=400",
+        "grpo.val_period=0",
+        "policy.model.hidden_size=64",
+        "policy.model.num_attention_heads=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean num_prompts_per_step?"),
+        ([CPU / "mini_sudoku.yaml", "reinforce_ada.sampling.max_responses=3"], "needs 4 responses (k_pos + k_neg)"),
+        (
+            [CPU / "mini_sudoku.yaml", "reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}"],
+            "raise wave_size to at least 4",
+        ),
+        ([CPU / "mini_sudoku.yaml", "policy.megatron_cfg.tensor_model_parallel_size=3"], "1 or 2 would work"),
+        ([CPU / "jsonl.yaml", "task.path=EMPTY"], "EMPTY"),
+        ([CPU / "jsonl.yaml", "task.path=/nowhere.jsonl"], "/nowhere.jsonl"),
+        ([CPU / "nothing.yaml"], "cannot read the configuration"),
+        ([CPU / "mini_sudoku.yaml", "backend=nemo-rl"], "did you mean nemo_rl?"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    shown = [str(a).replace("EMPTY", str(empty)) for a in arguments]
+    done = subprocess.run(
+        command("train", *shown, f"run_dir={tmp_path}/run"),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message.replace("EMPTY", str(empty)) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_of_another_configuration_is_refused(tiny, tmp_path):
+    from nemo_ada.config.load import load_run
+    from nemo_ada.run.folder import RunDir
+
+    other = load_run(tiny[0], [*tiny[1:], "grpo.seed=5"])
+    RunDir(other.folder).open(other.model_dump(mode="json"), resume=False)
+    done = subprocess.run(command("train", *tiny), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "grpo.seed: 5 -> 0" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with subprocess.Popen(command("train", *tiny), cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        deadline = time.monotonic() + 200
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert running.poll() is None, "the run ended by itself"
+            assert time.monotonic() < deadline, "no step within 200 s"
+            time.sleep(0.1)
+        children = psutil.Process(running.pid).children(recursive=True)
+        os.kill(running.pid, signal.SIGINT)
+        output, _ = running.communicate(timeout=120)
+    assert running.returncode == 75, output
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "stopped"
+    saved = status["step"]
+    assert (tmp_path / "run" / "checkpoints" / f"step_{saved:06d}" / "state.json").exists()
+
+    finish = [a for a in tiny if "max_num_steps" not in str(a)] + [f"grpo.max_num_steps={saved + 1}", "resume=auto"]
+    done = subprocess.run(command("train", *finish), cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(1, saved + 2))

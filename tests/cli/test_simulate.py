@@ -1,0 +1,129 @@
+"""`nemo-ada simulate` prints what it promises, and says what would work for input that cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.errors import UserError
+
+
+def words(text):
+    return text.split()
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["simulate", *arguments], catch_exceptions=False)
+
+
+def test_exact_figures_of_the_papers_rule():
+    done = run(
+        *[
+            "--pass-rate",
+            "0.1",
+            "--exit",
+            "balanced",
+            "--k-pos",
+            "2",
+            "--k-neg",
+            "2",
+            "--wave",
+            "8",
+            "--cap",
+            "32",
+            "--json",
+        ]
+    )
+    found = json.loads(done.stdout)
+    assert sum(found["size_distribution"].values()) == pytest.approx(1.0)
+    # without signal: all 32 of one label
+    assert found["p_zero_signal"] == pytest.approx(0.9**32 + 0.1**32, rel=1e-6)
+    assert 16 < found["expected_samples"] < 32
+
+
+def test_positive_one_in_waves_of_one_costs_1_over_p():
+    found = json.loads(
+        run(
+            *["--pass-rate", "0.25", "--exit", "positive", "--wave", "1", "--cap", "400", "--group", "1", "--json"]
+        ).stdout
+    )
+    assert found["expected_samples"] == pytest.approx(4.0, rel=1e-6)
+
+
+def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
+    figure = tmp_path / "costs.png"
+    two = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 32")
+    done = run(*two, "--plot", str(figure))
+    assert "grpo" in done.stdout
+    assert "ada_seq_idle" in done.stdout
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pass-rate", "2"], "must lie between 0 and 1"),
+        (["--exit", "balanced", "--wave", "x"], "sizes separated by commas"),
+        (["--exit", "balance"], "did you mean balanced"),
+        (["--preset", "ada_seq_leen"], "did you mean ada_seq_lean"),
+        (["--beta", "1"], "two numbers"),
+        (["--max-samples", "100", "--preset", "grpo"], "cannot hold the first waves"),
+        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap belongs to a rule of your own; add --exit"),
+        (words("--preset grpo --window 3"), "--window belongs to a rule of your own"),
+        (words("--pass-rate .1 --max-samples 9 --beta 1,2"), "--beta, --max-samples has no effect with --pass-rate"),
+        (words("--exit fixed --preset grpo"), "give one of the two"),
+        (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
+        (words("--exit positive --max-window 9"), "add --window, or leave it out"),
+        (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
+        (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
+        (words("--pass-rate .1 --preset ada_seq_idle"), "depends on the others of its step"),
+    ],
+)
+def test_bad_input_says_what_would_work(arguments, message):
+    with pytest.raises(UserError, match=message):
+        run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [("--preset grpo", 4.0), ("--exit fixed", 4.0), ("--exit fixed --group 16", 16.0), ("--preset ada_seq_lean", 6.62)],
+)
+def test_exact_costs_are_those_of_the_rule_that_was_named(arguments, expected):
+    found = json.loads(run("--pass-rate", "0.1", *words(arguments), "--json").stdout)
+    assert found["expected_samples"] == pytest.approx(expected, abs=0.005)
+
+
+def test_a_rule_of_ones_own_has_every_setting_of_a_plan():
+    base = words("--exit balanced --k-pos 1 --k-neg 1 --wave 4 --seeds 3 --prompts 32 --json")
+
+    def row(arguments=""):
+        return json.loads(run(*base, *words(arguments)).stdout)[0]
+
+    free = row()
+    assert row("--scheduler rounds")["engine_steps"]["mean"] > free["engine_steps"]["mean"]
+    assert row("--scheduler rounds")["responses"] == free["responses"]
+    assert row("--window 2 --max-window 8")["engine_steps"]["mean"] < row("--window 2")["engine_steps"]["mean"]
+    capped = row("--max-steps 60")
+    assert capped["budget_hits"]["mean"] > 0.5
+    assert capped["responses"]["mean"] < free["responses"]["mean"]
+    short = "--k-pos 2 --k-neg 2 --max-samples 160 --policy"
+    resolved = {policy: row(f"{short} {policy}")["resolved"]["mean"] for policy in ("uniform", "greedy")}
+    assert resolved["greedy"] > resolved["uniform"]
+
+
+def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
+    done = run(*words("--group 8 --seeds 1 --prompts 8 --json"))
+    names = [row["name"] for row in json.loads(done.stdout)]
+    assert "grpo (n=8)" in names
+    assert "ada_seq_idle (n=8)" in names
+    assert "ada_est_ema (n=8, pass rates known)" in names
+    assert "left out: ada_seq_lean: reinforce_ada.sampling.wave_size=4 is below" in done.stderr
+
+
+def test_a_token_cap_below_the_first_waves_is_refused_as_a_run_would_be():
+    with pytest.raises(UserError, match="cannot hold the first waves: 64 prompts x 8 responses x 30 tokens"):
+        run("--preset", "ada_seq_balance", "--max-tokens", "2000")
+    assert run("--preset", "ada_seq_balance", "--max-tokens", "20000", "--seeds", "1").exit_code == 0

@@ -1,0 +1,169 @@
+"""The memory estimate against Megatron-core's own accounting.
+
+The oracle is Megatron-LM's `megatron/training/theoretical_memory_usage.py` (August 2026), written out again here from
+its formulas: weights and optimizer 6 + 12 / DP bytes per parameter of the fullest stage; activations
+s b h (18 + 4 f / h) per layer with sequence parallelism (Korthikanti et al., 2022, table 2) on the first pipeline
+stage, and 4 bytes per logit without a pipeline. It knows FP32 gradients only, so those are set; it takes query width =
+hidden for activations, so Llama and Qwen2.5 are compared; logits are compared at its 4 bytes (ours: 10, or 4 deferred).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.check.command import report
+from nemo_ada.check.finding import ok, warning
+from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.memory import (
+    GIB,
+    cache_bytes_per_token,
+    checkpoint_bytes,
+    learner_phase,
+    refit_phase,
+    vllm_cache,
+    vllm_weight_bytes,
+)
+from nemo_ada.cluster.shapes import ModelShape
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
+from recipes import EXPERTS, FP8_ROLLOUT, read
+
+LEARNER = "policy.megatron_cfg"
+WIDE = {
+    f"{LEARNER}.distributed_data_parallel_config.grad_reduce_in_fp32": True,
+    f"{LEARNER}.activation_checkpointing": False,
+    f"{LEARNER}.defer_fp32_logits": True,  # the 4 bytes per logit of the oracle
+}
+CASES: dict[str, dict[str, Any]] = {
+    "7B TP4, 8 GPUs": {},
+    "8B TP1 PP2, 8 GPUs": {
+        "policy.model_name": "meta-llama/Llama-3.1-8B-Instruct",
+        f"{LEARNER}.tensor_model_parallel_size": 1,
+        f"{LEARNER}.pipeline_model_parallel_size": 2,
+    },
+    "32B TP4 PP4, 32 GPUs": {
+        "policy.model_name": "Qwen/Qwen2.5-32B",
+        "cluster.num_nodes": 4,
+        f"{LEARNER}.pipeline_model_parallel_size": 4,
+    },
+    "70B TP4 PP4, 64 GPUs": {
+        "policy.model_name": "meta-llama/Llama-3.3-70B-Instruct",
+        "cluster.num_nodes": 8,
+        f"{LEARNER}.pipeline_model_parallel_size": 4,
+    },
+    "72B TP4 PP8, 64 GPUs": {
+        "policy.model_name": "Qwen/Qwen2.5-72B",
+        "cluster.num_nodes": 8,
+        f"{LEARNER}.pipeline_model_parallel_size": 8,
+    },
+}
+
+
+def megatron_static(recipe: Recipe, shape: ModelShape) -> float:
+    """Weights, gradients, optimizer of the fullest stage."""
+    h, tp, pp = shape.hidden, recipe.tp, recipe.pp
+    attention = 2 * h * h * (1 + shape.kv / shape.heads)
+    mlp = 3 * h * shape.ffn
+    embedding = h * math.ceil(shape.vocab / (128 * tp)) * 128 * tp
+    split = (shape.layers / pp * (attention + mlp) + embedding * (2 if pp == 1 and not shape.tied else 1)) / tp
+    replicated = (shape.layers * 2 * h + h) / pp
+    return (split + replicated) * (6 + 12 / recipe.replicas)
+
+
+def megatron_activations(recipe: Recipe, shape: ModelShape) -> float:
+    """First stage, sequence parallelism, no recompute, packs as one sequence of a micro-batch."""
+    tokens, h = recipe.pack_tokens, shape.hidden
+    total = tokens * h * (18 + 4 * shape.ffn / h) * shape.layers
+    total += 8 * tokens * recipe.pp + tokens * h * recipe.pp
+    if recipe.pp == 1:
+        total += tokens * h * 4 * (1 + shape.padded_vocab(recipe.tp) / h)
+    return total / recipe.tp
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case: str) -> None:
+    recipe, shape = read(WIDE | CASES[case])
+    phase = learner_phase(recipe, shape)
+    ours = {term.name: term.bytes for term in phase.terms}
+    static = ours["weights"] + ours["gradients"] + ours["optimizer"]
+    activations = ours["activations"] + ours.get("logits", 0.0)
+    assert static == pytest.approx(megatron_static(recipe, shape), rel=0.05)
+    assert activations == pytest.approx(megatron_activations(recipe, shape), rel=0.15)
+    assert static + activations == pytest.approx(
+        megatron_static(recipe, shape) + megatron_activations(recipe, shape), rel=0.15
+    )
+
+
+def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_logits() -> None:
+    recipe, shape = read({LEARNER + ".pipeline_model_parallel_size": 2, LEARNER + ".tensor_model_parallel_size": 1})
+    without, _ = read(
+        {
+            LEARNER + ".pipeline_model_parallel_size": 2,
+            LEARNER + ".tensor_model_parallel_size": 1,
+            LEARNER + ".activation_checkpointing": False,
+        }
+    )
+    assert learner_phase(recipe, shape).name == "learner, stage 2 of 2"
+    assert learner_phase(without, shape).name == "learner, stage 1 of 2"
+
+
+def test_recompute_micro_batch_and_offload_lower_their_terms_alone() -> None:
+    def terms(**changes: Any) -> dict[str, float]:
+        recipe, shape = read({f"{LEARNER}.{key}": value for key, value in changes.items()})
+        return {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
+
+    base = terms()
+    kept = terms(activation_checkpointing=False)
+    assert kept["activations"] > 5 * base["activations"]
+    assert {name: value for name, value in kept.items() if name != "activations"} == {
+        name: value for name, value in base.items() if name != "activations"
+    }
+    offloaded = terms(**{"optimizer.optimizer_cpu_offload": True})
+    assert offloaded["optimizer"] == 0.0
+    assert offloaded["weights"] == base["weights"]
+
+
+def test_experts_are_split_over_their_own_group() -> None:
+    recipe, shape = read(EXPERTS | {f"{LEARNER}.tensor_model_parallel_size": 1, f"{LEARNER}.sequence_parallel": False})
+    terms = {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
+    experts = 48 * 3 * 2048 * 768 * 128
+    others = shape.parameters - experts
+    assert terms["weights"] == pytest.approx(2 * (experts / 8 + others), rel=0.01)
+
+
+def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves() -> None:
+    recipe, shape = read({})
+    assert cache_bytes_per_token(recipe, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
+    cache = vllm_cache(recipe, shape, 4096, gpu_gib=80.0)
+    assert cache.tokens == pytest.approx((0.6 * 80 - 14.19 - 4) * GIB / 57344, rel=0.01)
+    assert cache.responses == 512
+    fp8, _ = read(FP8_ROLLOUT)
+    assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(recipe, shape)
+
+
+def test_key_value_heads_are_duplicated_beyond_their_number() -> None:
+    four, shape = read({"policy.generation.vllm_cfg.tensor_parallel_size": 4})
+    eight, _ = read({"policy.generation.vllm_cfg.tensor_parallel_size": 8})
+    assert cache_bytes_per_token(four, shape) == cache_bytes_per_token(eight, shape)
+
+
+def test_refit_holds_both_copies_of_the_weights() -> None:
+    recipe, shape = read({})
+    phase = refit_phase(recipe, shape)
+    assert phase.gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
+
+
+def test_a_checkpoint_has_weights_master_weights_and_two_moments() -> None:
+    _, shape = read({})
+    assert checkpoint_bytes(shape) / 1e9 == pytest.approx(106.6, rel=0.01)
+
+
+def test_the_report_counts_and_the_exit_code_is_the_worst_level() -> None:
+    text = report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=False)
+    assert text.endswith("0 errors, 1 warnings")
+    assert '"exit_code": 1' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)

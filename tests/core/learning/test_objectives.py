@@ -1,0 +1,40 @@
+"""Objectives: f' is the derivative of f, and the two shares of a weight multiply to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nemo_ada.core.learning.objectives import Linear, Log, Objective, Power, PowerShare, VarianceShare, gradient_weight
+
+RATES = np.array([0.02, 0.1, 0.5, 0.93])
+
+
+@pytest.mark.parametrize("objective", [Linear(), Log(), Power(0.5), Power(2.0)], ids=str)
+def test_the_weight_is_the_derivative(objective: Objective) -> None:
+    step = 1e-6
+    slope = (objective.value(RATES + step) - objective.value(RATES - step)) / (2 * step)
+    np.testing.assert_allclose(objective.weight(RATES), slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [Linear(), Log(), Power(0.5)], ids=str)
+@pytest.mark.parametrize("share", [PowerShare(0.0), PowerShare(0.5), PowerShare(1.0), VarianceShare()], ids=str)
+def test_sampling_and_gradient_share_multiply_to_the_weight(
+    objective: Objective, share: PowerShare | VarianceShare
+) -> None:
+    explicit = gradient_weight(objective, RATES, share=share)
+    np.testing.assert_allclose(explicit * share.weight(RATES), objective.weight(RATES), rtol=1e-12)
+
+
+def test_the_shares_named_by_the_paper() -> None:
+    np.testing.assert_allclose(gradient_weight(Log(), RATES, share=PowerShare(0.5)), RATES**-0.5)
+    np.testing.assert_allclose(gradient_weight(Log(), RATES, share=PowerShare(1.0)), np.ones(4))
+    np.testing.assert_allclose(gradient_weight(Log(), RATES, share=VarianceShare()), (RATES * (1 - RATES)) ** -0.5)
+    np.testing.assert_allclose(gradient_weight(Power(0.5), RATES), 0.5 / np.sqrt(RATES))
+
+
+def test_pass_rates_are_floored_and_weights_clipped() -> None:
+    edge = np.array([0.0, 0.01, 0.5, 1.0])
+    np.testing.assert_allclose(gradient_weight(Log(), edge, min_pass_rate=0.05), [20, 20, 2, 1])
+    np.testing.assert_allclose(gradient_weight(Log(), edge, min_pass_rate=0.05, max_weight=8), [8, 8, 2, 1])
+    assert np.isfinite(gradient_weight(Log(), edge, share=VarianceShare())).all()

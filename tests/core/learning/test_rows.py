@@ -1,0 +1,204 @@
+"""From pools to training rows: the batch's shape, which groups it holds, and which numbers reach each row.
+
+1. n rows per prompt of the batch, grouped by prompt; each real row is a response of its own prompt, at most once.
+2. Groups without signal that were replaced are left out; where too few are mixed, the first others fill the batch.
+3. Est trains on every response once. 4. Prompts without a response give fillers that point nowhere.
+5. Each setting reaches the advantages. 6. The metrics are those of a recount.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core.learning.objectives import Log, PowerShare
+from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.result import SamplingResult
+from tests.core.scripted import Script, collect
+
+STOP = StopRule(BalancedExit(1, 1), (4,), 12)
+
+
+def drawn(script: Script, *, standby: int = 0, plan: SamplingPlan | None = None, **session: Any) -> SamplingResult:
+    plan = plan or SamplingPlan(BalancedExit(1, 1), (4,), 12, 4, 40, max_failed_share=1.0)
+    return collect(plan, script, standby=standby, **session)[0]
+
+
+def rows_of(
+    result: SamplingResult, batch: int, *, step: int = 1, ab: tuple[float, float] = (1.0, 1.0), **options: Any
+) -> StepRows:
+    prior = np.full(len(result.uid_P), ab[0]), np.full(len(result.uid_P), ab[1])
+    arguments: dict = {"group": 4, "stop": STOP, **options}
+    return build_rows(result, RowSettings(**arguments), batch, run_seed=5, step=step, prior_P=prior)
+
+
+def groups(rows: StepRows, group: int) -> list[int]:
+    """The prompt of each group; every row of a group names it."""
+    by_group = rows.prompt_R.reshape(-1, group)
+    assert (by_group == by_group[:, :1]).all()
+    return by_group[:, 0].tolist()
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.2, 0.6, 1.0]), min_size=1, max_size=6),
+    st.integers(0, 3),
+    st.integers(1, 7),
+    st.sampled_from([0.0, 0.4, 0.9]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=100)
+def test_a_batch_has_n_rows_per_prompt_and_each_real_one_is_a_response_of_its_own(rates, standby, n, failed, seed):
+    script = Script.random(seed, [*rates, *[0.5] * standby], failed=failed)
+    result = drawn(script, standby=standby)
+    rows = rows_of(result, len(rates), group=n)
+    assert rows.prompt_R.shape == rows.weight_R.shape == rows.advantage_R.shape == (n * len(rates),)
+    chosen = groups(rows, n)
+    mixed = [p for p in range(len(result.uid_P)) if result.pos_P[p] and result.neg_P[p]]
+    others = [p for p in np.flatnonzero(result.drawn_P).tolist() if p not in mixed]
+    assert chosen == sorted((mixed + others)[: len(rates)])
+    real = rows.weight_R == 1.0
+    assert set(rows.weight_R.tolist()) <= {0.0, 1.0}
+    assert (result.prompt_N[rows.pool_R[real]] == rows.prompt_R[real]).all()
+    assert (result.row_N[rows.pool_R[real]] == rows.row_R[real]).all()
+    assert len(set(rows.pool_R[real].tolist())) == real.sum()
+    assert real.sum() == sum(min(n, int(result.size_P[p])) for p in chosen)
+    assert not rows.advantage_R[~real].any()
+    empty = result.size_P[rows.prompt_R] == 0
+    np.testing.assert_array_equal(rows.row_R == -1, empty)
+    np.testing.assert_array_equal(rows.pool_R == -1, empty)
+
+
+def test_groups_that_were_replaced_are_left_out_of_the_batch():
+    result = drawn(Script.of("-", "+-", "+", "++-", "-+-"), standby=2)
+    assert result.drawn_P.all()
+    assert groups(rows_of(result, 3), 4) == [1, 3, 4]
+    too_few_mixed = drawn(Script.of("-", "+-", "+", "-"), standby=1)
+    assert groups(rows_of(too_few_mixed, 3), 4) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_the_estimation_variant_trains_on_every_response_once(lost):
+    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 40, max_failed_share=1.0)
+    script = Script.of("+-", "x" * 3 + "-+" if lost else "-+", "-+-+")
+    result = drawn(script, plan=plan, first_wave_P=np.array([2, 3, 7]))
+    rows = rows_of(result, 3, keep_all=True)
+    assert len(result.row_N) == 12 - lost
+    assert rows.weight_R.tolist() == [1.0] * (12 - lost) + [0.0] * lost
+    assert rows.pool_R[: 12 - lost].tolist() == list(range(12 - lost))
+    np.testing.assert_array_equal(rows.prompt_R, result.prompt_N[rows.pool_R])
+    np.testing.assert_array_equal(rows.row_R, result.row_N[rows.pool_R])
+    assert rows.metrics["filler_rows"] == lost
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_a_step_without_any_response_is_a_batch_of_fillers(keep_all):
+    plan = SamplingPlan(FixedExit(1), (1,), 4, 4, 40, max_failed_share=1.0)
+    result = drawn(Script.of("x", "x"), plan=plan)
+    rows = rows_of(result, 2, keep_all=keep_all)
+    assert rows.prompt_R.shape == (8,)
+    assert rows.pool_R.tolist() == rows.row_R.tolist() == [-1] * 8
+    assert not rows.weight_R.any()
+    assert not rows.advantage_R.any()
+    assert not rows.live_R.any()
+    assert (rows.metrics["batch_reward"], rows.metrics["response_length_kept"]) == (0.0, 0.0)
+    assert (rows.metrics["live_rows"], rows.metrics["filler_rows"]) == (0, 8)
+
+
+def test_fixed_groups_in_reference_mode_are_plain_grpo():
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
+    result = drawn(Script.of("+---", "++--", "----"), plan=plan)
+    rows = rows_of(result, 3)
+    np.testing.assert_allclose(rows.advantage_R, [0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5, 0, 0, 0, 0])
+    assert rows.live_R.tolist() == [True] * 8 + [False] * 4
+    np.testing.assert_array_equal(rows.weight_P, np.ones(3))
+
+
+def test_live_rows_have_weight_and_advantage():
+    rows = rows_of(drawn(Script.of("+-", "-")), 2, group=6)  # a pool of 4: two repeats; a pool of 12 without signal
+    assert rows.live_R.tolist() == [True] * 4 + [False] * 8
+    assert rows.metrics["live_rows"] == 4
+    assert rows.metrics["filler_rows"] == 2
+
+
+# each setting reaches the rows: of one pool of 4 with one correct response, p = 1/4 -----------------------------------
+
+ONE_OF_FOUR = Script.of("+---", "-+--")
+BASE = np.array([0.75, -0.25, -0.25, -0.25])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"objective": Log()}, 4 * BASE),
+        ({"objective": Log(), "max_weight": 3.0}, 3 * BASE),
+        ({"objective": Log(), "min_pass_rate": 0.4}, 2.5 * BASE),
+        ({"objective": Log(), "share": PowerShare(0.5)}, 2 * BASE),
+        ({"normalize": "std"}, BASE / (np.sqrt(3) / 4 + 1e-6)),
+        ({"leave_one_out": True}, BASE * 4 / 3),
+        ({"weighting": "objective"}, BASE),
+        ({"weighting": "objective", "leave_one_out": True}, BASE * 4 / 3),
+        ({"objective": Log(), "pass_rate": "shrunk", "ab": (3.0, 1.0)}, BASE * 2),  # (1 + 3) / (4 + 4)
+        ({"objective": Log(), "pass_rate": "shrunk", "ab": (1.0, 11.0)}, BASE * 8),  # (1 + 1) / (4 + 12)
+        ({"shrunk_baseline": True, "ab": (1.0, 2.0)}, np.array([1 - 1 / 6, -2 / 6, -2 / 6, -2 / 6])),
+    ],
+    ids=str,
+)
+def test_each_setting_reaches_the_advantages(options, expected):
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
+    rows = rows_of(drawn(ONE_OF_FOUR, plan=plan), 2, **options)
+    np.testing.assert_allclose(rows.advantage_R[:4], expected, rtol=1e-9)
+    np.testing.assert_allclose(rows.advantage_R[4:], expected[[1, 0, 2, 3]], rtol=1e-9)
+
+
+def test_objective_weighting_gives_kept_rows_the_inverse_of_their_design():
+    """3 of 12 correct, 2 and 2 kept: row weights q / (1/2) and (1 - q) / (1/2) with q = 1/4, baseline q."""
+    result = drawn(Script.of("+++-"), plan=SamplingPlan(FixedExit(12), (12,), 12, 4, 40))
+    objective = rows_of(result, 1, weighting="objective")
+    positive = result.positive_N[objective.pool_R]
+    assert positive.sum() == 2
+    np.testing.assert_allclose(objective.advantage_R, np.where(positive, 0.5 * 0.75, 1.5 * -0.25))
+    np.testing.assert_allclose(rows_of(result, 1).advantage_R, np.where(positive, 0.75, -0.25))
+
+
+def test_the_pass_rate_of_a_stopped_pool_follows_its_kind():
+    result = drawn(Script.of("----" + "++--"))  # positive ones only in the second wave
+    weight = {kind: rows_of(result, 1, objective=Log(), pass_rate=kind).weight_P[0] for kind in ("pool", "haldane")}
+    assert weight["pool"] == pytest.approx(4.0)  # 2 of 8
+    # given that the first four are all of one label and 2 of 8 correct, the first response never is: p has its floor
+    assert weight["haldane"] == pytest.approx(100.0)
+    assert rows_of(result, 1, objective=Log(), pass_rate="first_wave").weight_P[0] == pytest.approx(100.0)
+
+
+def test_another_step_keeps_other_rows_and_the_same_step_the_same():
+    script = Script.random(1, [0.5] * 20)
+    result = drawn(script, plan=SamplingPlan(FixedExit(24), (24,), 24, 4, 40))
+    first, again, other = (rows_of(result, 20, step=step).row_R for step in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    stop = RowSettings(4, STOP)
+    prior = (np.ones(20), np.ones(20))
+    run = build_rows(result, stop, 20, run_seed=6, step=1, prior_P=prior)
+    assert (run.row_R != first).any()
+
+
+def test_metrics_are_those_of_a_recount():
+    script = Script.random(4, [0.3, 0.6, 0.0, 0.5, 0.5], failed=0.1)
+    result = drawn(script, standby=1)
+    rows = rows_of(result, 4, group=6, objective=Log())
+    real = rows.weight_R > 0
+    kept = [int(place) for place, one in zip(rows.pool_R, real, strict=True) if one]
+    chosen = groups(rows, 6)
+    assert rows.metrics["batch_reward"] == pytest.approx(np.mean([result.reward_N[i] for i in kept]))
+    assert rows.metrics["response_length_kept"] == pytest.approx(np.mean([result.tokens_N[i] for i in kept]))
+    weights = [min(1 / max(result.pos_P[p] / max(result.size_P[p], 1), 0.01), 100.0) for p in chosen]
+    assert rows.metrics["weight_mean"] == pytest.approx(np.mean(weights))
+    assert rows.metrics["weight_max"] == pytest.approx(max(weights))
+    assert rows.metrics["live_rows"] == int(rows.live_R.sum())
+    assert rows.metrics["filler_rows"] == len(rows.weight_R) - len(kept)

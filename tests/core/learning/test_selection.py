@@ -1,0 +1,116 @@
+"""Downsampling to n rows.
+
+1. n // 2 correct, n - n // 2 incorrect, a short side filled from the other, n rows always.
+2. Uniform without replacement on each side; repeats only in pools smaller than n, with weight 0.
+3. The same responses are kept whatever the order of prompts and responses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core.learning.selection import kept_counts, select_rows, select_step
+from nemo_ada.errors import InvariantError
+
+
+def expected_kept(pos: int, neg: int, n: int) -> tuple[int, int]:
+    """The rule, one row at a time."""
+    keep_pos = keep_neg = 0
+    while keep_pos + keep_neg < min(n, pos + neg):
+        pos_open, neg_open = keep_pos < pos, keep_neg < neg
+        if pos_open and (keep_pos < n // 2 or not neg_open or keep_neg >= n - n // 2):
+            keep_pos += 1
+        else:
+            keep_neg += 1
+    return keep_pos, keep_neg
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 17))
+def test_kept_counts_follow_the_rule(pos: int, neg: int, n: int) -> None:
+    keep_pos, keep_neg = kept_counts(np.array([pos]), np.array([neg]), n)
+    assert (int(keep_pos[0]), int(keep_neg[0])) == expected_kept(pos, neg, n)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 12), st.integers(0, 2**32))
+def test_one_pool_gives_n_rows_and_repeats_only_with_weight_zero(labels: list[bool], n: int, seed: int) -> None:
+    positive_N = np.array(labels)
+    index_n, weight_n = select_rows(positive_N, n, np.random.default_rng(seed))
+    assert index_n.shape == weight_n.shape == (n,)
+    real = index_n[weight_n == 1.0]
+    assert len(real) == len(set(real.tolist())) == min(n, len(labels))
+    kept = (int(positive_N[real].sum()), int((~positive_N[real]).sum()))
+    assert kept == expected_kept(sum(labels), len(labels) - sum(labels), n)
+
+
+def test_an_empty_pool_is_an_error_for_one_and_a_filler_for_a_step() -> None:
+    with pytest.raises(InvariantError):
+        select_rows(np.zeros(0, bool), 4, np.random.default_rng(0))
+    empty = np.zeros(0, np.int64)
+    nothing = select_step(empty, empty, empty.astype(bool), np.arange(2), 3, run_seed=0, step=0)
+    assert nothing.row_PR.tolist() == [[-1] * 3] * 2
+    assert not nothing.weight_PR.any()
+    one = np.array([1])
+    some = select_step(one, one * 0, one > 0, np.arange(2), 3, run_seed=0, step=0)
+    assert some.row_PR.tolist() == [[-1] * 3, [0] * 3]
+    assert some.weight_PR.tolist() == [[0, 0, 0], [1, 0, 0]]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=8), st.integers(1, 9), st.randoms())
+def test_a_step_keeps_the_rule_per_prompt_in_any_order(pools: list[list[bool]], n: int, random: object) -> None:
+    prompt_N = np.array([p for p, pool in enumerate(pools) for _ in pool], np.int64)
+    index_N = np.array([i for pool in pools for i, _ in enumerate(pool)], np.int64)
+    positive_N = np.array([label for pool in pools for label in pool], bool)
+    uid_P = np.arange(len(pools)) * 11 - 3
+    kept = select_step(prompt_N, index_N, positive_N, uid_P, n, run_seed=4, step=1)
+
+    def identities(selection, prompts, indices, uids):  # type: ignore[no-untyped-def]
+        real = selection.row_PR[selection.weight_PR == 1.0]
+        return {(int(uids[prompts[row]]), int(indices[row])) for row in real}
+
+    for p, pool in enumerate(pools):
+        rows = kept.row_PR[p][kept.weight_PR[p] == 1.0]
+        assert len(set(rows.tolist())) == len(rows) == min(n, len(pool))
+        assert (prompt_N[rows] == p).all()
+        assert (np.diff(index_N[rows]) > 0).all()
+        counts = (int(positive_N[rows].sum()), int((~positive_N[rows]).sum()))
+        assert counts == expected_kept(sum(pool), len(pool) - sum(pool), n)
+
+    shuffle = np.array(random.sample(range(len(prompt_N)), len(prompt_N)), np.int64)  # type: ignore[attr-defined]
+    places = np.array(random.sample(range(len(pools)), len(pools)), np.int64)  # type: ignore[attr-defined]
+    moved_uid = np.empty_like(uid_P)
+    moved_uid[places] = uid_P
+    moved = select_step(
+        places[prompt_N[shuffle]], index_N[shuffle], positive_N[shuffle], moved_uid, n, run_seed=4, step=1
+    )
+    assert identities(kept, prompt_N, index_N, uid_P) == identities(
+        moved, places[prompt_N[shuffle]], index_N[shuffle], moved_uid
+    )
+
+
+def test_every_response_of_a_side_is_kept_equally_often() -> None:
+    """20 000 equal pools (3 correct, 5 incorrect of 8), n = 4: a correct one is kept 2/3, an incorrect one 2/5."""
+    num_prompts, labels = 20000, np.array([1, 0, 0, 1, 0, 0, 1, 0], bool)
+    prompt_N, index_N = np.repeat(np.arange(num_prompts), 8), np.tile(np.arange(8), num_prompts)
+    chosen = select_step(prompt_N, index_N, np.tile(labels, num_prompts), prompt_N[::8] + 5, 4, run_seed=1, step=3)
+    share = np.bincount(index_N[chosen.row_PR.ravel()], minlength=8) / num_prompts
+    expected = np.where(labels, 2 / 3, 2 / 5)
+    assert np.abs(share - expected).max() < 5 * np.sqrt(0.25 / num_prompts)
+    one_pool = np.zeros(8)
+    for seed in range(4000):
+        one_pool[select_rows(labels, 4, np.random.default_rng(seed))[0]] += 1 / 4000
+    assert np.abs(one_pool - expected).max() < 5 * np.sqrt(0.25 / 4000)
+
+
+def test_steps_and_runs_select_differently() -> None:
+    prompt_N, index_N = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
+    labels = index_N % 2 == 0
+    first, second, third = (
+        select_step(prompt_N, index_N, labels, np.arange(50), 4, run_seed=run, step=step).row_PR
+        for run, step in ((0, 0), (0, 1), (1, 0))
+    )
+    assert (first != second).any()
+    assert (first != third).any()

@@ -1,0 +1,90 @@
+"""`baseline: shrunk`: unbiased, with less variance than leave-one-out, and alive where labels are all equal.
+
+The oracle draws labels and scores with numpy alone: in a two-outcome policy with logit theta, grad log pi(correct) is
+1 - p and grad log pi(incorrect) is -p, so grad p = p (1 - p).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.prompts.estimators import EmaBeta
+from nemo_ada.errors import InvariantError, UserError
+
+PROMPTS, GROUP = 40_000, 4
+
+
+def updates(p, **options):
+    """Per-prompt gradient estimates, divided by the rows."""
+    rng = np.random.default_rng(7)
+    rate_P = np.broadcast_to(np.asarray(p, np.float64), PROMPTS)
+    positive_PN = rng.random((PROMPTS, GROUP)) < rate_P[:, None]
+    score_PN = np.where(positive_PN, 1.0 - rate_P[:, None], -rate_P[:, None])
+    row_PR = np.arange(PROMPTS * GROUP).reshape(PROMPTS, GROUP)
+    advantage_PR = advantages(
+        positive_PN.ravel().astype(np.float64),
+        positive_PN.ravel(),
+        np.repeat(np.arange(PROMPTS), GROUP),
+        row_PR,
+        np.ones((PROMPTS, GROUP)),
+        weight_P=np.ones(PROMPTS),
+        **options,
+    )
+    return (advantage_PR * score_PN).mean(axis=1), advantage_PR, positive_PN
+
+
+def prior(a, b):
+    return np.full(PROMPTS, a), np.full(PROMPTS, b)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("ab", [(1.0, 1.0), (0.6, 1.5), (8.0, 2.0)])
+def test_its_mean_is_the_gradient_whatever_the_prior(p, ab):
+    found, _, _ = updates(p, prior_P=prior(*ab))
+    error = found.std() / np.sqrt(PROMPTS)
+    assert abs(found.mean() - p * (1 - p)) < 4.5 * error
+    plain, _, _ = updates(p)
+    assert abs(plain.mean() - p * (1 - p)) > 4.5 * plain.std() / np.sqrt(PROMPTS)  # GRPO's own: short by 1/n
+
+
+def test_with_the_right_prior_it_has_less_variance_than_leave_one_out():
+    rates = np.random.default_rng(0).beta(0.6, 1.5, PROMPTS)
+    ours, _, _ = updates(rates, prior_P=prior(0.6, 1.5))
+    others, _, _ = updates(rates, leave_one_out=True)
+    gradient = rates * (1 - rates)
+    assert (ours - gradient).var() < 0.97 * (others - gradient).var()
+
+
+def test_groups_with_one_label_keep_a_gradient():
+    _, advantage_PR, positive_PN = updates(0.3, prior_P=prior(1.0, 2.0))
+    all_wrong = ~positive_PN.any(axis=1)
+    assert (advantage_PR[all_wrong] < 0).all()
+    np.testing.assert_allclose(advantage_PR[all_wrong], -1.0 / 6.0)  # (0 + a) / (3 + a + b)
+
+
+def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
+    ema = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True)
+    ema.update(["x", "y"], np.array([0, 2]), np.array([10, 10]))
+    a_P, b_P = ema.beta(["never seen"])
+    assert a_P[0] + b_P[0] == pytest.approx(2.0)
+    assert a_P[0] / 2.0 == pytest.approx((2 + 1) / (20 + 2))
+    restored = EmaBeta(decay=0.5, adaptive_prior=True)
+    restored.load_state_dict(ema.state_dict())
+    assert restored.beta(["x", "z"])[0].tolist() == ema.beta(["x", "z"])[0].tolist()
+
+
+@pytest.mark.parametrize("options", [{"normalize": "std"}, {"weighting": "objective"}])
+def test_it_is_not_combined_with_other_weights(options):
+    with pytest.raises(InvariantError, match="shrunk baseline goes with reference weighting"):
+        updates(0.3, prior_P=prior(1.0, 1.0), **options)
+
+
+def test_rewards_that_are_no_labels_are_refused():
+    row = np.arange(4)
+    with pytest.raises(UserError, match="must be 0 or 1; with other rewards use baseline: pool"):
+        advantages(
+            np.array([0.0, 1.0, 0.5, 1.0]), row > 0, np.zeros(4, int), row, np.ones(4),
+            weight_P=np.ones(1), prior_P=(np.ones(1), np.ones(1)),
+        )  # fmt: skip

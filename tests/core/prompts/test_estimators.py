@@ -1,0 +1,184 @@
+"""Estimators that live across steps: the published recursion, learning, and bit-exact restore."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
+from nemo_ada.errors import InvariantError, UserError
+
+FEATURES = 24
+
+
+def ids(count: int) -> list[str]:
+    return [f"prompt-{i}" for i in range(count)]
+
+
+def test_the_ema_follows_the_published_recursion_per_prompt_id() -> None:
+    decay, a, b = 0.7, 1.0, 2.0
+    estimator = EmaBeta(decay, a, b)
+    rng, expected = np.random.default_rng(0), dict.fromkeys(ids(6), (0.0, 0.0))
+    for _ in range(20):
+        batch = rng.permutation(ids(6))[:4].tolist()  # another order and subset each step
+        total = rng.integers(1, 9, 4)
+        pos = rng.binomial(total, 0.4)
+        estimator.update(batch, pos, total)
+        for name, k, n in zip(batch, pos, total, strict=True):
+            old_pos, old_total = expected[name]
+            expected[name] = (decay * old_pos + k, decay * old_total + n)
+    rates = [(pos + a) / (total + a + b) for pos, total in expected.values()]
+    np.testing.assert_allclose(estimator.predict(ids(6)), rates, rtol=1e-12)
+    assert estimator.predict(["never seen"])[0] == pytest.approx(a / (a + b))
+
+
+def test_ema_predictions_are_never_exactly_zero_or_one() -> None:
+    estimator = EmaBeta(0.9)
+    for _ in range(200):
+        estimator.update(["solved", "hopeless"], np.array([32, 0]), np.array([32, 32]))
+    solved, hopeless = estimator.predict(["solved", "hopeless"])
+    assert 0 < hopeless < 0.01 < 0.99 < solved < 1
+
+
+def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not_at_all() -> None:
+    estimator = EmaBeta(0.5)
+    estimator.update(["x"], np.array([2]), np.array([4]))
+    estimator.update(["x", "x", "y"], np.array([1, 3, 0]), np.array([4, 4, 0]))
+    a, b = estimator.beta(["x", "y"])
+    assert (a[0], b[0]) == (2 * 0.5 + 4 + 1, 2 * 0.5 + 4 + 1)
+    assert (a[1], b[1]) == (1, 1)
+    estimator.update(["x"], np.array([0]), np.array([0]))
+    assert estimator.beta(["x"])[0][0] == a[0]
+
+
+def task(prompts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features of very different scales and offsets, pass rates that depend on them."""
+    rng = np.random.default_rng(seed)
+    latent = rng.normal(size=(prompts, FEATURES))
+    direction = np.random.default_rng(99).normal(size=FEATURES) / np.sqrt(FEATURES)
+    scale = np.random.default_rng(98).lognormal(0, 2, FEATURES)
+    return latent * scale + 5 * scale, 1 / (1 + np.exp(-(2 * latent @ direction - 1)))
+
+
+def trained(steps: int, estimator: ValueRegressor, start: int = 0) -> ValueRegressor:
+    for step in range(start, steps):
+        features, p = task(64, step)
+        total = np.full(64, 8)
+        pos = np.random.default_rng(1000 + step).binomial(total, p)
+        estimator.update([f"{step}-{i}" for i in range(64)], pos, total, features)
+    return estimator
+
+
+def test_the_value_estimator_ranks_prompts_it_has_never_seen() -> None:
+    features, p = task(400, seed=12345)
+    fresh = ValueRegressor(FEATURES)
+    assert np.ptp(fresh.predict(ids(400), features)) == 0
+    rates = trained(40, fresh).predict(ids(400), features)
+    assert stats.spearmanr(rates, p).statistic > 0.85
+    assert abs(rates.mean() - p.mean()) < 0.05
+    assert rates.min() > 0
+    assert rates.max() < 1
+
+
+@pytest.mark.parametrize(("start", "predicted"), [(0.3, 0.3), (1 - 1e-9, 1 - 1e-4), (1e-9, 1e-4)])
+def test_the_value_estimator_begins_at_its_initial_rate_and_is_never_quite_sure(start: float, predicted: float) -> None:
+    features, _ = task(3, 0)
+    rates = ValueRegressor(FEATURES, initial_pass_rate=start).predict(ids(3), features)
+    np.testing.assert_allclose(rates, predicted, rtol=1e-9)
+
+
+def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn() -> None:
+    estimator, seen = ValueRegressor(FEATURES), []
+    for step, drawn in enumerate((1, 5, 40)):
+        features = task(50, step)[0] + 3.0 * step
+        total = np.where(np.arange(50) < drawn, 8, 0)
+        estimator.update(ids(50), np.minimum(total, 2), total, features)
+        seen.append(features[:drawn])
+    rows, state = np.concatenate(seen), estimator.state_dict()
+    assert state["seen"] == len(rows)
+    np.testing.assert_allclose(state["mean_F"], rows.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(state["spread_F"], ((rows - rows.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-10)
+
+
+def test_features_in_single_precision_are_computed_with_in_double() -> None:
+    features = task(64, 0)[0].astype(np.float32)
+    states = []
+    for one in (features, features.astype(np.float64)):
+        estimator = ValueRegressor(FEATURES)
+        estimator.update(ids(64), np.arange(64) % 9, np.full(64, 8), one)
+        states.append(estimator.state_dict())
+    np.testing.assert_array_equal(states[0]["mean_F"], states[1]["mean_F"])
+    np.testing.assert_array_equal(states[0]["weight_F"], states[1]["weight_F"])
+
+
+def test_prompts_without_responses_teach_nothing() -> None:
+    features, _ = task(4, 0)
+    estimator = ValueRegressor(FEATURES)
+    before = estimator.state_dict()
+    estimator.update(ids(4), np.zeros(4, int), np.zeros(4, int), features)
+    for name, value in estimator.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_features_are_checked() -> None:
+    estimator = ValueRegressor(FEATURES)
+    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found \(3, 23\)"):
+        estimator.predict(ids(3), np.zeros((3, FEATURES - 1)))
+    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found None"):
+        estimator.predict(ids(3))
+    bad = np.zeros((3, FEATURES))
+    bad[1, 4] = np.nan
+    with pytest.raises(InvariantError, match="prompt-1"):
+        estimator.predict(ids(3), bad)
+    with pytest.raises(UserError, match="reads 24 features, this run has 7"):
+        ValueRegressor(7).load_state_dict(estimator.state_dict())
+
+
+def test_a_value_prediction_is_worth_its_strength_in_responses() -> None:
+    features, _ = task(50, 777)
+    estimator = trained(5, ValueRegressor(FEATURES, strength=6.0))
+    a_P, b_P = estimator.beta(ids(50), features)
+    np.testing.assert_allclose(a_P + b_P, 6.0)
+    np.testing.assert_allclose(a_P / (a_P + b_P), estimator.predict(ids(50), features))
+
+
+def ema_after(steps: int, estimator: EmaBeta, start: int = 0) -> EmaBeta:
+    for step in range(start, steps):
+        rng = np.random.default_rng(step)
+        batch, total = rng.permutation(ids(30))[:10].tolist(), rng.integers(1, 9, 10)
+        estimator.update(batch, rng.binomial(total, 0.3), total)
+    return estimator
+
+
+def through_json(state: dict[str, object]) -> dict[str, object]:
+    """What a checkpoint in plain JSON would bring back."""
+    plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in state.items()}
+    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("stop", [1, 7])
+def test_a_restored_estimator_continues_bit_for_bit(stop: int) -> None:
+    features, _ = task(50, 777)
+    pairs: list[tuple[PassRateEstimator, PassRateEstimator]] = []
+    ema = EmaBeta()
+    ema.load_state_dict(through_json(ema_after(stop, EmaBeta()).state_dict()))
+    pairs.append((ema_after(12, EmaBeta()), ema_after(12, ema, start=stop)))
+    value = ValueRegressor(FEATURES)
+    value.load_state_dict(through_json(trained(stop, ValueRegressor(FEATURES)).state_dict()))
+    pairs.append((trained(12, ValueRegressor(FEATURES)), trained(12, value, start=stop)))
+    for straight, resumed in pairs:
+        np.testing.assert_array_equal(straight.predict(ids(50), features), resumed.predict(ids(50), features))
+        for name, state in straight.state_dict().items():
+            np.testing.assert_array_equal(state, resumed.state_dict()[name])
+
+
+def test_a_saved_state_does_not_change_with_further_training() -> None:
+    for make, train in ((EmaBeta, ema_after), (lambda: ValueRegressor(FEATURES), trained)):
+        estimator = train(3, make())  # type: ignore[operator]
+        state = estimator.state_dict()
+        frozen = through_json(state)
+        train(6, estimator, start=3)  # type: ignore[operator]
+        assert through_json(state) == frozen

@@ -1,0 +1,95 @@
+"""A run that is killed and resumed after any step goes on as if nothing had happened, on a clock of engine steps.
+
+Estimators, the latency model and every random draw are in the sampler's state or derive from (seed, step). Modes that
+look at the time (idle, max_seconds) are the ones that show a latency model that was not restored.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.learning.rows import StepRows
+from nemo_ada.core.prompts.estimators import ValueRegressor
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+
+STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
+RATES = beta_pass_rates(24, 0.6, 1.5, seed=1)
+FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
+VARIANTS: dict[str, dict[str, Any]] = {
+    "idle": {"preset": "ada_seq_idle"},
+    "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},
+    "tokens, greedy": {
+        "preset": "ada_seq_balance",
+        "budget": {"max_tokens": 9000, "expected_tokens": 40, "policy": "greedy"},
+    },
+    "window, refill": {
+        "preset": "ada_seq_balance",
+        "sampling": {"stopping": {"kind": "issue_order", "window": 2, "max_window": 8}},
+        "refill_prompts": STANDBY,
+    },
+    "log": {"preset": "ada_seq_log"},
+    "est ema": {"preset": "ada_est_ema"},
+    "est value": {"preset": "ada_est_value"},
+    "shrunk": {
+        "preset": "grpo",
+        "advantage": {"baseline": "shrunk"},
+        "estimator": {"kind": "ema", "adaptive_prior": True},
+    },
+}
+
+
+def started(section: dict[str, Any]) -> AdaSampler:
+    group = 8 if "est" in section["preset"] else 4
+    return ada_settings(copy.deepcopy(section)).sampler(
+        group, LengthModel().max_new_tokens, run_seed=7, features=FEATURES
+    )
+
+
+def one_step(own: AdaSampler, section: dict[str, Any], step: int) -> tuple[StepRows, dict[str, float]]:
+    standby = section.get("refill_prompts", 0)
+    chosen = (np.arange(PROMPTS + standby) + 5 * step) % len(RATES)  # most prompts come again
+    features_PF = FEATURES_PF[chosen] if isinstance(own.estimator, ValueRegressor) else None
+    session = own.begin(step, [str(i) for i in chosen], standby=standby, features_PF=features_PF)
+    result = run_sampling(session, DiscreteEventSource(Workload(RATES[chosen], seed=3, step=step).draw))
+    return own.finish(result), result.stats
+
+
+def as_json(own: AdaSampler) -> str:
+    return json.dumps(own.state_dict(), default=np.ndarray.tolist)
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_resumed_after_any_step_the_rest_is_the_same(name):
+    section = VARIANTS[name]
+    whole, states, made = started(section), [], []
+    for step in range(STEPS):
+        states.append(copy.deepcopy(whole.state_dict()))
+        made.append(one_step(whole, section, step))
+    for resume in range(STEPS):
+        own = started(section)
+        own.load_state_dict(states[resume])
+        for step in range(resume, STEPS):
+            rows, stats = one_step(own, section, step)
+            assert stats == made[step][1]
+            np.testing.assert_array_equal(rows.row_R, made[step][0].row_R)
+            np.testing.assert_array_equal(rows.advantage_R, made[step][0].advantage_R)
+        assert as_json(own) == as_json(whole)
+
+
+@pytest.mark.parametrize("name", ["idle", "max_seconds", "tokens, greedy"])
+def test_without_the_latency_models_state_it_would_not_be(name):
+    section = VARIANTS[name]
+    whole = started(section)
+    for step in range(STEPS - 1):
+        one_step(whole, section, step)
+    forgetful = started(section)
+    forgetful.load_state_dict(whole.state_dict() | {"latency": started(section).latency.state_dict()})
+    assert one_step(forgetful, section, STEPS)[1] != one_step(whole, section, STEPS)[1]

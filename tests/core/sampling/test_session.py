@@ -1,0 +1,446 @@
+"""The sampling session under any order of completion.
+
+1. Wave stopping collects exactly what the paper's loop collects; both schedulers collect the same.
+2. issue_order collects exactly the shortest prefix that meets the exit, whatever finishes first.
+3. Pools are made of labelled responses of their own prompt; failures are redrawn within the cap.
+4. Two occurrences of one prompt are two groups; seeds belong to (run, step, uid, index).
+5. fixed(n) draws n responses each: GRPO.
+6. Sessions can be stopped at any moment, before the first response too.
+7. A source that breaks the protocol is noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_ada.core import seeds
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.errors import FailedResponsesError, InvariantError
+from tests.core.scripted import Script, ScriptedSource, collect, pools, prefix_oracle, wave_oracle
+
+EXITS = st.one_of(
+    st.builds(PositiveExit, st.integers(1, 4)),
+    st.builds(BalancedExit, st.integers(1, 3), st.integers(1, 3)),
+    st.builds(FixedExit, st.integers(1, 9)),
+)
+PASS_RATES = st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.5, 0.9, 1.0]), min_size=1, max_size=7)
+WAVES = st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)
+
+
+def wave_plan(rule: ExitRule, waves: tuple[int, ...], cap: int, **options: object) -> SamplingPlan:
+    arguments: dict = {"max_failed_share": 1.0, **options}
+    return SamplingPlan(rule, waves, cap, 4, 40, **arguments)
+
+
+@given(EXITS, WAVES, st.integers(1, 20), PASS_RATES, st.sampled_from([0.0, 0.2]), st.integers(0, 10**6))
+@settings(max_examples=150)
+def test_waves_collect_what_the_papers_loop_collects(rule, waves, cap, rates, failed, seed):
+    script = Script.random(seed, rates, failed=failed)
+    for scheduler in ("rounds", "continuous"):
+        plan = wave_plan(rule, waves, cap, scheduler=scheduler)
+        result, source = collect(plan, script, order=seed)
+        for prompt, pool in enumerate(pools(result)):
+            indices = wave_oracle(plan, script, prompt)
+            assert [index for index, _, _ in pool] == indices
+            assert all(reward == script.reward_PI[prompt, index] for index, reward, _ in pool)
+            assert all(tokens == script.tokens_PI[prompt, index] for index, _, tokens in pool)
+        assert not source.aborted
+
+
+@given(EXITS, WAVES, st.integers(1, 20), PASS_RATES, st.integers(0, 10**6), st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_pools_do_not_depend_on_completion_order_nor_on_the_scheduler(rule, waves, cap, rates, seed, other):
+    script = Script.random(seed, rates, failed=0.1)
+    plan = wave_plan(rule, waves, cap)
+    reference, source = collect(plan, script, order=seed)
+    barrier, barrier_source = collect(dataclasses.replace(plan, scheduler="rounds"), script, order=other)
+    backwards, _ = collect(plan, script, newest_first=True)
+    for result in (barrier, backwards):
+        assert pools(result) == pools(reference)
+        np.testing.assert_array_equal(result.pos_P, reference.pos_P)
+        np.testing.assert_array_equal(result.first_pos_P, reference.first_pos_P)
+    assert _seeds(source) == _seeds(barrier_source)
+
+
+def _seeds(source: ScriptedSource) -> dict[tuple[int, int], int]:
+    return {place: source.seeds[row] for row, place in source.issued.items()}
+
+
+@given(
+    EXITS,
+    st.integers(1, 9),
+    st.sampled_from([None, 4, 16]),
+    st.integers(1, 20),
+    PASS_RATES,
+    st.sampled_from([0.0, 0.2]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=200)
+def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, widest, cap, rates, failed, seed):
+    script = Script.random(seed, rates, failed=failed)
+    plan = wave_plan(rule, (4,), cap, window=window, max_window=None if widest is None else max(widest, window))
+    result, source = collect(plan, script, order=seed)
+    failures = [0] * len(rates)
+    for prompt, index in (source.issued[row] for row in source.finished):
+        failures[prompt] += script.label(prompt, index) is None
+    for prompt, pool in enumerate(pools(result)):
+        indices = [index for index, _, _ in pool]
+        expected = prefix_oracle(plan, script, prompt)
+        if failures[prompt] < cap:
+            assert indices == expected
+        else:  # given up: still a prefix
+            assert indices == expected[: len(indices)]
+
+
+def test_issue_order_ignores_lengths_where_first_to_finish_would_not():
+    short_first = Script.of("----++++", "--++")
+    plan = wave_plan(BalancedExit(2, 2), (8,), 32, window=8)
+    result, source = collect(plan, short_first, newest_first=True)
+    assert [[index for index, _, _ in pool] for pool in pools(result)] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3]]
+    assert result.stats["samples_dropped"] == len(source.issued) - 10
+
+
+def test_a_window_stops_asking_when_what_has_finished_decides_the_exit():
+    plan = wave_plan(PositiveExit(1), (4,), 32, window=2)
+    source = ScriptedSource(Script.of("-+"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([1]), 1.0)  # response 1 is correct, response 0 still runs
+    assert len(session.next_requests(1.0)) == 0
+    session.record(source.end([0]), 2.0)
+    assert session.result().size_P.tolist() == [2]
+
+
+def test_a_following_window_is_as_wide_as_what_is_still_missing():
+    plan = wave_plan(PositiveExit(4), (4,), 64, window=1, max_window=10, prior=(1.0, 1.0))
+    source = ScriptedSource(Script.of("++++++"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
+    source.submit(session.next_requests(0.0))
+    assert len(source.running) == 1
+    session.record(source.end([0]), 1.0)
+    asked = session.next_requests(1.0)  # 3 missing, pass rate (1 + 1) / (1 + 2): 4.5 -> 5
+    assert len(asked) == 5
+
+
+@given(EXITS, WAVES, st.integers(1, 12), PASS_RATES, st.sampled_from([None, 3]), st.integers(0, 10**6))
+@settings(max_examples=80)
+def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, window, seed):
+    script = Script.random(seed, rates, failed=0.4)
+    result, source = collect(wave_plan(rule, waves, cap, window=window), script, order=seed)
+    assert np.isfinite(result.reward_N).all()
+    places = [source.issued[row] for row in result.row_N.tolist()]
+    assert all(script.label(*place) is not None for place in places)
+    assert places == list(zip(result.prompt_N.tolist(), result.index_N.tolist(), strict=True))
+    assert (result.size_P <= cap).all()
+    issued_P = np.bincount([prompt for prompt, _ in source.issued.values()], minlength=len(rates))
+    assert (issued_P <= 2 * cap + (window or max(waves))).all()
+    assert result.stats["samples_failed"] == sum(script.label(*source.issued[r]) is None for r in source.finished)
+
+
+def test_a_failed_response_is_redrawn():
+    result, source = collect(wave_plan(FixedExit(4), (4,), 4), Script.of("+x-+-", "xx+"))
+    assert [[index for index, _, _ in pool] for pool in pools(result)] == [[0, 2, 3, 4], [2, 3, 4, 5]]
+    assert result.failures == {"scripted": 3}
+    assert len(source.issued) == 11
+
+
+def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say_so():
+    plan = wave_plan(FixedExit(2), (2,), 2)
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
+    rows = session.next_requests(0.0).row_N
+    session.record(Outcomes(rows, np.array([np.inf, 1.0]), np.array([3, 3])), 1.0)
+    assert session.failures == {"reward_not_finite": 1}
+    assert session.next_requests(1.0).index_N.tolist() == [2]
+
+
+def test_a_response_fails_by_its_reward_or_by_what_the_source_says_and_each_cause_is_counted():
+    session = SamplingSession(wave_plan(FixedExit(4), (4,), 4), np.arange(1), run_seed=0, step=0)
+    rows = session.next_requests(0.0).row_N
+    reward = np.array([1.0, np.nan, 1.0, 0.0])
+    session.record(Outcomes(rows, reward, np.full(4, 3), {0: "engine"}), 1.0)
+    assert session.failures == {"engine": 1, "reward_not_finite": 1}
+    redrawn = session.next_requests(1.0)
+    assert redrawn.index_N.tolist() == [4, 5]
+    session.record(outcomes(*redrawn.row_N), 2.0)
+    assert session.result().index_N.tolist() == [2, 3, 4, 5]
+
+
+def test_the_message_of_too_many_failures_lists_causes_by_number_and_prompts_by_position_without_names():
+    plan = SamplingPlan(FixedExit(4), (8,), 8, 4, 40, max_failed_share=0.5)
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
+    rows = session.next_requests(0.0).row_N
+    failures = dict(enumerate(["verifier", "verifier", "engine", "verifier", "engine"]))
+    with pytest.raises(FailedResponsesError, match=r"5 of 8 .*\(verifier: 3, engine: 2\), more .*=0.5; prompts 0:"):
+        session.record(Outcomes(rows, np.ones(8), np.full(8, 3), failures), 1.0)
+
+
+def test_too_many_failures_stop_the_step_and_name_cause_and_prompts():
+    script = Script.of(*["+" * 8] * 6, "xx+", "xx+")
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, max_failed_share=0.05)
+    with pytest.raises(FailedResponsesError, match=r"4 of 3\d responses of step 3 .*scripted: 4.*prompts p6, p7"):
+        collect(plan, script, names_P=[f"p{i}" for i in range(8)])
+
+
+def test_early_failures_count_against_the_whole_step():
+    """4 of the first 64 responses fail, and 4 of some 250 in the end, of a prompt that is long over."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    result, source = collect(plan, Script.of("xxxx+-", *["+"] * 7), order=3)
+    assert len(source.issued) > 200
+    assert result.failures == {"scripted": 4}
+
+
+def test_a_verifier_that_always_fails_ends_the_step_early():
+    """The step may have 64 x 32 labelled responses: at 103 failed ones it is clear that 5 % are too few."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    with pytest.raises(FailedResponsesError, match=r"^103 of \d+ responses of step 3 have no"):
+        collect(plan, Script.of(*["x"] * 64), newest_first=True)
+
+
+def test_prompts_on_standby_do_not_hide_a_verifier_that_always_fails():
+    """108 of the 67 x 32 that the prompts may have which have begun, whatever 997 others might bring."""
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    with pytest.raises(FailedResponsesError, match=r"^108 of \d+ responses of step 3 have no"):
+        collect(plan, Script.of(*["x"] * 1064), newest_first=True, standby=1000)
+
+
+def test_failures_of_a_step_that_is_dropped_are_no_error():
+    """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
+    plan = SamplingPlan(FixedExit(200), (8,), 200, 4, 40, max_failed_share=0.05)
+    session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
+    rows = session.next_requests(0.0).row_N
+    session.record(Outcomes(rows, np.ones(8), np.full(8, 3), dict.fromkeys(range(7), "verifier")), 1.0)
+    session.stop(drain=False)
+    assert session.result().failures == {"verifier": 7}
+
+
+def test_seeds_take_no_more_memory_than_responses_do():
+    """63 prompts end with their first wave, one draws 4096 responses: a table for all would hold 64 x 4096 seeds."""
+    plan = SamplingPlan(BalancedExit(1, 1), (8,), 4096, 4, 40, max_failed_share=1.0)
+    script = Script.of(*["+-"] * 63, "+")
+    script = Script(np.repeat(script.reward_PI, 20, axis=1), np.repeat(script.tokens_PI, 20, axis=1))
+    script.reward_PI[:63, 1] = 0.0
+    source = ScriptedSource(script, np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(64), run_seed=7, step=3)
+    run_sampling(session, source)
+    assert len(source.issued) == 63 * 8 + 4096
+    assert session._seed_PI.size <= 4 * len(source.issued)
+    places = np.array(list(source.issued.values()))
+    expected = seeds.response_seed(7, 3, places[:, 0], places[:, 1])
+    np.testing.assert_array_equal([source.seeds[row] for row in source.issued], expected)
+
+
+def test_a_few_failures_do_not():
+    result, _ = collect(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("x+", "+x+", "++x+"))
+    assert result.size_P.tolist() == [4, 4, 4]
+
+
+def test_a_prompt_that_only_fails_ends_with_an_empty_pool():
+    result, source = collect(wave_plan(FixedExit(4), (4,), 4), Script.of("x", "+-"))
+    assert result.size_P.tolist() == [0, 4]
+    assert len(source.issued) == 8
+    assert result.drawn_P.all()
+
+
+@given(st.integers(1, 16), PASS_RATES, st.integers(0, 10**6), st.sampled_from(["rounds", "continuous"]))
+@settings(max_examples=40)
+def test_fixed_is_grpo(n, rates, seed, scheduler):
+    plan = SamplingPlan(FixedExit(n), (n,), n, n, 40, scheduler=scheduler)
+    result, source = collect(plan, Script.random(seed, rates), order=seed)
+    assert (result.size_P == n).all()
+    assert result.index_N.tolist() == list(range(n)) * len(rates)
+    assert len(source.submitted) == 1
+    assert result.resolved_P.all()
+    assert result.stats["zero_signal_groups"] == result.stats["zero_signal_groups_if_grpo"]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 10**6))
+@settings(max_examples=40)
+def test_the_estimation_variant_draws_what_was_allocated(allocation, seed):
+    script = Script.random(seed, [0.5] * len(allocation), failed=0.1)
+    plan = wave_plan(FixedExit(1), (1,), 32)
+    result, source = collect(plan, script, order=seed, first_wave_P=np.array(allocation))
+    given_up = np.array([sum(script.label(p, i) is None for i in range(2 * n)) >= n for p, n in enumerate(allocation)])
+    assert ((result.size_P == allocation) | given_up).all()
+    assert (source.submitted[0][1].prompt_N == np.repeat(np.arange(len(allocation)), allocation)).all()
+    np.testing.assert_array_equal(result.first_size_P, result.size_P)
+
+
+def test_pass_rates_of_prefixes_are_haldanes():
+    """The K-th success ends the pool: (K - 1) / (N - 1); the first wave of the same labels says 1/4 and 3/4."""
+    script = Script.of("--+-+", "+-+")
+    prefix, _ = collect(SamplingPlan(PositiveExit(2), (4,), 16, 4, 40, window=3), script)
+    np.testing.assert_allclose(prefix.rate_F, [1 / 4, 1 / 2])
+    waves, _ = collect(SamplingPlan(PositiveExit(2), (4,), 16, 4, 40), script)
+    np.testing.assert_allclose(waves.rate_F, [1 / 4, 3 / 4])
+
+
+def test_two_equal_prompts_stay_two_groups():
+    script = Script.of("+-", "-+-")
+    result, source = collect(wave_plan(FixedExit(3), (3,), 3), script)
+    assert result.pos_P.tolist() == [1, 1]
+    assert len({source.seeds[row] for row in source.issued}) == 6
+
+
+def test_seeds_follow_the_uid_and_not_the_position():
+    plan = wave_plan(FixedExit(3), (3,), 3)
+    drawn = {}
+    for uids in ([5, 9], [9, 5]):
+        session = SamplingSession(plan, np.array(uids), run_seed=1, step=2)
+        asked = session.next_requests(0.0)
+        drawn[uids[0]] = {(uids[p], i): s for p, i, s in zip(asked.prompt_N, asked.index_N, asked.seed_N, strict=True)}
+    assert drawn[5] == drawn[9]
+
+
+# refill: prompts on standby -------------------------------------------------------------------------------------------
+
+
+def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
+    script = Script.of("-", "+-", "+", "-", "+-", "+-", "+-")
+    result, source = collect(wave_plan(FixedExit(4), (4,), 4), script, standby=4)
+    # prompts 0 and 2 end without signal; 3 replaces one of them, ends without signal too and is replaced
+    assert result.drawn_P.tolist() == [True, True, True, True, True, True, False]
+    assert result.size_P.tolist() == [4, 4, 4, 4, 4, 4, 0]
+    assert result.refilled == 3
+    assert {prompt for prompt, _ in source.issued.values()} == set(range(6))
+
+
+def test_refilling_ends_with_the_prompts_on_standby():
+    result, _ = collect(wave_plan(FixedExit(2), (2,), 2), Script.of(*["-"] * 5), standby=3)
+    assert result.drawn_P.all()
+    assert result.refilled == 3
+
+
+@given(PASS_RATES, st.integers(0, 10**6), st.sampled_from([None, 2]), st.integers(0, 40), st.booleans())
+@settings(max_examples=80)
+def test_refilling_within_caps_never_raises(rates, seed, window, spare, idle):
+    script = Script.random(seed, [*rates, 0.5, 0.0, 1.0], failed=0.1)
+    first = 2 * len(rates)
+    caps = Caps(max_samples=first + spare, max_tokens=40 * first + 3 * spare, max_seconds=2.0 + spare)
+    latency = LatencyModel()
+    for step in range(2):
+        plan = wave_plan(
+            BalancedExit(1, 1), (2,), 8, window=window, caps=caps, idle=idle and window is None, expected_tokens=5
+        )
+        result, source = collect(plan, script, order=seed + step, standby=3, latency=latency, step=step)
+        assert len(source.issued) <= first + spare
+        assert (result.size_P[~result.drawn_P] == 0).all()
+        assert result.drawn_P[: len(rates)].all()
+
+
+# stopping -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["drain", "drop"])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
+@pytest.mark.parametrize("calls", [0, 1, 2, 5, 9])
+def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls):
+    script = Script.random(3, [0.05] * 12, failed=0.05)
+    plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, window=window, scheduler=scheduler)
+    source = ScriptedSource(script, np.random.default_rng(1))
+    session = SamplingSession(plan, np.arange(12), run_seed=0, step=0, standby=2)
+    seen = 0
+    submitted = [0]
+
+    def on_event():
+        nonlocal seen
+        seen += 1
+        if seen == calls + 1:
+            submitted[0] = len(source.issued)
+            return order
+        return None
+
+    result = run_sampling(session, source, on_event=on_event)
+    assert len(source.issued) == submitted[0]
+    assert not source.running
+    assert result.stats["samples_drawn"] == len(source.issued)
+    assert result.stats["tokens_drawn"] == source.tokens
+    assert bool(source.aborted) <= (order == "drop")
+    if order == "drain" and window is None and calls:
+        labelled = sum(script.label(*source.issued[row]) is not None for row in source.finished)
+        assert len(result.row_N) == labelled
+
+
+def test_dropped_waves_leave_nothing_half_done_in_a_pool():
+    plan = wave_plan(BalancedExit(2, 2), (4,), 16)
+    source = ScriptedSource(Script.of("++++--", "+-+-"), np.random.default_rng(0))
+    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0)
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1, 2, 3, 4]), 1.0)  # wave 0 of prompt 0, one response of prompt 1
+    session.stop(drain=False)
+    rows = session.take_aborts()
+    assert sorted(rows.tolist()) == [5, 6, 7]
+    session.record_aborted(rows, source.abort(rows), 1.0)
+    assert session.result().size_P.tolist() == [4, 0]
+
+
+def test_a_drop_reaches_responses_behind_a_first_wave_of_one():
+    session, source = (
+        SamplingSession(wave_plan(BalancedExit(2, 2), (1, 3), 16), np.arange(2), run_seed=0, step=0),
+        ScriptedSource(Script.of("+", "-"), np.random.default_rng(0)),
+    )
+    source.submit(session.next_requests(0.0))
+    session.record(source.end([0, 1]), 1.0)
+    source.submit(session.next_requests(1.0))
+    session.stop(drain=False)
+    rows = session.take_aborts()
+    assert sorted(rows.tolist()) == sorted(source.running) == [2, 3, 4, 5, 6, 7]
+    session.record_aborted(rows, source.abort(rows), 2.0)
+    assert session.result().size_P.tolist() == [1, 1]
+
+
+# protocol -------------------------------------------------------------------------------------------------------------
+
+
+def outcomes(*rows: int) -> Outcomes:
+    return Outcomes(np.array(rows, np.int64), np.ones(len(rows)), np.ones(len(rows), np.int64))
+
+
+@pytest.mark.parametrize("rows", [(0, 0), (99,), (2,), (-1,), (1,)])
+def test_outcomes_that_were_not_asked_for_are_refused(rows):
+    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session.next_requests(0.0)
+    session.record(outcomes(1), 1.0)
+    with pytest.raises(InvariantError, match="not in flight"):
+        session.record(outcomes(*rows), 2.0)
+
+
+def test_no_result_while_responses_run():
+    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session.next_requests(0.0)
+    with pytest.raises(InvariantError, match="2 responses in flight"):
+        session.result()
+
+
+def test_a_clock_that_runs_backwards_does_not_make_time_negative():
+    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session.next_requests(10.0)
+    session.record(outcomes(0), 12.0)
+    session.record(outcomes(1), 11.0)
+    assert session.result().stats["sampling_seconds"] == 2.0
+
+
+@pytest.mark.parametrize("standby", [-1, 2, 3])
+def test_somebody_has_to_start(standby):
+    with pytest.raises(InvariantError, match=f"{standby} of 2 prompts on standby"):
+        SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(2), run_seed=0, step=0, standby=standby)
+
+
+def test_an_empty_batch_of_outcomes_only_lets_time_pass():
+    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session.next_requests(1.0)
+    session.record(outcomes(), 3.0)
+    assert len(outcomes()) == 0
+    assert session.now == 3.0
+    assert session.state.in_flight == 2

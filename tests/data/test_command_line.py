@@ -1,0 +1,58 @@
+"""`nemo-ada data` and `nemo-ada eval` as a user meets them: exit code 2 and one line that says what would work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nemo_ada.cli.main import app, guarded
+
+
+def run(*words) -> int:
+    return guarded(lambda: app([str(word) for word in words], standalone_mode=False))
+
+
+def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
+    out = tmp_path / "set"
+    assert run("data", "prepare", messy, "--out", out, "--verifier", "exact", "--max-prompt-tokens", 0) == 0
+    assert json.loads((out / "card.json").read_text())["problems"] == 62
+    printed = capsys.readouterr()
+    assert "malformed 6" in printed.out and "reference" in printed.err
+    listed = printed.out.split("left out, the first 5; all are in ")[1].splitlines()
+    assert listed[0] == f"{out / 'rejected.jsonl'}:" and len(listed) == 6
+    assert listed[1].startswith("  line 4 (read): not JSON (")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier=maths: no such choice; choices: math, exact"),
+        (["data", "prepare", "FILE"], "--max-prompt-tokens=700 needs a tokenizer"),
+        (["data", "prepare", "FILE", "--max-prompt-tokens", "0", "--band", "v9"], "--band=v9: give a name (v1:"),
+        (["data", "prepare", "FILE", "--k", "0"], "--k=0 must be at least 1"),
+        (["data", "prepare", "nowhere.jsonl"], "no such file"),
+        (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
+        (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model with the folder"),
+        (["eval", "nowhere", "--data", "mth500"], "--data=mth500: no preset and no file"),
+        (["eval", "nowhere", "--data", "FILE"], "is no Hugging Face model folder"),
+        (["eval", "compare", "nowhere", "nowhere"], "holds no complete evaluation"),
+    ],
+)
+def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
+    given = [str(messy) if word == "FILE" else word for word in words]
+    if "compare" not in given:
+        given += ["--out", str(tmp_path / "out")]
+    assert run(*given) == 2
+    error = capfd.readouterr().err
+    assert message in error and "Traceback" not in error and len(error.splitlines()) == 1
+
+
+def test_a_wrong_tokenizer_rejects_no_problem_and_the_corrected_command_goes_on(messy, tmp_path, capfd):
+    out = tmp_path / "set"
+    asked = ("data", "prepare", messy, "--out", out, "--verifier", "exact")
+    assert run(*asked, "--tokenizer", "/nope") == 2
+    assert "give a folder with a tokenizer.json" in capfd.readouterr().err
+    assert not (out / "rejected.jsonl").exists()
+    assert run(*asked, "--max-prompt-tokens", 0) == 0
+    assert json.loads((out / "card.json").read_text())["problems"] == 62

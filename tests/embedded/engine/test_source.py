@@ -1,0 +1,249 @@
+"""The response source alone, on a scripted engine: who is reported, when, and with which cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from threading import Timer
+
+import numpy as np
+import pytest
+
+from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.embedded.engine.source import EngineSource, Score, Scorer
+from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
+from nemo_ada.errors import InvariantError
+
+SAMPLING = Sampling(8, stop_token=1)
+
+
+class ScriptedEngine:
+    """Reports, step by step, the ids that the script names; an id gets a response of `row + 1` tokens."""
+
+    def __init__(self, *script: list[Hashable] | Exception) -> None:
+        self.script = list(script)
+        self.added: dict[Hashable, tuple[list[int], Sampling]] = {}
+        self.aborted: list[Hashable] = []
+        self.running: set[Hashable] = set()
+        self.steps = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.running)
+
+    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
+        if not prompt_token_ids:
+            raise RequestRejected("empty prompt")
+        self.added[request_id] = (list(prompt_token_ids), sampling)
+        self.running.add(request_id)
+
+    def step(self) -> list[Finished]:
+        self.steps += 1
+        turn = self.script.pop(0) if self.script else []
+        if isinstance(turn, Exception):
+            raise turn
+        self.running.difference_update(turn)
+        return [finished(row) for row in turn]
+
+    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
+        stopped = list(request_ids)
+        self.aborted += stopped
+        self.running.difference_update(stopped)
+        return dict.fromkeys(stopped, 10)
+
+
+def finished(row: Hashable) -> Finished:
+    if isinstance(row, tuple):  # ("failed", row)
+        return Finished(row[1], 3, None, "broken")
+    tokens = row + 1 if isinstance(row, int) else 1
+    return Finished(row, tokens, Payload(np.full(tokens, row), np.zeros(tokens, dtype=np.float32), "stop"))
+
+
+def rows(*row: int, prompt: int = 0) -> Requests:
+    row_N = np.array(row, dtype=np.int64)
+    return Requests(row_N, np.full_like(row_N, prompt), row_N.copy(), np.zeros_like(row_N), 50 + row_N)
+
+
+def source_on(engine: ScriptedEngine, score: Scorer = lambda p, tokens, done: (float(p), None)) -> EngineSource:
+    return EngineSource(engine, [[5], [6], []], score, SAMPLING, clock=lambda: 0.0)
+
+
+def label(outcomes: Outcomes) -> dict[int, float]:
+    return dict(zip(outcomes.row_N.tolist(), outcomes.reward_N.tolist(), strict=True))
+
+
+def test_poll_steps_until_something_finishes_and_reports_each_row_once():
+    engine = ScriptedEngine([], [], [2, 0], [1])
+    source = source_on(engine)
+    source.submit(rows(0, 1))
+    source.submit(rows(2, prompt=1))
+    first = source.poll()
+    assert (label(first), engine.steps) == ({2: 1.0, 0: 0.0}, 3)
+    assert first.tokens_N.tolist() == [3, 1]
+    assert label(source.poll()) == {1: 0.0}
+    with pytest.raises(InvariantError, match="no response under way"):
+        source.poll()
+
+
+def test_each_request_carries_its_prompt_and_its_seed():
+    engine = ScriptedEngine()
+    source = source_on(engine)
+    source.submit(rows(0))
+    source.submit(rows(7, prompt=1))
+    assert {row: (prompt, sampling.seed) for row, (prompt, sampling) in engine.added.items()} == {
+        0: ([5], 50),
+        7: ([6], 57),
+    }
+
+
+def test_repeated_and_unknown_ids_are_counted_and_change_nothing():
+    engine = ScriptedEngine(["stranger", 99, 0], [0, 1])
+    source = source_on(engine)
+    source.submit(rows(0, 1))
+    assert label(source.poll()) == {0: 0.0}
+    payload = source.payload(0)
+    assert label(source.poll()) == {1: 0.0}
+    assert source.ignored_outputs == 3
+    assert source.payload(0) is payload
+
+
+def test_failures_have_causes_and_no_payload():
+    def score(p: int, tokens: list[int], done: bool) -> Score:
+        match tokens[0]:
+            case 1:
+                raise ZeroDivisionError
+            case 2:
+                return (float("nan"), None)
+            case 3:
+                return (1.0, "verifier_timeout")
+            case 4:
+                return None  # type: ignore[return-value]
+        return (1.0, None)
+
+    engine = ScriptedEngine([0, 1, 2, 3, 4, ("failed", 5)])
+    source = source_on(engine, score)
+    source.submit(rows(0, 1, 2, 3, 4, 5))
+    source.submit(rows(6, prompt=2))  # refused by the engine
+    outcomes = source.poll()
+    assert outcomes.row_N.tolist() == [6]
+    assert outcomes.failures == {6: "engine_error"}
+    outcomes = source.poll()
+    assert outcomes.failures == {
+        1: "verifier_error",
+        2: "nonfinite_reward",
+        3: "verifier_timeout",
+        4: "verifier_error",
+        5: "engine_error",
+    }
+    assert outcomes.tokens_N.tolist() == [1, 2, 3, 4, 5, 3]
+    assert label(outcomes)[0] == 1.0
+    for row in outcomes.failures:
+        with pytest.raises(InvariantError):
+            source.payload(row)
+
+
+def test_a_lost_engine_raises_through_poll():
+    source = source_on(ScriptedEngine(OSError("out of memory")))
+    source.submit(rows(0))
+    with pytest.raises(OSError, match="out of memory"):
+        source.poll()
+
+
+def test_an_engine_that_loses_requests_is_noticed():
+    engine = ScriptedEngine()
+    source = source_on(engine)
+    source.submit(rows(0))
+    engine.running.clear()
+    with pytest.raises(InvariantError, match="lost 1 requests"):
+        source.poll()
+
+
+def test_the_engine_keeps_stepping_while_scores_are_pending():
+    futures: dict[int, Future[Score]] = {}
+
+    def score(p: int, tokens: list[int], done: bool) -> Future[Score]:
+        return futures.setdefault(tokens[0], Future())
+
+    engine = ScriptedEngine([0], [], [], [1])
+    step = engine.step
+
+    def step_and_score_late() -> list[Finished]:
+        if engine.steps == 3:
+            futures[0].set_result((0.5, None))
+        return step()
+
+    engine.step = step_and_score_late  # type: ignore[method-assign]
+    source = source_on(engine, score)
+    source.submit(rows(0, 1))
+    assert label(source.poll()) == {0: 0.5}
+    assert engine.steps == 4
+    futures[1].set_exception(RuntimeError("verifier died"))
+    assert source.poll().failures == {1: "verifier_error"}
+    assert engine.steps == 4
+
+
+def test_poll_sleeps_when_only_scores_are_pending():
+    future: Future[Score] = Future()
+    engine = ScriptedEngine([0])
+    source = source_on(engine, lambda p, tokens, done: future)
+    source.submit(rows(0))
+    timer = Timer(0.3, future.set_result, [(1.0, None)])
+    timer.start()
+    wall, cpu = time.perf_counter(), time.thread_time()
+    assert label(source.poll()) == {0: 1.0}
+    assert time.perf_counter() - wall > 0.2
+    assert time.thread_time() - cpu < 0.1
+    assert engine.steps == 1
+
+
+def test_abort_reaches_every_stage_before_the_report():
+    futures = [Future(), Future()]
+    engine = ScriptedEngine([0, 1, 2], [4])
+    source = source_on(engine, lambda p, tokens, done: futures[tokens[0]] if tokens[0] < 2 else (0.0, None))
+    source.submit(rows(0, 1, 2, 3, 4))
+    assert label(source.poll()) == {2: 0.0}
+    # verifying after 1 token, reported, decoding its 10th
+    assert source.abort(np.array([0, 2, 3])).tolist() == [1, 0, 10]
+    assert engine.aborted == [3]
+    assert futures[0].cancelled()
+    futures[1].set_result((1.0, None))
+    assert label(source.poll()) == {1: 1.0}
+    assert label(source.poll()) == {4: 0.0}
+    with pytest.raises(InvariantError, match="never submitted: \\[9\\]"):
+        source.abort([9])
+
+
+def test_abort_of_a_scored_response_before_its_report_pays_for_its_tokens():
+    source = source_on(ScriptedEngine([1]))
+    source.submit(rows(0, prompt=2))  # refused at once, so it is ready before anything is polled
+    source.submit(rows(1))
+    assert source.abort(np.array([0])).tolist() == [0]
+    assert label(source.poll()) == {1: 0.0}
+    pending: Future[Score] = Future()
+    source = source_on(ScriptedEngine([4, 1]), lambda p, tokens, done: pending if tokens[0] == 4 else (0.0, None))
+    source.submit(rows(1, 4))
+    assert label(source.poll()) == {1: 0.0}
+    pending.set_result((1.0, None))
+    assert source.abort(np.array([4])).tolist() == [5]
+    with pytest.raises(InvariantError, match="no response under way"):
+        source.poll()
+
+
+def test_released_payloads_are_gone():
+    source = source_on(ScriptedEngine([0, 1]))
+    source.submit(rows(0, 1))
+    source.poll()
+    source.release(np.array([0]))
+    assert source.payload(np.int64(1)).token_ids.tolist() == [1, 1]
+    with pytest.raises(InvariantError, match="row 0 has no payload"):
+        source.payload(0)
+
+
+def test_a_row_cannot_be_submitted_twice_nor_for_a_prompt_that_is_not_there():
+    source = source_on(ScriptedEngine())
+    source.submit(rows(0))
+    with pytest.raises(InvariantError, match="row 0 was submitted twice"):
+        source.submit(rows(0))
+    with pytest.raises(InvariantError, match="prompt position 3"):
+        source.submit(rows(1, prompt=3))

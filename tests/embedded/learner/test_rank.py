@@ -1,0 +1,294 @@
+"""The Megatron-core learner as a user gets it: real Ray actors, gloo, tensor, pipeline and data parallelism.
+
+1. Every layout gives the single rank's log-probs, gradient norm and weights.
+2. The model is transformers' Qwen2: same log-probs from the exported folder, loaded in a process of its own.
+3. Saving and loading continues to the bit in the same layout, and within rounding in another.
+4. Rows of weight zero, the number of rows and the micro-batch size do not matter.
+5. A gradient that is not finite changes nothing; a rank that dies or hangs is named, and no process is left.
+
+One group of four processes is started and laid out anew for each case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray")):
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
+import ray
+
+from nemo_ada.embedded.learner.batch import TrainBatch
+from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.learner.settings import LearnerConfig
+from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.processes import private_ray
+from nemo_ada.errors import InvariantError, UserError
+
+SHAPE = ModelShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
+CONFIG = LearnerConfig(
+    shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_steps=2, ratio_clip_c=3.0,
+    entropy_coefficient=0.01, max_grad_norm=0.5, seed=7,
+)  # fmt: skip
+LAYOUTS = {"tp2": (2, 1, 1), "pp2": (1, 2, 1), "tp2pp2": (2, 2, 1), "dp2": (1, 1, 2)}
+ROWS, WIDTH = 13, 20
+
+
+def _config(tp: int = 1, pp: int = 1, dp: int = 1, **changes: Any) -> LearnerConfig:
+    return dataclasses.replace(CONFIG, tensor_parallel=tp, pipeline_parallel=pp, data_parallel=dp, **changes)
+
+
+def _batch(step: int) -> TrainBatch:
+    g = np.random.default_rng(step)
+    prompt = g.integers(1, 6, ROWS)
+    length = prompt + g.integers(0, WIDTH - 6, ROWS)
+    logprob = np.log(1 / SHAPE.vocab_size) + g.normal(size=(ROWS, WIDTH)) * 0.3
+    weight = np.where(np.arange(ROWS) == 4, 0.0, g.uniform(0.5, 2.0, ROWS))
+    return TrainBatch(
+        tokens_RT=g.integers(0, SHAPE.vocab_size, (ROWS, WIDTH)),
+        length_R=length,
+        prompt_length_R=prompt,
+        advantage_R=g.normal(size=ROWS).astype(np.float32),
+        row_weight_R=weight.astype(np.float32),
+        old_logprob_RT=logprob.astype(np.float32),
+        denominator=100.0,
+    )
+
+
+def _tokens(batch: TrainBatch) -> tuple[Any, Any, Any]:
+    return batch.tokens_RT, batch.length_R, batch.prompt_length_R
+
+
+def _weights(group: LearnerGroup) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy().copy() for name, tensor in ray.get(group.weights()).items()}
+
+
+def _difference(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> float:
+    assert left.keys() == right.keys()
+    return max(float(np.abs(left[name] - right[name]).max()) for name in left)
+
+
+def _run(group: LearnerGroup, steps: range) -> list[dict[str, float]]:
+    return [group.train(_batch(step)) for step in steps]
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[LearnerGroup]:
+    folder = tempfile.mkdtemp(prefix="ray")
+    private_ray.start(Path(folder), num_cpus=2, log_to_driver=False)
+    group = LearnerGroup(_config(2, 2))
+    yield group
+    group.shutdown()
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def alone(group: LearnerGroup, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one rank does: three steps, saved after the second, then exported."""
+    folder = tmp_path_factory.mktemp("alone")
+    group.restart(_config())
+    first = group.logprobs(*_tokens(_batch(0)))
+    start = _weights(group)
+    metrics = _run(group, range(2))
+    group.save(folder / "state")
+    metrics += _run(group, range(2, 3))
+    group.export_hf(folder / "hf", {"eos_token_id": 3})
+    last = group.logprobs(*_tokens(_batch(0)))
+    return {
+        "folder": folder, "first": first, "start": start, "metrics": metrics, "weights": _weights(group), "last": last
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_learns_what_one_rank_learns(layout: str, group: LearnerGroup, alone: dict[str, Any]) -> None:
+    group.restart(_config(*LAYOUTS[layout]))
+    assert np.abs(group.logprobs(*_tokens(_batch(0))) - alone["first"]).max() < 1e-5
+    assert _difference(_weights(group), alone["start"]) == 0
+    for ours, expected in zip(_run(group, range(3)), alone["metrics"], strict=True):
+        assert ours == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert _difference(_weights(group), alone["weights"]) < 1e-5
+    assert _difference(alone["weights"], alone["start"]) > 1e-3
+
+
+def test_metrics_describe_the_step(alone: dict[str, Any]) -> None:
+    for metrics in alone["metrics"]:
+        names = {"loss", "grad_norm", "lr", "clip_fraction", "mean_ratio", "approx_kl", "entropy"}
+        assert metrics.keys() == names
+        assert 0 < metrics["clip_fraction"] < 1
+        assert metrics["approx_kl"] > 0
+        assert metrics["entropy"] == pytest.approx(np.log(SHAPE.vocab_size), rel=0.01)
+    assert [metrics["lr"] for metrics in alone["metrics"]] == pytest.approx([0.5e-3, 1e-3, 1e-3])
+
+
+def test_exported_model_is_the_same_model_in_transformers(alone: dict[str, Any]) -> None:
+    code = """
+import sys, json, numpy as np, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()
+rows = np.load(sys.argv[2])
+with torch.no_grad():
+    logits = model(torch.from_numpy(rows["tokens"])).logits.float()
+logp = torch.log_softmax(logits[:, :-1], -1).gather(-1, torch.from_numpy(rows["tokens"])[:, 1:, None])[..., 0]
+np.save(sys.argv[3], np.pad(logp.numpy(), ((0, 0), (1, 0))))
+print(json.dumps({"class": type(model).__name__, "eos": model.config.eos_token_id}))
+"""
+    folder, (tokens, length, prompt) = alone["folder"], _tokens(_batch(0))
+    np.savez(folder / "rows.npz", tokens=tokens)
+    command = [sys.executable, "-c", code, str(folder / "hf"), str(folder / "rows.npz"), str(folder / "logp.npy")]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(done.stdout.strip().splitlines()[-1]) == {"class": "Qwen2ForCausalLM", "eos": 3}
+    at = np.arange(WIDTH)
+    response = (at >= prompt[:, None]) & (at < length[:, None])
+    assert not alone["last"][~response].any()
+    assert np.abs(alone["last"] - np.load(folder / "logp.npy"))[response].max() < 1e-4
+
+
+def test_exported_model_starts_another_learner(group: LearnerGroup, alone: dict[str, Any]) -> None:
+    group.restart(_config(seed=99), alone["folder"] / "hf")
+    assert _difference(_weights(group), alone["weights"]) == 0
+    assert np.array_equal(group.logprobs(*_tokens(_batch(0))), alone["last"])
+
+
+def test_loading_continues_to_the_bit(group: LearnerGroup, alone: dict[str, Any]) -> None:
+    group.restart(_config(seed=99))
+    _run(group, range(5, 6))
+    group.load(alone["folder"] / "state")
+    assert _run(group, range(2, 3)) == alone["metrics"][2:]
+    assert _difference(_weights(group), alone["weights"]) == 0
+
+
+def test_loading_continues_in_another_layout(group: LearnerGroup, alone: dict[str, Any], tmp_path: Path) -> None:
+    group.restart(_config(2, 2, seed=99))
+    group.load(alone["folder"] / "state")
+    group.save(tmp_path)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (tmp_path / name).read_bytes() == (alone["folder"] / "state" / name).read_bytes()
+    assert _run(group, range(2, 3))[0] == pytest.approx(alone["metrics"][2], rel=1e-5, abs=1e-6)
+    assert _difference(_weights(group), alone["weights"]) < 1e-5
+
+
+def test_micro_batches_and_filler_rows_do_not_change_the_update(group: LearnerGroup, alone: dict[str, Any]) -> None:
+    group.restart(_config(micro_batch_size=5))
+    batch = _batch(0)
+    junk = np.full(WIDTH, 11, np.int64)
+    fields = {
+        "tokens_RT": np.vstack([batch.tokens_RT, junk]),
+        "length_R": np.append(batch.length_R, WIDTH),
+        "prompt_length_R": np.append(batch.prompt_length_R, 1),
+        "advantage_R": np.append(batch.advantage_R, np.float32(1e6)),
+        "row_weight_R": np.append(batch.row_weight_R, np.float32(0)),
+        "old_logprob_RT": np.vstack([batch.old_logprob_RT, np.zeros((1, WIDTH), np.float32)]),
+    }
+    assert group.train(TrainBatch(**fields, denominator=100.0)) == pytest.approx(
+        alone["metrics"][0], rel=1e-5, abs=1e-6
+    )
+
+
+def test_a_data_rank_without_rows_takes_part(group: LearnerGroup) -> None:
+    results = []
+    for dp, pp in ((1, 1), (2, 2)):
+        group.restart(_config(dp=dp, pp=pp))
+        tokens, length, prompt = (part[:1] for part in _tokens(_batch(1)))
+        features = group.features(*_tokens(_batch(1))[:2])
+        results.append((group.supervised(tokens, length, prompt), group.logprobs(tokens, length, prompt), features))
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-5)
+    assert np.allclose(results[1][1], results[0][1], atol=1e-5)
+    assert np.allclose(results[1][2], results[0][2], atol=1e-4)
+
+
+def test_features_are_the_mean_of_the_normalised_states_of_a_rows_tokens(group: LearnerGroup) -> None:
+    group.restart(_config())
+    tokens, length, _ = _tokens(_batch(1))
+    features = group.features(tokens, length)
+    assert features.shape == (ROWS, SHAPE.hidden_size)
+    behind = np.arange(WIDTH) >= length[:, None]
+    assert np.allclose(group.features(np.where(behind, 0, tokens), length), features, atol=1e-6)
+    shorter = group.features(tokens, length - 1)
+    last = length[:, None] * features - (length - 1)[:, None] * shorter
+    assert np.square(last).mean(1) == pytest.approx(1.0, rel=0.05)  # the norm's weight is 1 at the start
+
+
+def test_a_step_without_rows_moves_nothing_at_the_start(group: LearnerGroup) -> None:
+    group.restart(_config(1, 2, weight_decay=0.0))
+    start = _weights(group)
+    batch, none = _batch(0), np.zeros(0, np.int64)
+    empty = {name: getattr(batch, name)[none] for name in dataclasses.asdict(batch) if name != "denominator"}
+    assert group.train(TrainBatch(**empty, denominator=1.0))["grad_norm"] == 0
+    assert _difference(_weights(group), start) == 0
+
+
+def test_supervised_steps_learn_with_tied_embeddings(group: LearnerGroup) -> None:
+    results = {}
+    for pp in (1, 2):
+        shape = dataclasses.replace(SHAPE, tied_embeddings=True)
+        group.restart(_config(pp=pp, shape=shape, lr=1e-2, decay_steps=8))
+        metrics = [group.supervised(*_tokens(_batch(0))) for _ in range(8)]
+        results[pp] = [m["loss"] for m in metrics]
+        assert [m["lr"] for m in metrics][-1] == pytest.approx(0.0, abs=1e-12)
+        assert "lm_head.weight" not in _weights(group)
+    assert results[1][-1] < results[1][0] - 0.5
+    assert results[2] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_state_of_another_model_is_refused(alone: dict[str, Any], group: LearnerGroup, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no learner state in"):
+        group.load(tmp_path)
+    group.restart(_config(shape=dataclasses.replace(SHAPE, num_layers=4)))
+    with pytest.raises(UserError, match="num_layers 2 instead of 4"):
+        group.load(alone["folder"] / "state")
+
+
+def test_rows_longer_than_the_model_are_refused(group: LearnerGroup) -> None:
+    with pytest.raises(InvariantError, match="max_position_embeddings=32"):
+        group.logprobs(np.zeros((1, 33), np.int64), np.array([33]), np.array([1]))
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(group: LearnerGroup, alone: dict[str, Any]) -> None:
+    group.restart(_config(1, 2))
+    with pytest.raises(InvariantError, match="gradient norm is nan at optimizer step 1"):
+        group.train(dataclasses.replace(_batch(0), old_logprob_RT=np.full((ROWS, WIDTH), -np.inf, np.float32)))
+    assert _difference(_weights(group), alone["start"]) == 0
+    assert _run(group, range(1))[0] == pytest.approx(alone["metrics"][0], rel=1e-5, abs=1e-6)
+
+
+def _running(pids: list[int]) -> list[int]:
+    """Those that still run; one that ended may wait as a zombie for Ray to collect it."""
+    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return [pid for pid, stat in states.items() if stat.exists() and ") Z " not in stat.read_text()]
+
+
+def test_a_rank_that_hangs_is_named(group: LearnerGroup) -> None:
+    with LearnerGroup(_config(call_timeout_s=2.0)) as other:
+        pids = list(other._pids)
+        os.kill(pids[0], signal.SIGSTOP)
+        with pytest.raises(InvariantError, match="train: no answer in time from rank 0"):
+            other.train(_batch(0))
+        assert not _running(pids)
+
+
+def test_a_rank_that_dies_is_named_and_ends_the_group(group: LearnerGroup) -> None:
+    """Last user of the group."""
+    group.restart(_config(2))
+    pids = list(group._pids)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(InvariantError, match=r"train: rank 1 \(tensor 1, pipeline 0, data 0\) died"):
+        group.train(_batch(0))
+    assert not _running(pids)
+    with pytest.raises(InvariantError, match="shut down"):
+        group.train(_batch(0))

@@ -1,0 +1,87 @@
+"""Model shapes and learner settings: what is refused, and that checking them needs no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nemo_ada.embedded.learner.settings import LearnerConfig
+from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.errors import UserError
+
+
+def test_hf_config_round_trip() -> None:
+    shape = ModelShape(hidden_size=96, num_attention_heads=6, num_query_groups=3, rope_theta=5e5, tied_embeddings=True)
+    assert ModelShape.from_hf_config(shape.hf_config()) == shape
+    newer = {k: v for k, v in shape.hf_config().items() if k != "rope_theta"}
+    newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 5e5}
+    assert ModelShape.from_hf_config(newer) == shape
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((3, 1), ["tensor_model_parallel_size=3", "4 attention heads", "2 query groups", "1 or 2 would work"]),
+        ((4, 1), ["tensor_model_parallel_size=4", "2 query groups", "1 or 2 would work"]),
+        ((0, 1), ["tensor_model_parallel_size=0", "would work"]),
+        ((1, 3), ["pipeline_model_parallel_size=3", "4 layers", "1, 2, 4 would work"]),
+    ],
+)
+def test_layouts_that_do_not_divide_the_model_are_refused(sizes: tuple[int, int], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        ModelShape(num_layers=4).check_parallel(*sizes)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_layouts_that_divide_are_accepted() -> None:
+    for sizes in ((1, 1), (2, 1), (1, 2), (2, 2), (2, 4)):
+        ModelShape(num_layers=4).check_parallel(*sizes)
+
+
+@pytest.mark.parametrize("bad", [{"hidden_size": 130}, {"num_query_groups": 3}, {"vocab_size": 0}, {"norm_eps": 0.0}])
+def test_shapes_that_cannot_be_built_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=next(iter(bad))):
+        ModelShape(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lr": 0.0},
+        {"data_parallel": 0},
+        {"ratio_clip_min": 1.5},
+        {"ratio_clip_c": 0.9},
+        {"betas": (0.9, 1.0)},
+        {"warmup_steps": 5, "decay_steps": 5},
+        {"max_grad_norm": -1.0},
+    ],
+)
+def test_settings_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=list(bad)[-1]):
+        LearnerConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_foreign_models_are_refused() -> None:
+    with pytest.raises(UserError, match="llama"):
+        ModelShape.from_hf_config({"model_type": "llama"})
+    with pytest.raises(UserError, match="hidden_size"):
+        ModelShape.from_hf_config({"model_type": "qwen2"})
+
+
+def test_the_driver_imports_neither_megatron_nor_torch() -> None:
+    pytest.importorskip("ray")
+    code = "import sys, nemo_ada.embedded.learner.group; print([m for m in ('torch', 'megatron') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_settings_and_batches_import_no_heavy_library() -> None:
+    code = (
+        "import sys, nemo_ada.embedded.learner.settings, nemo_ada.embedded.learner.batch;"
+        "print([m for m in ('torch', 'ray', 'megatron', 'vllm', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

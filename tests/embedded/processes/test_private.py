@@ -1,0 +1,95 @@
+"""A run is nobody else's: what listens, who may read what it writes, and where its secrets go.
+
+One tiny training on two ranks with planted secrets; its processes are looked at from outside while it runs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nemo_ada.config.load import load_run
+from nemo_ada.embedded.trainer import train
+from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.run.observer import Observer
+
+JSONL = Path(__file__).resolve().parents[3] / "configs" / "cpu" / "jsonl.yaml"
+PLANTED = {
+    "WANDB_API_KEY": "planted-secret-of-wandb",
+    "HF_TOKEN": "hf_plantedplantedplanted",
+    "DB_PASSWORD": "planted-password",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory):
+    """(listening addresses by process name, run directory, environment of the run's processes)."""
+    root = tmp_path_factory.mktemp("private")
+    lines = [json.dumps({"prompt": f"{n:03d}=", "answer": max(f"{n:03d}")}) for n in range(300)]
+    (root / "digits.jsonl").write_text("\n".join(lines))
+    config = load_run(
+        JSONL,
+        [
+            f"task.path={root}/digits.jsonl",
+            f"base.cache_dir={root}/cache",
+            f"run_dir={root}/run",
+            "base.steps=5",
+            "grpo.num_prompts_per_step=4",
+            "grpo.max_num_steps=1",
+            "policy.model.hidden_size=64",
+            "policy.model.num_attention_heads=2",
+            "policy.megatron_cfg.tensor_model_parallel_size=2",
+        ],
+    )
+    seen: list[tuple[str, str]] = []
+    sessions: list[str] = []
+
+    def look(_record: object) -> None:
+        me = psutil.Process()
+        for process in [me, *me.children(recursive=True)]:
+            for connection in process.net_connections(kind="inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    seen.append((process.name(), connection.laddr.ip))
+            sessions.extend(word.partition("=")[2] for word in process.cmdline() if word.startswith("--session_dir="))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PLANTED.items():
+            patch.setenv(name, value)
+        outcome = train(config, Observer(on_step=look))
+    assert outcome.exit_code == EXIT_DONE
+    return seen, root / "run", sessions
+
+
+def test_everything_listens_on_the_loopback_device_only(looked):
+    seen, _, _ = looked
+    assert {"gcs_server", "raylet"} <= {name for name, _ in seen}, "Ray was looked at"
+    assert any("Rank" in name for name, _ in seen), "the learner was looked at"
+    outside = [(name, ip) for name, ip in seen if not loopback(ip)]
+    assert outside == []
+
+
+def loopback(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def test_no_file_of_the_run_holds_a_secret(looked):
+    _, run_dir, _ = looked
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    secrets = [value.encode() for value in PLANTED.values()] + [os.environ["RAY_AUTH_TOKEN"].encode()]
+    assert [(path, secret) for path in files for secret in secrets if secret in path.read_bytes()] == []
+
+
+def test_rays_session_was_nobody_elses_and_is_gone(looked):
+    _, _, sessions = looked
+    assert sessions
+    assert not any(Path(session).exists() for session in sessions)

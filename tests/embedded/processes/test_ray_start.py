@@ -1,0 +1,69 @@
+"""Ray that does not come up is started again, and nothing of a failed attempt is left (private_ray.start)."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
+import ray
+
+from nemo_ada.embedded.processes import actors as processes
+from nemo_ada.embedded.processes import private_ray
+from nemo_ada.errors import StallError, UserError
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="ada-", ignore_cleanup_errors=True) as name:  # short: sockets live below it
+        yield Path(name)
+        ray.shutdown()
+        processes.end(processes.naming(Path(name)), grace=0.0)
+
+
+def half_started(folder: Path) -> subprocess.Popen[bytes]:
+    """What a node that is given up leaves: a process with a path of its session in its command line."""
+    return subprocess.Popen(["sh", "-c", "sleep 60", f"--session_dir={folder}/session_1"])
+
+
+def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypatch, caplog):
+    original, left = ray.init, []
+
+    def late_once(**options):
+        if not left:
+            left.append(half_started(folder))
+            raise Exception("The current node timed out during startup.\nmore")
+        return original(**options)
+
+    monkeypatch.setattr(ray, "init", late_once)
+    private_ray.start(folder, num_cpus=1, object_store_memory=80 * 2**20, log_to_driver=False)
+    assert ray.get(ray.put(3)) == 3
+    assert not processes.alive(left[0].pid)
+    assert "The current node timed out during startup.): attempt 2 of 4" in caplog.text
+
+
+def test_the_ray_of_somebody_else_is_left_alone(folder, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it is not ours"))
+    with pytest.raises(UserError, match=r"call ray\.shutdown"):
+        private_ray.start(folder)
+
+
+def test_the_last_attempt_tells_why(folder, monkeypatch):
+    left = []
+
+    def late(**_options):
+        left.append(half_started(folder))
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(StallError, match=r"in 4 attempts: The current node timed out during startup\."):
+        private_ray.start(folder)
+    assert len(left) == 4
+    assert not any(processes.alive(process.pid) for process in left)

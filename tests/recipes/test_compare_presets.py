@@ -1,0 +1,74 @@
+"""compare_presets.py never takes one comparison's runs for another's, and says so before it trains."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
+import compare_presets as recipe
+
+from nemo_ada.config.load import load_run
+from nemo_ada.errors import UserError
+from nemo_ada.run.folder import RunDir
+
+SUDOKU = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """made(evaluations, overrides...): the configuration of a run whose folder holds evaluations after these steps."""
+
+    def config(evaluated, *overrides):
+        first = load_run(SUDOKU, ["grpo.max_num_steps=30", f"run_dir={tmp_path}/run"])
+        folder = RunDir(first.folder)
+        folder.open(first.model_dump(mode="json"), resume=True)
+        folder.close()
+        lines = "".join(json.dumps({"step": step}) + "\n" for step in evaluated)
+        (first.folder / "evaluations.jsonl").write_text(lines)
+        return load_run(SUDOKU, ["grpo.max_num_steps=30", f"run_dir={tmp_path}/run", *overrides])
+
+    return config
+
+
+@pytest.mark.parametrize(("evaluated", "done"), [([], False), ([0], False), ([0, 25], False), ([0, 25, 30], True)])
+def test_a_run_is_finished_when_all_its_evaluations_are_there(made, evaluated, done):
+    assert recipe.finished(made(evaluated)) == done
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("grpo.max_num_steps=10", r"after steps \[0, 25, 30\].*after \[0, 10\]: name another --out"),
+        ("grpo.val_period=15", r"after \[0, 15, 30\]: name another --out"),
+        ("policy.megatron_cfg.optimizer.lr=1e-4", r"optimizer\.lr"),
+    ],
+)
+def test_the_runs_of_another_comparison_are_refused_and_kept(made, override, message):
+    config = made([0, 25, 30], override)
+    with pytest.raises(UserError, match=message):
+        recipe.finished(config)
+    assert len((config.folder / "evaluations.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "grpo n=4"], "nothing to compare with grpo n=4"),
+        (["--seeds", "0"], "--seeds must be at least 1"),
+        (["--first-seed", "-1"], "--first-seed at least 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_first(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["compare_presets.py", *arguments])
+    with pytest.raises(SystemExit) as end:
+        recipe.main()
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err

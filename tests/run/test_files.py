@@ -1,0 +1,72 @@
+"""Files are old or new, never in between; step folders are complete or absent, and damage is noticed."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import verify_folder, write_atomically, write_folder
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "status.json"
+    write_atomically(path, "old")
+
+    def full(_fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_folder_whose_filling_fails_does_not_appear(tmp_path):
+    def fill(folder):
+        (folder / "half").write_text("x")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_folder(tmp_path / "step", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "add"])
+def test_damage_of_a_folder_is_named(tmp_path, damage):
+    folder = tmp_path / "step"
+    write_folder(folder, lambda f: [(f / "model.bin").write_bytes(bytes(range(200))), (f / "b").write_text("b")])
+    verify_folder(folder)
+    target = folder / "model.bin"
+    if damage == "truncate":
+        target.write_bytes(target.read_bytes()[:100])
+    elif damage == "flip":
+        target.write_bytes(bytes([255]) + target.read_bytes()[1:])
+    elif damage == "remove":
+        target.unlink()
+    else:
+        target = folder / "extra"
+        target.write_text("x")
+    with pytest.raises(UserError, match=target.name):
+        verify_folder(folder)
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    folder = tmp_path / "step"
+    write_folder(folder, lambda f: (f / "old").write_text("1"))
+    write_folder(folder, lambda f: (f / "new").write_text("2"))
+    assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "new"]
+    verify_folder(folder)
+
+
+def test_a_pipe_or_device_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomically(pipe, "text")
+        assert read.result(10) == "text"
+    assert pipe.is_fifo()

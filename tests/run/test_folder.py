@@ -1,0 +1,144 @@
+"""A run directory belongs to one configuration; records of steps that will be made again are dropped."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import write_folder
+from nemo_ada.run.folder import CHANGES, RunDir, fingerprint, read_lines
+
+CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.open(CONFIG, resume=False)
+    with pytest.raises(UserError, match=r"grpo.seed: 0 -> 1"):
+        run.check({**CONFIG, "grpo": {"seed": 1, "max_num_steps": 5}}, resume=True)
+    with pytest.raises(UserError, match="set resume=auto"):
+        run.check(CONFIG, resume=False)
+
+
+def test_more_steps_are_the_same_run():
+    longer = {**CONFIG, "grpo": {"seed": 0, "max_num_steps": 50}}
+    assert fingerprint(longer) == fingerprint(CONFIG)
+    assert fingerprint({**CONFIG, "task": {"name": "u"}}) != fingerprint(CONFIG)
+
+
+def test_rewind_drops_later_records_and_a_cut_off_last_line(tmp_path):
+    run = RunDir(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": s}) + "\n" for s in range(1, 6)) + '{"st')
+    run.rewind(3)
+    assert [r["step"] for r in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_the_newest_intact_checkpoint_is_found(tmp_path):
+    run = RunDir(tmp_path)
+    run.checkpoint_folder(2).parent.mkdir(parents=True)
+    for step in (2, 4, 10):
+        write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
+    assert run.newest_checkpoint() == run.checkpoint_folder(10)
+    (run.checkpoint_folder(10) / "state.json").write_text("{ }")
+    assert run.newest_checkpoint() == run.checkpoint_folder(4)
+
+
+def test_damaged_newer_checkpoints_are_set_aside_so_that_no_intact_one_is_dropped_for_them(tmp_path):
+    run = RunDir(tmp_path)
+    run.checkpoint_folder(2).parent.mkdir(parents=True)
+    for step in (2, 4):
+        write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
+    (run.checkpoint_folder(4) / "state.json").write_bytes(b"\0")
+    assert run.resume_point() == run.checkpoint_folder(2)
+    assert run.checkpoints() == [run.checkpoint_folder(2)]
+    aside = list((tmp_path / "checkpoints").glob("damaged-step_000004-*"))
+    assert [(folder / "state.json").read_bytes() for folder in aside] == [b"\0"]
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(tmp_path):
+    run = RunDir(tmp_path)
+    assert run.resume_point() is None
+    run.checkpoint_folder(2).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"every checkpoint is damaged \(step_000002"):
+        run.resume_point()
+    assert run.checkpoint_folder(2).is_dir()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    first.open(CONFIG, resume=False)
+    with pytest.raises(UserError, match=rf"in use by process {os.getpid()} on "):
+        second.open(CONFIG, resume=True)
+    first.close()
+    second.open(CONFIG, resume=True)
+    second.close()
+
+
+def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    monkeypatch.setattr("platform.node", lambda: "a-node-that-went-down")
+    first.open(CONFIG, resume=False)
+    monkeypatch.undo()
+    threading.Timer(0.5, first.close).start()
+    second.open(CONFIG, resume=True)
+    second.close()
+
+
+def test_what_a_killed_attempt_left_half_written_is_removed(tmp_path):
+    saved = tmp_path / "checkpoints" / "step_000001"
+    for folder in (saved, tmp_path / "checkpoints" / ".step_000002.partial", tmp_path / "checkpoints" / ".step_0.old"):
+        folder.mkdir(parents=True)
+        (folder / "state.json").touch()
+    (tmp_path / ".status.json.123.tmp").touch()
+    run = RunDir(tmp_path)
+    run.open(CONFIG, resume=True)
+    run.close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000001"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_steps_made_again_replace_those_of_the_attempt_before_in_tensorboard(tmp_path):
+    for steps, loss in ((range(1, 5), 0.5), (range(3, 5), 0.25)):
+        run = RunDir(tmp_path)
+        for step in steps:
+            run.log("metrics", {"step": step, "train/loss": loss}, tensorboard=True)
+        run.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    found = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert found == [(1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25)]
+
+
+def test_events_reach_tensorboard(tmp_path):
+    run = RunDir(tmp_path)
+    run.log("metrics", {"step": 3, "train/loss": 0.5, "note": "text is left out"}, tensorboard=True)
+    run.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(3, 0.5)]
+
+
+def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
+    run = RunDir(tmp_path)
+    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None, "policy": "uniform"}}}
+    run.open(config, resume=False)
+    run.close()
+    assert not (tmp_path / CHANGES).exists()
+    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900, "policy": "uniform"}}}
+    for _ in range(2):  # the second attempt changes nothing
+        run = RunDir(tmp_path)
+        run.open(capped, resume=True)
+        run.close()
+    (line,) = read_lines(tmp_path / CHANGES)
+    assert line["changed"] == {"reinforce_ada.budget.max_samples": [None, 900]}
+    greedy = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "policy": "greedy"}}}
+    with pytest.raises(UserError, match=r"budget\.policy: 'uniform' -> 'greedy'"):
+        RunDir(tmp_path).open(greedy, resume=True)

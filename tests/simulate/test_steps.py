@@ -1,0 +1,142 @@
+"""The simulator against the exact dynamic programme and closed forms, and what it reads and draws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.errors import UserError
+from nemo_ada.simulate.exact import summary
+from nemo_ada.simulate.steps import (
+    BetaRates,
+    Figure,
+    MeasuredRates,
+    Setting,
+    Variant,
+    plot,
+    render_table,
+    simulate,
+)
+
+GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
+BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
+
+
+def near(figure: Figure, expected: float) -> bool:
+    least = 1e-3 * max(1.0, expected)  # a share that is almost 0 or 1 can come out without any spread
+    return abs(figure.mean - expected) < 4 * max(figure.error, least)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.6])
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("rule", [PositiveExit(1), BalancedExit(2, 2)])
+def test_agrees_with_the_dynamic_programme(p, window, rule):
+    plan = dataclasses.replace(BALANCED, exit=rule, window=window)
+    setting = Setting(MeasuredRates((p,)), prompts=128, seeds=8, warm_up=0, steps=2)
+    row = simulate([Variant("ours", plan)], setting)[0]
+    exact = summary(StopRule(rule, (8,) if window is None else (1,), 32), p)
+    assert near(row.kept_responses, 128 * exact.expected_samples)
+    assert near(row.resolved, exact.p_resolved)
+    assert near(row.zero_signal, exact.p_zero_signal)
+
+
+def test_groups_without_signal_of_grpo_have_their_closed_form():
+    row = simulate([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=512, seeds=6))[0]
+    assert near(row.zero_signal, 0.9**8 + 0.1**8)
+    assert row.responses == Figure(512 * 8, 0.0)
+
+
+def test_variants_see_the_same_responses():
+    setting = Setting(BetaRates(0.6, 1.5), seeds=3, steps=1)
+    rounds = Variant("rounds", dataclasses.replace(BALANCED, scheduler="rounds"))
+    first, second, again = simulate([rounds, Variant("continuous", BALANCED), rounds], setting)
+    assert first.tokens == second.tokens
+    assert first.zero_signal == second.zero_signal
+    assert second.engine_steps.mean < first.engine_steps.mean
+    assert again == first
+
+
+def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
+    setting = Setting(BetaRates(0.6, 1.5), seeds=3, steps=2)
+    tight = dataclasses.replace(BALANCED, caps=Caps(max_samples=520))
+    loose = dataclasses.replace(BALANCED, caps=Caps(max_samples=64 * 32))
+    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
+    bound, free, in_the_tail = simulate([Variant("t", tight), Variant("l", loose), Variant("i", idle)], setting)
+    assert bound.budget_hits.mean == 1.0
+    assert bound.responses.mean <= 520
+    assert free.budget_hits.mean == 0.0
+    assert in_the_tail.budget_hits.mean == 0.0  # the end of idle mode is no cap
+
+
+def test_the_estimation_variant_draws_its_allocation():
+    plan = SamplingPlan(FixedExit(1), (1,), 32, 8, 400)
+    setting = Setting(MeasuredRates((0.1, 0.9)), prompts=16, seeds=2, steps=1)
+    row = simulate([Variant("est", plan, lambda rate_P: np.where(rate_P < 0.5, 12, 4))], setting)[0]
+    hard = [int((setting.rates.draw(16, seed) < 0.5).sum()) for seed in range(2)]
+    assert row.responses.mean == np.mean([12 * h + 4 * (16 - h) for h in hard])
+
+
+def test_steps_with_a_duration_and_few_slots():
+    setting = Setting(MeasuredRates((0.5,)), prompts=32, seeds=2, steps=1)
+    crowded = dataclasses.replace(setting, slots=32, step_seconds=0.02, row_seconds=0.001)
+    free, full = simulate([Variant("g", GRPO)], setting)[0], simulate([Variant("g", GRPO)], crowded)[0]
+    assert full.engine_steps.mean > 1.1 * free.engine_steps.mean
+    assert full.tokens == free.tokens
+    seconds = 0.02 * full.engine_steps.mean + 0.001 * full.tokens.mean
+    assert full.seconds.mean == pytest.approx(seconds)
+    assert free.seconds.mean == free.engine_steps.mean
+
+
+def test_a_budget_below_the_first_waves_is_refused():
+    plan = dataclasses.replace(GRPO, caps=Caps(max_samples=100))
+    with pytest.raises(UserError, match="cannot hold the first waves"):
+        simulate([Variant("grpo", plan)], Setting(BetaRates(1, 1), seeds=1))
+
+
+def test_pass_rates_are_read_from_numbers_and_json_lines(tmp_path):
+    path = tmp_path / "rates.jsonl"
+    path.write_text('0.25\n\n{"uid": "a", "pass_rate": 0.5}\n1\n', encoding="utf-8")
+    rates = MeasuredRates.read(path)
+    assert rates.rates == (0.25, 0.5, 1.0)
+    assert set(rates.draw(200, seed=0).tolist()) == {0.25, 0.5, 1.0}
+
+
+@pytest.mark.parametrize("line", ["1.5", "-0.1", "abc", '{"rate": 0.5}', "true", '"0.5"', "NaN", "[0.5]"])
+def test_lines_that_are_no_pass_rate_are_named(tmp_path, line):
+    path = tmp_path / "rates.txt"
+    path.write_text(f"0.5\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"rates\.txt:2: .* is no pass rate"):
+        MeasuredRates.read(path)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    path = tmp_path / "rates.txt"
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no pass rates"):
+        MeasuredRates.read(path)
+
+
+def test_table_and_plot_show_every_variant(tmp_path):
+    rows = simulate([Variant("grpo", GRPO), Variant("ada", BALANCED)], Setting(BetaRates(0.6, 1.5), seeds=2, steps=1))
+    console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
+    console.print(render_table(rows))
+    text = console.export_text()
+    assert "grpo" in text
+    assert "512.0 ± 0.0" in text
+    plot(rows, tmp_path / "variants.png")
+    assert (tmp_path / "variants.png").read_bytes().startswith(b"\x89PNG")
+    plot(rows, tmp_path / "variants.svg")
+    assert "<svg" in (tmp_path / "variants.svg").read_text(encoding="utf-8")
+
+
+def test_one_seed_has_no_standard_error():
+    row = simulate([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))[0]
+    assert np.isnan(row.tokens.error)
+    assert "±" not in str(row.tokens)
