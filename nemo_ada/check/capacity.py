@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, ok, skipped, warning
 from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
 from nemo_ada.cluster.shapes import ModelShape
 from nemo_ada.cluster.site import site_setting
@@ -15,7 +15,7 @@ from nemo_ada.cluster.site import site_setting
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
 
 
-def learner_memory(recipe: Recipe, shape: ModelShape, gpu_gib: float) -> Findings:
+def learner_memory(recipe: ClusterConfig, shape: ModelShape, gpu_gib: float) -> Findings:
     """The learner's phase on the fullest GPU."""
     key = "policy.train_micro_batch_size"
     for phase in (learner_phase(recipe, shape), refit_phase(recipe, shape)):
@@ -27,7 +27,7 @@ def learner_memory(recipe: Recipe, shape: ModelShape, gpu_gib: float) -> Finding
             yield ok(key, text)
 
 
-def _what_helps(recipe: Recipe, phase: str) -> str:
+def _what_helps(recipe: ClusterConfig, phase: str) -> str:
     if phase == "refit":
         return f"a larger {LEARNER}.tensor_model_parallel_size or {VLLM}.tensor_parallel_size"
     v = recipe.values
@@ -43,7 +43,7 @@ def _what_helps(recipe: Recipe, phase: str) -> str:
     return ", ".join([*helps, "a larger TP or PP, or more nodes"])
 
 
-def rollout_memory(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
+def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
     """vLLM's phase: weights and a cache for the first wave, the moment of highest concurrency."""
     key = f"{VLLM}.gpu_memory_utilization"
     cache = vllm_cache(recipe, shape, first_wave, gpu_gib)
@@ -67,7 +67,7 @@ def rollout_memory(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: 
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(recipe: Recipe, shape: ModelShape) -> Findings:
+def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """Room for the checkpoints that are kept and the one being written."""
     v, key = recipe.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):

@@ -14,7 +14,7 @@ from nemo_ada.check.finding import Finding, error, exit_code, ok, skipped, warni
 from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
-from nemo_ada.cluster.config import Recipe, Values, load_config, upstream_part, usable_values
+from nemo_ada.cluster.config import ClusterConfig, Values, load_config, upstream_part, usable_values
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.cluster.shapes import find_shape
 from nemo_ada.config.load import BACKENDS
@@ -93,7 +93,7 @@ def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB) -> list[Finding
         return out_of_bounds
     findings = [*data.method(config), *data.dataset(values), *data.prompt_files(values), *data.image()]
     try:
-        facts = Recipe.of(config)
+        facts = ClusterConfig.of(config)
         found = find_shape(facts.model_name)
     except UserError as problem:
         return [error(_key_in(str(problem)), str(problem)), *findings]
@@ -117,7 +117,7 @@ def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB) -> list[Finding
     return [*layout, *capacity, *findings]
 
 
-def first_wave(config: dict[str, Any], facts: Recipe) -> int | None:
+def first_wave(config: dict[str, Any], facts: ClusterConfig) -> int | None:
     """Responses issued before anything is known; None where `reinforce_ada` is wrong (a finding already)."""
     try:
         settings = ada_settings(config.get("reinforce_ada", {}))

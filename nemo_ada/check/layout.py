@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nemo_ada.check.finding import Findings, divisors, error, listed, warning
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.shapes import ModelShape
 
 LEARNER = "policy.megatron_cfg"
@@ -13,7 +13,7 @@ VLLM = "policy.generation.vllm_cfg"
 IGNORE_TP = "NRL_IGNORE_TP_ACCURACY_CHECK"
 
 
-def gpus_divide(recipe: Recipe, shape: ModelShape) -> Findings:
+def gpus_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """GPUs % (TP * PP * CP) == 0, and for experts % (EP * ETP * PP)."""
     r = recipe
     if r.gpus % r.model_parallel:
@@ -44,7 +44,7 @@ def _fitting(gpus: int, experts: int, others: int) -> list[int]:
     return [size for size in divisors(gpus, experts) if gpus % (size * others) == 0]
 
 
-def heads_divide(recipe: Recipe, shape: ModelShape) -> Findings:
+def heads_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """heads % TP and ffn % TP must be 0; kv heads % TP should be."""
     key = f"{LEARNER}.tensor_model_parallel_size"
     works = listed(divisors(shape.heads, shape.kv, shape.ffn))
@@ -59,7 +59,7 @@ def heads_divide(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def layers_divide(recipe: Recipe, shape: ModelShape) -> Findings:
+def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """layers % PP == 0, unless the first or last stage has its own size."""
     given = [n for n in (recipe.first_stage, recipe.last_stage) if n is not None]
     key = f"{LEARNER}.pipeline_model_parallel_size"
@@ -90,7 +90,7 @@ def layers_divide(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def vllm_divides(recipe: Recipe, shape: ModelShape) -> Findings:
+def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """vLLM's replicas must fill the cluster and split the heads."""
     r, key = recipe, f"{VLLM}.tensor_parallel_size"
     if r.gpus % (r.vllm_tp * r.vllm_pp):
@@ -116,7 +116,7 @@ def vllm_divides(recipe: Recipe, shape: ModelShape) -> Findings:
         yield error(f"{VLLM}.async_engine", f"vLLM with PP {r.vllm_pp} needs async_engine: true")
 
 
-def batches_divide(recipe: Recipe, shape: ModelShape) -> Findings:
+def batches_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """Rows of a step into optimizer steps, optimizer steps over replicas."""
     r, key = recipe, "policy.train_global_batch_size"
     works = listed([d for d in divisors(r.rows) if d % r.replicas == 0][-4:])
@@ -140,7 +140,7 @@ def batches_divide(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def tp_accuracy(recipe: Recipe, shape: ModelShape) -> Findings:
+def tp_accuracy(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """From TP 4 on, log-probabilities depend on the batch: equal micro-batches, a forced ratio, or a knowing waiver."""
     r = recipe
     forced = bool(r.values.get("loss_fn.force_on_policy_ratio", False))
@@ -163,7 +163,7 @@ def tp_accuracy(recipe: Recipe, shape: ModelShape) -> Findings:
     )
 
 
-def packing(recipe: Recipe, shape: ModelShape) -> Findings:
+def packing(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """Packing, dynamic batching, pipeline and context parallelism exclude or need each other."""
     r = recipe
     if r.packing and r.dynamic:
@@ -180,7 +180,7 @@ def packing(recipe: Recipe, shape: ModelShape) -> Findings:
         yield error("policy.sequence_packing.enabled", f"CP {r.cp} needs sequence packing; set it to true")
 
 
-def length_multiple(recipe: Recipe, shape: ModelShape) -> Findings:
+def length_multiple(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """make_sequence_length_divisible_by: of TP with sequence parallel, of 2 * CP with CP, of both with both."""
     r, key = recipe, "policy.make_sequence_length_divisible_by"
     found = int(r.values.get(key, 1))
@@ -195,7 +195,7 @@ def length_multiple(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def lengths(recipe: Recipe, shape: ModelShape) -> Findings:
+def lengths(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """Prompt + response <= policy.max_total_sequence_length <= positions; vLLM must hold as much."""
     r, v = recipe, recipe.values
     positions = int(v.get("policy.hf_config_overrides.max_position_embeddings", shape.positions))
@@ -221,7 +221,7 @@ def lengths(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def experts(recipe: Recipe, shape: ModelShape) -> Findings:
+def experts(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """A trained or low-precision router, or a balancing loss, makes training and rollout disagree."""
     if not shape.experts:
         return
@@ -235,7 +235,7 @@ def experts(recipe: Recipe, shape: ModelShape) -> Findings:
             )
 
 
-def chunked_logprobs(recipe: Recipe, shape: ModelShape) -> Findings:
+def chunked_logprobs(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """logprob_chunk_size needs defer_fp32_logits."""
     chunk = recipe.values.get("policy.logprob_chunk_size")
     if chunk and not recipe.values.get(f"{LEARNER}.defer_fp32_logits", False):
@@ -245,7 +245,7 @@ def chunked_logprobs(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def reference_pass(recipe: Recipe, shape: ModelShape) -> Findings:
+def reference_pass(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """KL 0 pays for a reference forward unless it is skipped; with KL it must not be."""
     penalty = float(recipe.values.get("loss_fn.reference_policy_kl_penalty", 0.0))
     skip = bool(recipe.values.get("grpo.skip_reference_policy_logprobs_calculation", False))

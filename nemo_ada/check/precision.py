@@ -6,7 +6,7 @@ import importlib.util
 
 from nemo_ada.check.finding import Findings, error, listed, ok, warning
 from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.shapes import ModelShape
 from nemo_ada.run import mismatch
 
@@ -22,7 +22,7 @@ def rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
     return [tp for tp in sizes if shape.ffn % (BLOCK * tp) == 0 and shape.kv_width % (BLOCK * tp) == 0]
 
 
-def fp8_rollout(recipe: Recipe, shape: ModelShape) -> Findings:
+def fp8_rollout(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """FP8 in vLLM: block shapes, and the importance-sampling correction."""
     if not recipe.fp8_rollout:
         return
@@ -46,7 +46,7 @@ def fp8_rollout(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def fp8_training(recipe: Recipe, shape: ModelShape) -> Findings:
+def fp8_training(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """FP8 in Megatron: Transformer Engine's block scaling as NeMo-RL ran it."""
     if not recipe.fp8_train:
         return
@@ -79,7 +79,7 @@ def fp8_training(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def optimizer(recipe: Recipe, shape: ModelShape) -> Findings:
+def optimizer(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """The model's and the optimizer's precision must say the same; sharded states need the distributed optimizer."""
     v, here = recipe.values, f"{LEARNER}.optimizer"
     precision = v.get("policy.precision")
@@ -91,7 +91,7 @@ def optimizer(recipe: Recipe, shape: ModelShape) -> Findings:
         )
 
 
-def fused_weight_gradient(recipe: Recipe, shape: ModelShape) -> Findings:
+def fused_weight_gradient(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """apex's kernel behind gradient_accumulation_fusion must be importable where the learner runs."""
     key = f"{LEARNER}.gradient_accumulation_fusion"
     if not recipe.values.get(key, False):

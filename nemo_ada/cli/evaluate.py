@@ -22,7 +22,7 @@ from nemo_ada.data.engine_provider import open_provider
 from nemo_ada.data.model_folder import Limits
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
-from nemo_ada.evaluation.evaluate import Asked, Drawing, Watch
+from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, Watch
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
@@ -77,11 +77,11 @@ def evaluate(
         "suffix": suffix,
     }
 
-    def asked(benchmark: Benchmark) -> Asked:
+    def asked(benchmark: Benchmark) -> BenchmarkJob:
         prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
         encoder = ModelTokenizer(tokenizer or model, prompt_format)
         limits = Limits(benchmark.max_prompt_tokens, benchmark.max_new_tokens, temperature, top_p, max_num_seqs)
-        return Asked(benchmark, encoder, open_provider(server, model, encoder, limits))
+        return BenchmarkJob(benchmark, encoder, open_provider(server, model, encoder, limits))
 
     drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
     with display() as watch:

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from nemo_ada.config.ada import MOST_RESPONSES, AdaSettings, EstimationSampling
+from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core import seeds
 from nemo_ada.core.prompts.allocation import allocate
@@ -31,7 +31,7 @@ from nemo_ada.simulate.engine import LengthModel
 
 LIMITS: dict[str, tuple[float, float]] = {
     "prompts": (1, 100_000),
-    "group": (1, MOST_RESPONSES),
+    "group": (1, MAX_RESPONSES),
     "seeds": (1, 10_000),
     "median-tokens": (0.1, 1e7),
     "sigma": (0, 10),

@@ -100,7 +100,7 @@ def usable_values() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ClusterConfig:
     """Parallel layout, batches and lengths. Lengths in tokens, batches in rows."""
 
     values: Values
@@ -131,7 +131,7 @@ class Recipe:
     vllm_pp: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Recipe:
+    def of(cls, config: Mapping[str, Any]) -> ClusterConfig:
         """Read a resolved NeMo-RL configuration. Raises UserError for what is missing."""
         v = Values(config)
         if not v.get("policy.megatron_cfg.enabled", False):

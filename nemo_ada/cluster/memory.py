@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.shapes import ModelShape
 
 GIB = float(1 << 30)
@@ -77,7 +77,7 @@ class Held:
         return self.dense + self.experts
 
 
-def held(recipe: Recipe, shape: ModelShape, layers: int, embeddings: int) -> Held:
+def held(recipe: ClusterConfig, shape: ModelShape, layers: int, embeddings: int) -> Held:
     """Parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
     table = shape.padded_vocab(recipe.tp) * shape.hidden / recipe.tp * embeddings
     split = shape.attention_parameters + (0 if shape.experts else shape.ffn_parameters)
@@ -86,7 +86,7 @@ def held(recipe: Recipe, shape: ModelShape, layers: int, embeddings: int) -> Hel
     return Held(dense, experts)
 
 
-def stages(recipe: Recipe, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
+def stages(recipe: ClusterConfig, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
     """First and last stage: (parameters, layers, position). One entry without a pipeline."""
     first, last = recipe.stage_layers(shape.layers)
     if recipe.pp == 1:
@@ -94,7 +94,7 @@ def stages(recipe: Recipe, shape: ModelShape) -> tuple[tuple[Held, int, int], ..
     return ((held(recipe, shape, first, 1), first, 0), (held(recipe, shape, last, 1), last, recipe.pp - 1))
 
 
-def layer_bytes_per_token(recipe: Recipe, shape: ModelShape) -> float:
+def layer_bytes_per_token(recipe: ClusterConfig, shape: ModelShape) -> float:
     """Activations of one layer on one GPU, per token of its context-parallel share."""
     tp, own = recipe.tp, recipe.tp if recipe.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
@@ -104,12 +104,12 @@ def layer_bytes_per_token(recipe: Recipe, shape: ModelShape) -> float:
     return 8.0 * shape.hidden / own + attention + routed
 
 
-def learner_phase(recipe: Recipe, shape: ModelShape) -> Phase:
+def learner_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
     """The fullest GPU while it trains."""
     return max((_stage_phase(recipe, shape, *stage) for stage in stages(recipe, shape)), key=lambda phase: phase.gib)
 
 
-def _stage_phase(recipe: Recipe, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
+def _stage_phase(recipe: ClusterConfig, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
     r, v, here = recipe, recipe.values, "policy.megatron_cfg"
     distributed = bool(v.get(f"{here}.optimizer.use_distributed_optimizer", True))
     dense_dp, expert_dp = (r.replicas * r.cp, r.expert_replicas) if distributed else (1, 1)
@@ -150,14 +150,14 @@ def _stage_phase(recipe: Recipe, shape: ModelShape, params: Held, layers: int, p
     return Phase(name, tuple(terms))
 
 
-def vllm_weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
+def vllm_weight_bytes(recipe: ClusterConfig, shape: ModelShape) -> float:
     """vLLM's weights on one GPU; with FP8 the layers take one byte per parameter, embeddings two."""
     table = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     body = shape.parameters - table
     return (body * (1 if recipe.fp8_rollout else 2) / recipe.vllm_pp + 2.0 * table) / recipe.vllm_tp
 
 
-def cache_bytes_per_token(recipe: Recipe, shape: ModelShape) -> float:
+def cache_bytes_per_token(recipe: ClusterConfig, shape: ModelShape) -> float:
     """Keys and values of one token on one GPU; fewer key-value heads than TP are duplicated."""
     heads = max(shape.kv / recipe.vllm_tp, 1.0)
     width = 1 if str(recipe.values.get("policy.generation.vllm_cfg.kv_cache_dtype", "auto")).startswith("fp8") else 2
@@ -179,7 +179,7 @@ class Cache:
         return max(self.tokens, 0.0) / self.tokens_each
 
 
-def vllm_cache(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
+def vllm_cache(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
     """Room for the first wave: `first_wave` responses over all replicas, each half way to its longest."""
     share = float(recipe.values.get("policy.generation.vllm_cfg.gpu_memory_utilization", 0.9))
     weights = vllm_weight_bytes(recipe, shape) / GIB
@@ -193,7 +193,7 @@ def vllm_cache(recipe: Recipe, shape: ModelShape, first_wave: int, gpu_gib: floa
     return Cache(tokens, first_wave / recipe.engines, recipe.max_prompt / 2 + recipe.max_new / 2, text)
 
 
-def refit_phase(recipe: Recipe, shape: ModelShape) -> Phase:
+def refit_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
     """Both copies of the weights while the learner hands them over; gradients and optimizer are on the CPU then."""
     params = max((stage[0].total for stage in stages(recipe, shape)), default=0.0)
     return Phase(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINE = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=(["']?)([^"'`$#\s\\]*)\2\s*(?:#.*)?""")
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 def site_file() -> Path:
@@ -23,7 +23,7 @@ def site_setting(name: str) -> str:
         return os.environ[name]
     try:
         with site_file().open(encoding="utf-8") as file:
-            text = file.read(MOST_BYTES)
+            text = file.read(MAX_BYTES)
     except (OSError, ValueError):
         return ""
     found = ""

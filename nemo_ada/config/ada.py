@@ -21,8 +21,8 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 
-MOST_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
-Responses = Annotated[int, Field(gt=0, le=MOST_RESPONSES)]
+MAX_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
+Responses = Annotated[int, Field(gt=0, le=MAX_RESPONSES)]
 Cap = Annotated[int, Field(gt=0, le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
@@ -279,7 +279,7 @@ class AdaSettings(Section):
     """A response is correct when its reward is above this."""
     max_failed_share: Share = 0.05
     """Share of responses without a label (engine or verifier failure) above which four or more are an error."""
-    refill_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts looked at per step; drawn for are those whose groups the estimator expects to mix. 0 = no choice.
@@ -364,7 +364,7 @@ class AdaSettings(Section):
             expected_tokens=budget.expected_tokens,
             max_failed_share=self.max_failed_share,
         )
-        if budget.max_seconds is not None and plan.only_first_waves and not self.refill_prompts:
+        if budget.max_seconds is not None and plan.only_first_waves and not self.reserve_prompts:
             raise UserError(
                 f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds what is drawn after first waves, and "
                 "here nothing is; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
@@ -426,19 +426,19 @@ class AdaSettings(Section):
                 f"reinforce_ada.budget.mode=idle are GRPO's own; set wave_size to {group}, to null or to a list that "
                 f"begins with {group}"
             )
-        if self.budget.mode == "idle" and self.refill_prompts:
+        if self.budget.mode == "idle" and self.reserve_prompts:
             raise UserError(
-                f"reinforce_ada.refill_prompts={self.refill_prompts} would start new prompts after the first waves, "
-                "which reinforce_ada.budget.mode=idle rules out; set refill_prompts to 0 or mode to capped"
+                f"reinforce_ada.reserve_prompts={self.reserve_prompts} would start new prompts after the first waves, "
+                "which reinforce_ada.budget.mode=idle rules out; set reserve_prompts to 0 or mode to capped"
             )
 
     def _check_advantage(self, group: int) -> None:
         here, advantage = "reinforce_ada.advantage", self.advantage
         if isinstance(self.sampling, EstimationSampling):
-            if self.budget.mode == "idle" or self.refill_prompts:
+            if self.budget.mode == "idle" or self.reserve_prompts:
                 raise UserError(
                     "reinforce_ada.sampling.kind=estimation draws once and trains on all of it; it goes with "
-                    "reinforce_ada.budget.mode=capped and reinforce_ada.refill_prompts=0"
+                    "reinforce_ada.budget.mode=capped and reinforce_ada.reserve_prompts=0"
                 )
             if advantage.pass_rate == "haldane":
                 raise UserError(

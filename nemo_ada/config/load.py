@@ -22,7 +22,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
-MOST_PARENTS = 50  # files that `defaults` may lead to, one below the other
+MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for input that they did not foresee: their own families and bare ones of Python's.
 _LIBRARY_ERRORS = (
     HydraException, OmegaConfBaseException, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError,
@@ -38,8 +38,8 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
     if path in _children:
         raise UserError(f"{path}: its `defaults` lead back to itself")
-    if len(_children) > MOST_PARENTS:
-        raise UserError(f"{path}: its `defaults` are more than {MOST_PARENTS} files deep")
+    if len(_children) > MAX_PARENTS:
+        raise UserError(f"{path}: its `defaults` are more than {MAX_PARENTS} files deep")
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from nemo_ada.config.ada import MOST_RESPONSES, AdaSettings
+from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.strict import Count, CountOrNone, Section, Size
 from nemo_ada.tasks.settings import TaskSettings
@@ -18,7 +18,7 @@ class GrpoSettings(Section):
 
     num_prompts_per_step: Size = 64
     """Prompts per step."""
-    num_generations_per_prompt: Annotated[int, Field(ge=2, le=MOST_RESPONSES)] = 4
+    num_generations_per_prompt: Annotated[int, Field(ge=2, le=MAX_RESPONSES)] = 4
     """n: rows kept per prompt."""
     max_num_steps: Count = 150
     """Steps of the run."""
@@ -216,11 +216,11 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _enough_candidates(self) -> Self:
         ada, prompts = self.reinforce_ada, self.grpo.num_prompts_per_step
-        if 0 < ada.candidate_prompts <= prompts + ada.refill_prompts:
+        if 0 < ada.candidate_prompts <= prompts + ada.reserve_prompts:
             raise ValueError(
                 f"reinforce_ada.candidate_prompts={ada.candidate_prompts} leaves no choice to a step of {prompts} "
-                f"prompts (grpo.num_prompts_per_step) and {ada.refill_prompts} to refill with; set it above "
-                f"{prompts + ada.refill_prompts}, or to 0 to take prompts as they come"
+                f"prompts (grpo.num_prompts_per_step) and {ada.reserve_prompts} to refill with; set it above "
+                f"{prompts + ada.reserve_prompts}, or to 0 to take prompts as they come"
             )
         return self
 

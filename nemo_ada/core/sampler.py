@@ -76,9 +76,9 @@ class AdaSampler:
         return best, float(mixed_P[best].mean())
 
     def begin(
-        self, step: int, prompt_ids: Sequence[str], *, standby: int = 0, features_PF: FloatArray | None = None
+        self, step: int, prompt_ids: Sequence[str], *, reserve: int = 0, features_PF: FloatArray | None = None
     ) -> SamplingSession:
-        """The session of a step. prompt_ids: stable ids, equal for equal prompts; the last `standby` are in reserve.
+        """The session of a step. prompt_ids: stable ids, equal for equal prompts; the last `reserve` are in reserve.
 
         features_PF: for the value estimator. A step that was begun and not finished is forgotten.
         """
@@ -99,7 +99,7 @@ class AdaSampler:
                 self.allocation.high,
                 tie_P,
             )
-        self._open = _OpenStep(step, list(prompt_ids), prompts - standby, features_PF, prior_P)
+        self._open = _OpenStep(step, list(prompt_ids), prompts - reserve, features_PF, prior_P)
         return SamplingSession(
             self.plan,
             uid_P,
@@ -107,7 +107,7 @@ class AdaSampler:
             step=step,
             latency=self.latency,
             first_wave_P=first_wave_P,
-            standby=standby,
+            reserve=reserve,
             names_P=prompt_ids,
             prior_P=prior_P,
         )

@@ -10,7 +10,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class PassRateBand:
     """Pass rates from low to high, both included, `low` left out where `above` is set."""
 
     name: str
@@ -29,15 +29,15 @@ class Band:
 NAMED = {
     band.name: band
     for band in (
-        Band("v1", 0.0, 1.0),  # drop 0 of 16
-        Band("v3", 0.0, 0.375),  # drop 0 of 16 and what is above 6 of 16
-        Band("easy", 0.0, 0.313),  # 1 to 5 of 16
-        Band("hard", 0.0, 0.125),  # 1 or 2 of 16
+        PassRateBand("v1", 0.0, 1.0),  # drop 0 of 16
+        PassRateBand("v3", 0.0, 0.375),  # drop 0 of 16 and what is above 6 of 16
+        PassRateBand("easy", 0.0, 0.313),  # 1 to 5 of 16
+        PassRateBand("hard", 0.0, 0.125),  # 1 or 2 of 16
     )
 }
 
 
-def parse_band(text: str) -> Band:
+def parse_band(text: str) -> PassRateBand:
     """A named band, or `low,high` (both included). Raises UserError for anything else."""
     if text in NAMED:
         return NAMED[text]
@@ -48,4 +48,4 @@ def parse_band(text: str) -> Band:
         raise UserError(f"--band={text}: give a name ({known}) or two numbers such as 0.1,0.9") from None
     if not 0.0 <= low <= high <= 1.0:
         raise UserError(f"--band={text}: the numbers must be ordered and between 0 and 1, such as 0.1,0.9")
-    return Band(text, low, high, above=False)
+    return PassRateBand(text, low, high, above=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_ada.data.measure import Request, Response, ResponseProvider
+from nemo_ada.data.measure import MeasuredResponse, Request, ResponseProvider
 from nemo_ada.data.model_folder import FolderProvider, Limits
 from nemo_ada.data.prompting import ModelTokenizer
 from nemo_ada.data.server_provider import ServerProvider
@@ -25,20 +25,20 @@ class EngineProvider(FolderProvider):
         self.tokenizer = tokenizer
         self._engine: Engine | None = None
 
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
+    def respond(self, requests: Sequence[Request]) -> list[MeasuredResponse]:
         """Draw all of them together."""
         engine, sampling = self._started()
         for number, request in enumerate(requests):
             own = replace(sampling, max_new_tokens=self.new_tokens(request.prompt), seed=request.seed)
             engine.add(number, request.prompt, own)
-        found: dict[Hashable, Response] = {}
+        found: dict[Hashable, MeasuredResponse] = {}
         while engine.in_flight:
             for done in engine.step():
                 if done.payload is None:
                     raise InvariantError(f"the engine gave no response: {done.error}")
                 ids = done.payload.token_ids.tolist()
                 text = self.tokenizer.decode(ids[:-1] if done.payload.finished else ids)
-                found[done.request_id] = Response(text, len(ids), done.payload.finished)
+                found[done.request_id] = MeasuredResponse(text, len(ids), done.payload.finished)
         return [found[number] for number in range(len(requests))]
 
     def close(self) -> None:

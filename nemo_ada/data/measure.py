@@ -18,11 +18,11 @@ from nemo_ada.errors import FailedResponsesError, UserError
 
 REDRAWS = 3  # further responses that a problem gets in place of ones that could not be judged
 MAX_FAILED_SHARE = 0.05
-FEWEST_FOR_A_SHARE = 200  # responses before the share of failed ones can stop a run
+MIN_FOR_A_SHARE = 200  # responses before the share of failed ones can stop a run
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class MeasuredResponse:
     """text without its stop token; tokens generated, stop token included; finished: ended by itself."""
 
     text: str
@@ -44,7 +44,7 @@ class ResponseProvider(Protocol):
     name: str
     fingerprint: str
 
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
+    def respond(self, requests: Sequence[Request]) -> list[MeasuredResponse]:
         """Responses in the order of the requests."""
         ...
 
@@ -57,7 +57,7 @@ class Judged:
 
     index: int
     seed: int
-    response: Response
+    response: MeasuredResponse
     reward: float | None
     cause: str | None
 
@@ -133,7 +133,7 @@ class Measurement:
         ]
 
     def _check_failed(self) -> None:
-        if self._drawn >= FEWEST_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
+        if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
             raise FailedResponsesError(
                 f"{self._failed} of {self._drawn} responses could not be judged by {self.judge.version} "
                 f"(at most {MAX_FAILED_SHARE:.0%} may); see `cause` in the journal"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
-from nemo_ada.data.bands import Band
+from nemo_ada.data.bands import PassRateBand
 from nemo_ada.data.card import StageCount, histogram, readme
 from nemo_ada.data.journal import Journal, dump
 from nemo_ada.data.judge import Judge
@@ -70,7 +70,7 @@ class Preparation:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = 32
     pass_rates: Path | None = None
-    band: Band | None = None
+    band: PassRateBand | None = None
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens and self.encoder is None:

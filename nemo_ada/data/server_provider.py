@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.measure import MeasuredResponse, Request
 from nemo_ada.data.model_folder import FolderProvider, Limits
 from nemo_ada.errors import InvariantError, UserError
 
@@ -34,7 +34,7 @@ class ServerProvider(FolderProvider):
         self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1} | whole
         self._served: str | None = None
 
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
+    def respond(self, requests: Sequence[Request]) -> list[MeasuredResponse]:
         """Ask for all of them at the same time, at most `max_num_seqs` at once."""
         if self._served is None:
             self._served = str(self._call("/v1/models", None)["data"][0]["id"])
@@ -44,12 +44,12 @@ class ServerProvider(FolderProvider):
     def close(self) -> None:
         """Nothing is held between requests."""
 
-    def _respond(self, request: Request) -> Response:
+    def _respond(self, request: Request) -> MeasuredResponse:
         asked = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed}
         asked["max_tokens"] = self.new_tokens(request.prompt)
         answer = self._call("/v1/completions", asked | self._options)
         chosen, used = answer["choices"][0], answer["usage"]
-        return Response(chosen["text"], int(used["completion_tokens"]), chosen["finish_reason"] == "stop")
+        return MeasuredResponse(chosen["text"], int(used["completion_tokens"]), chosen["finish_reason"] == "stop")
 
     def _call(self, path: str, content: dict[str, Any] | None) -> Any:
         data = None if content is None else json.dumps(content).encode()

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.data.bands import Band
+from nemo_ada.data.bands import PassRateBand
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.judge import Judge
 from nemo_ada.data.measure import Measurement
@@ -215,7 +215,7 @@ class InBand(Stage):
     name = "band"
     chunk = 4096
 
-    def __init__(self, band: Band) -> None:
+    def __init__(self, band: PassRateBand) -> None:
         self._band = band
 
     def process(self, inputs: Sequence[Record]) -> list[Record]:

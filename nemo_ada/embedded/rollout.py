@@ -39,8 +39,8 @@ POLL_SECONDS = 0.2  # how often the control files are looked at while sampling
 class StepData:
     """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
 
-    weight_R: 0.0 for fillers. prompt_R: position of the row's prompt in the step. used: prompts that the step has
-    taken, which is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
+    weight_R: 0.0 for placeholder rows. prompt_R: position of the row's prompt in the step. used: prompts that the step
+    has taken, which is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
     """
 
     tokens_RT: IntArray
@@ -56,7 +56,7 @@ class StepData:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class HeldoutScores:
     """Rewards and lengths (tokens) of k responses for each of P prompts."""
 
     reward_PK: NDArray[np.float64]
@@ -121,28 +121,28 @@ class Rollout:
         self,
         step: int,
         indices: Sequence[int],
-        standby: int,
+        reserve: int,
         features_PF: NDArray[np.float64] | None = None,
         chosen: int | None = None,
     ) -> StepData | None:
-        """Draw responses for the training prompts at `indices` (the last `standby` in reserve) and build the rows.
+        """Draw responses for the training prompts at `indices` (the last `reserve` in reserve) and build the rows.
 
         chosen: the prompts at `indices` are candidates, of which the sampler chooses so many; all of them are used up.
         None when the run's DROP file ended it: then the step has left no trace in the sampler.
         """
         prompts = [self._task.splits().train[i] for i in indices]
         if chosen is None:
-            return self._sample(step, prompts, standby, features_PF)
+            return self._sample(step, prompts, reserve, features_PF)
         ids = [prompt.prompt_id for prompt in prompts]
         best, expected = self._live_sampler().choose(step, ids, chosen, features_PF)
         features_PF = None if features_PF is None else features_PF[best]
-        data = self._sample(step, [prompts[i] for i in best], standby, features_PF)
+        data = self._sample(step, [prompts[i] for i in best], reserve, features_PF)
         if data is None:
             return None
         return replace(data, used=len(prompts), metrics=data.metrics | named({"expected_signal_groups": expected}))
 
     def _sample(
-        self, step: int, prompts: list[Prompt], standby: int, features_PF: NDArray[np.float64] | None
+        self, step: int, prompts: list[Prompt], reserve: int, features_PF: NDArray[np.float64] | None
     ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
@@ -150,7 +150,7 @@ class Rollout:
         began = engine.steps
         try:
             session = sampler.begin(
-                step, [prompt.prompt_id for prompt in prompts], standby=standby, features_PF=features_PF
+                step, [prompt.prompt_id for prompt in prompts], reserve=reserve, features_PF=features_PF
             )
             result = run_sampling(session, source, on_event=_Watch(self._control_dir))
             if session.dropped:
@@ -160,16 +160,16 @@ class Rollout:
         finally:
             source.close()
 
-    def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> Evaluation:
+    def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
         """k responses for each held-out prompt (None = all), scored; failed verifications raise."""
         prompts = self._task.splits().heldout
         return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
 
-    def measure_train(self, indices: Sequence[int], k: int, seed: int) -> Evaluation:
+    def measure_train(self, indices: Sequence[int], k: int, seed: int) -> HeldoutScores:
         """k responses for training prompts at temperature 1: the pass rates of the base model."""
         return self._evaluate([self._task.splits().train[i] for i in indices], k, 1.0, seed)
 
-    def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> Evaluation:
+    def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> HeldoutScores:
         tokens = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         drawn = self._live_engine().generate(tokens, k, self._sampling(temperature), seed)
         texts = [
@@ -179,7 +179,7 @@ class Rollout:
         ]
         rewards = np.array([self._task.score(*text) for text in texts], np.float64)
         lengths = np.array([len(payload) for payloads in drawn for payload in payloads], np.int64)
-        return Evaluation(rewards.reshape(len(prompts), k), lengths.reshape(len(prompts), k))
+        return HeldoutScores(rewards.reshape(len(prompts), k), lengths.reshape(len(prompts), k))
 
     def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Any]:
         submit = getattr(self._task, "submit", None)
@@ -207,7 +207,7 @@ class Rollout:
     def _data(
         self, rows: StepRows, source: EngineSource, tokens_P: list[list[int]], result: SamplingResult, steps: int
     ) -> StepData:
-        payloads = [source.payload(row) if row >= 0 else None for row in rows.row_R.tolist()]
+        payloads = [source.payload(row) if row >= 0 else None for row in rows.response_id_R.tolist()]
         prompt_lengths = [len(tokens_P[p]) for p in rows.prompt_R.tolist()]
         lengths = [n + (len(payload) if payload else 0) for n, payload in zip(prompt_lengths, payloads, strict=True)]
         tokens_RT = np.full((len(payloads), max(lengths)), self._task.tokenizer.pad_id, np.int64)

@@ -16,7 +16,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.engine.environment import ENVIRONMENT
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Rollout
@@ -33,10 +33,10 @@ PREFIX = "ada-"
 LOCK = "lock"
 
 
-def model_shape(config: RunConfig, task: Task) -> ModelShape:
+def model_shape(config: RunConfig, task: Task) -> PolicyShape:
     """Shape of the small model that a run without `policy.model_name` makes."""
     model = config.policy.model
-    return ModelShape(
+    return PolicyShape(
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_hidden_size,
         num_layers=model.num_layers,
@@ -52,7 +52,7 @@ def max_new_tokens(config: RunConfig, task: Task) -> int:
     return config.policy.generation.max_new_tokens or task.max_new_tokens
 
 
-def learner_config(config: RunConfig, shape: ModelShape) -> LearnerConfig:
+def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """The learner's settings of a run; raises UserError for a layout that the model does not split into."""
     policy, optimizer = config.policy, config.policy.megatron_cfg.optimizer
     return LearnerConfig(

@@ -24,9 +24,9 @@ from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.learner.group import LearnerGroup
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.update import train_on
-from nemo_ada.embedded.rollout import Evaluation, StepData
+from nemo_ada.embedded.rollout import HeldoutScores, StepData
 from nemo_ada.embedded.stack import START_SECONDS, Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.folder import RunDir
@@ -61,7 +61,7 @@ class Outcome:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_run(config: RunConfig, task: Task) -> ModelShape:
+def check_run(config: RunConfig, task: Task) -> PolicyShape:
     """Everything that can be wrong, before any process starts. Raises UserError."""
     if config.policy.model_name is None:
         shape = model_shape(config, task)
@@ -69,7 +69,7 @@ def check_run(config: RunConfig, task: Task) -> ModelShape:
         path = Path(config.policy.model_name) / "config.json"
         if not path.is_file():
             raise UserError(f"policy.model_name={config.policy.model_name}: no config.json there; name a folder")
-        shape = ModelShape.read(path.parent)
+        shape = PolicyShape.read(path.parent)
         if shape.vocab_size < task.tokenizer.vocab_size:
             raise UserError(
                 f"policy.model_name={config.policy.model_name} has {shape.vocab_size} tokens, the task needs "
@@ -216,13 +216,13 @@ class Trainer:
         """One step; False when it was given up while sampling (nothing has changed then)."""
         config, step = self.config, self.step + 1
         times: dict[str, float] = {}
-        standby, candidates = config.reinforce_ada.refill_prompts, config.reinforce_ada.candidate_prompts
-        prompts = config.grpo.num_prompts_per_step + standby
+        reserve, candidates = config.reinforce_ada.reserve_prompts, config.reinforce_ada.candidate_prompts
+        prompts = config.grpo.num_prompts_per_step + reserve
         indices = self.order.at(self.position, candidates or prompts)
         with self._phase("sampling", times):
             features = self._features(indices)
             data: StepData | None = self.stack.call(
-                "sample", step, indices.tolist(), standby, features, prompts if candidates else None
+                "sample", step, indices.tolist(), reserve, features, prompts if candidates else None
             )
         if data is None:
             return False
@@ -271,7 +271,7 @@ class Trainer:
         seed = int(np.random.SeedSequence([self.config.grpo.seed, self.step, EVALUATION_STREAM]).generate_state(1)[0])
         times: dict[str, float] = {}
         with self._phase("evaluation", times):
-            found: Evaluation = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
+            found: HeldoutScores = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
         record = {
             "step": self.step,
             "val/accuracy": float(found.reward_PK.mean()),

@@ -40,7 +40,7 @@ Watch = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchmarkJob:
     """A benchmark with what answers it. The provider is started by its first request and closed after the benchmark."""
 
     benchmark: Benchmark
@@ -61,7 +61,7 @@ class Drawing:
 
 
 def evaluate(
-    asked: Sequence[Asked], drawing: Drawing, out: Path, watch: Watch = lambda _name, _done, _total: None
+    asked: Sequence[BenchmarkJob], drawing: Drawing, out: Path, watch: Watch = lambda _name, _done, _total: None
 ) -> dict[str, Any]:
     """Evaluate, or continue, or only return the results of a complete evaluation.
 
@@ -99,7 +99,7 @@ def _cleared(out: Path) -> bool:
     return True
 
 
-def _settings(asked: Sequence[Asked], sources: Sequence[Source], drawing: Drawing) -> dict[str, Any]:
+def _settings(asked: Sequence[BenchmarkJob], sources: Sequence[Source], drawing: Drawing) -> dict[str, Any]:
     return {
         "model": {"name": asked[0].provider.name, "fingerprint": asked[0].provider.fingerprint},
         "tokenizer": asked[0].encoder.name,
@@ -134,7 +134,7 @@ def _judge(benchmark: Benchmark) -> Judge:
     return Judge(benchmark.verifier, benchmark.unfinished)
 
 
-def _benchmark(one: Asked, source: Source, drawing: Drawing, folder: Path, watch: Watch) -> BenchmarkResult:
+def _benchmark(one: BenchmarkJob, source: Source, drawing: Drawing, folder: Path, watch: Watch) -> BenchmarkResult:
     benchmark = one.benchmark
     folder.mkdir(exist_ok=True)
     problems, rejected = _problems(one, source, drawing.max_prompts)
@@ -180,7 +180,7 @@ def _draw(
     journal.finish()
 
 
-def _problems(one: Asked, source: Source, limit: int | None) -> tuple[list[Problem], list[Record]]:
+def _problems(one: BenchmarkJob, source: Source, limit: int | None) -> tuple[list[Problem], list[Record]]:
     """Problems in the order of the source, and the records of those that cannot be asked."""
     benchmark = one.benchmark
     stages: list[Stage] = [

@@ -28,7 +28,7 @@ class AdaAdvantageEstimator:
     ) -> torch.Tensor:
         """Advantages [R, T] for `mask` [R, T] (tokens in the loss). Raises InvariantError for rows that do not match.
 
-        The value is constant over a row's tokens. Rows without advantage may have left the loss (settings.fillers);
+        The value is constant over a row's tokens. Rows without advantage may have left the loss (`placeholder_rows`);
         with `denominator: all_rows` the others are scaled by what remains of each optimizer step's denominator, so the
         update is the one that would have counted them. (The clipped loss is positively homogeneous in the advantage.)
         """
@@ -40,7 +40,7 @@ class AdaAdvantageEstimator:
             raise InvariantError(f"{len(rewards)} rewards, {len(mask)} rows, {len(advantage_R)} advantages")
         if not torch.equal(rewards.detach().cpu().float(), repeated_batch["ada_reward"]):
             raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
-        if self._settings.fillers and self._settings.keep_denominator:
+        if self._settings.placeholder_rows and self._settings.keep_denominator:
             advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
 
@@ -50,8 +50,8 @@ class AdaAdvantageEstimator:
         counted_R = (mask[:, 1:] != 0).sum(dim=1).cpu().to(torch.float64)
         if not self._settings.token_loss:
             saved_R, counted_R = (saved_R > 0).to(torch.float64), (counted_R > 0).to(torch.float64)
-        kept_stump_R = (saved_R > 0) & (counted_R > 0)  # the one row that NeMo-RL's metrics need
-        saved_R = torch.where(kept_stump_R, saved_R - counted_R, saved_R)
+        kept_placeholder_R = (saved_R > 0) & (counted_R > 0)  # the one row that NeMo-RL's metrics need
+        saved_R = torch.where(kept_placeholder_R, saved_R - counted_R, saved_R)
         share_R = torch.ones(len(saved_R), dtype=torch.float64)
         size = self._settings.global_batch
         for start in range(0, len(saved_R), size):

@@ -61,7 +61,7 @@ class AsyncSource:
     def submit(self, requests: Requests) -> None:
         """Start a task per response, in issue order."""
         now = time.monotonic()
-        pairs = list(zip(requests.row_N.tolist(), requests.prompt_N.tolist(), strict=True))
+        pairs = list(zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True))
         for row, prompt in pairs:
             self._places[row] = prompt
             self._issued_at[row] = now
@@ -109,9 +109,9 @@ class AsyncSource:
         self._done.update(zip(rows, responses, strict=True))
         return outcomes(rows, responses)
 
-    def abort(self, row_N: IntArray) -> IntArray:
+    def abort(self, response_id_N: IntArray) -> IntArray:
         """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""
-        rows = row_N.tolist()
+        rows = response_id_N.tolist()
         self._dropped.update(rows)
         self._in_loop(self._cancel(rows))
         known = self._known_tokens(set(rows))

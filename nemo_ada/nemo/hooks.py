@@ -40,7 +40,7 @@ class StepDroppedError(Exception):
     """The end of the job came while responses were drawn: this step was given up before it changed anything."""
 
 
-class Watch(Protocol):
+class StopCheck(Protocol):
     """Who is asked before each decision of the sampler whether to go on."""
 
     def __call__(self) -> Literal["drain", "drop"] | None: ...
@@ -54,7 +54,7 @@ class Hooks:
         master_config: Any,
         settings: NemoSettings,
         originals: Mapping[str, Callable[..., Any]],
-        watch: Watch | None = None,
+        watch: StopCheck | None = None,
     ) -> None:
         """originals: NeMo-RL's functions by name (targets.py), SAMPLE_ROLLOUT's among them."""
         self._config, self.settings, self._originals, self._watch = master_config, settings, originals, watch
@@ -174,23 +174,25 @@ class Hooks:
         result = dataclasses.replace(result, reward_N=self._rewards(result, source))
         rows = self.sampler.finish(result)
         moments = pool_moments(result, raw_reward_N)
-        batch, spared = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
+        batch, skipped = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
         self.draws, self._current = draw, batch
         self.sampling_seconds = result.stats["sampling_seconds"]
-        responses = [source.response(row) for row in result.row_N.tolist()]
+        responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
         metrics: dict[str, float] = {
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
-            "mean_prompt_length": float(repeated_batch["length"].float().mean()),  # stumps would lower NeMo-RL's own
+            "mean_prompt_length": float(
+                repeated_batch["length"].float().mean()
+            ),  # placeholder rows would lower NeMo-RL's own
         }
         metrics |= named(result.stats | rows.metrics)
         self.lists = listed({"pass_rate_histogram": rate_histogram(result.rate_F)})
         steps = own_metrics.engine_steps_at_least(
             result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
         )
-        metrics |= own_metrics.named(spared | source.metrics | {"engine_steps_at_least": steps})
+        metrics |= own_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         metrics |= {f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()}
         return batch, metrics
 
@@ -208,9 +210,9 @@ class Hooks:
         `positive_threshold` and the exit rules look at the environment's raw reward, as it was before.
         """
         scaling, shaping = get(self._config, "grpo.reward_scaling"), get(self._config, "grpo.reward_shaping")
-        if not (get(scaling, "enabled", False) or get(shaping, "enabled", False)) or len(result.row_N) == 0:
+        if not (get(scaling, "enabled", False) or get(shaping, "enabled", False)) or len(result.response_id_N) == 0:
             return result.reward_N
-        responses = [source.response(row) for row in result.row_N.tolist()]
+        responses = [source.response(row) for row in result.response_id_N.tolist()]
         pool: dict[str, Any] = {
             "message_log": [response.message_log for response in responses],
             "total_reward": torch.tensor(result.reward_N, dtype=torch.float32),

@@ -14,12 +14,12 @@ from typing import Any
 
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import restore, saved_with
-from nemo_ada.nemo.hooks import Hooks, Watch
+from nemo_ada.nemo.hooks import Hooks, StopCheck
 from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, replaced
 
 
 @contextmanager
-def reinforce_ada(master_config: Any, *, checkpointer: Any, watch: Watch | None = None) -> Iterator[Hooks | None]:
+def reinforce_ada(master_config: Any, *, checkpointer: Any, watch: StopCheck | None = None) -> Iterator[Hooks | None]:
     """Train with Reinforce-Ada inside NeMo-RL's own grpo_train.
 
     master_config: NeMo-RL's MasterConfig with our section `reinforce_ada:`. With another grpo.adv_estimator.name than
@@ -42,7 +42,7 @@ def reinforce_ada(master_config: Any, *, checkpointer: Any, watch: Watch | None 
 
 @contextmanager
 def installed(
-    master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, watch: Watch | None = None
+    master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, watch: StopCheck | None = None
 ) -> Iterator[Hooks]:
     """`reinforce_ada` on given modules."""
     settings = nemo_settings.read(master_config)

@@ -12,8 +12,8 @@ from nemo_ada.errors import InvariantError
 
 TABLE: Mapping[str, str] = {
     "tokens_trained": "response tokens in the loss of this step",
-    "tokens_spared": "response tokens of kept rows whose advantage is zero, which no pass computes",
-    "rows_spared": "kept rows whose advantage is zero, replaced by rows of two tokens",
+    "tokens_skipped": "response tokens of kept rows whose advantage is zero, which no pass computes",
+    "rows_skipped": "kept rows whose advantage is zero, replaced by rows of two tokens",
     "rollout_calls": "rollout calls of the step (synchronous engine)",
     "tokens_dropped_estimated": "tokens of dropped responses, estimated because the engine does not report them",
     "engine_steps_at_least": "tokens of the longest chain of responses that waited for one another: the engine, which "

@@ -1,4 +1,4 @@
-"""One response as NeMo-RL's message logs hold it: what was generated after the prompt, and its stump of one token."""
+"""One response as NeMo-RL's message logs hold it: what came after the prompt, and its one-token placeholder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: floa
     return Response(list(prompt), generated, float(reward), bool(truncated), int(tokens))
 
 
-def stump(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
+def placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
     """A row that keeps the batch shape for the price of two tokens: the prompt's first and one of the response."""
     head = _first_token(prompt[0])
     for message in generated:

@@ -31,7 +31,7 @@ class BatchSource:
 
     def submit(self, requests: Requests) -> None:
         """Put responses into the next call."""
-        columns = (requests.row_N, requests.index_N, requests.prompt_N)
+        columns = (requests.response_id_N, requests.index_N, requests.prompt_N)
         for row, index, prompt in zip(*(column.tolist() for column in columns), strict=True):
             self._waiting[row] = (index, prompt)
 
@@ -53,11 +53,11 @@ class BatchSource:
         self._done.update(zip(rows, finished, strict=True))
         return outcomes(rows, finished)
 
-    def abort(self, row_N: IntArray) -> IntArray:
+    def abort(self, response_id_N: IntArray) -> IntArray:
         """Take responses out of the next call; nothing was generated for them."""
-        for row in row_N.tolist():
+        for row in response_id_N.tolist():
             del self._waiting[row]
-        return np.zeros(len(row_N), np.int64)
+        return np.zeros(len(response_id_N), np.int64)
 
     def clock(self) -> float:
         """Seconds."""

@@ -27,7 +27,8 @@ class NemoSettings:
 
     group: n rows per prompt. prompts: prompts per rollout call. global_batch: rows per optimizer step. longest:
     generated tokens of a response at most, over all of its turns. async_engine: responses are issued one by one.
-    token_loss: the loss is a mean over tokens (else over rows). fillers: rows with zero advantage may leave the loss.
+    token_loss: the loss is a mean over tokens (else over rows). placeholder_rows: rows with zero advantage may leave
+    the loss.
     keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
     """
 
@@ -40,7 +41,7 @@ class NemoSettings:
     async_engine: bool
     backend: str
     token_loss: bool
-    fillers: bool
+    placeholder_rows: bool
     keep_denominator: bool
     overlong: bool
 
@@ -84,7 +85,7 @@ def read(master_config: Any) -> NemoSettings:
     async_engine = uses_async_engine(master_config)
     backend = str(get(master_config, "policy.generation.backend", ""))
     _check_engine(ada, async_engine, backend)
-    fillers = _fillers_allowed(master_config, ada)
+    placeholder_rows = _placeholders_allowed(master_config, ada)
     multiplier = float(get(master_config, "grpo.batch_multiplier", 1) or 1)
     dynamic = bool(get(master_config, "grpo.use_dynamic_sampling", False))
     if dynamic and isinstance(ada.sampling, EstimationSampling):
@@ -107,7 +108,7 @@ def read(master_config: Any) -> NemoSettings:
         async_engine=async_engine,
         backend=backend,
         token_loss=bool(get(master_config, "loss_fn.token_level_loss", True)),
-        fillers=fillers,
+        placeholder_rows=placeholder_rows,
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(get(master_config, "grpo.overlong_filtering", False)),
     )
@@ -154,9 +155,9 @@ def _refuse_other_paths(master_config: Any) -> None:
 def _check_engine(ada: AdaSettings, async_engine: bool, backend: str) -> None:
     """What the engine must be able to do for these settings."""
     switch = "policy.generation.vllm_cfg.async_engine=true"
-    if ada.refill_prompts:
+    if ada.reserve_prompts:
         raise UserError(
-            f"{SECTION}.refill_prompts={ada.refill_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
+            f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier"
         )
     if ada.candidate_prompts:
@@ -184,7 +185,7 @@ def _check_engine(ada: AdaSettings, async_engine: bool, backend: str) -> None:
         )
 
 
-def _fillers_allowed(master_config: Any, ada: AdaSettings) -> bool:
+def _placeholders_allowed(master_config: Any, ada: AdaSettings) -> bool:
     """Whether a row with zero advantage has no gradient, so that it may leave the loss."""
     reasons = []
     if float(get(master_config, "loss_fn.reference_policy_kl_penalty", 0.0)) != 0.0:

@@ -3,8 +3,8 @@
 Columns that the hooks add (1-D tensors, length R; they survive to the advantage estimator and go no further):
 
     ada_uid        int64    identity of the row's prompt occurrence over the run: groups are formed by it
-    ada_advantage  float32  0.0 for fillers
-    ada_weight     float32  0.0 for fillers
+    ada_advantage  float32  0.0 for placeholder rows
+    ada_weight     float32  0.0 for placeholder rows
     ada_reward     float32  the reward that advantages were computed on; must equal `total_reward`
     ada_baseline   float32  mean reward of the row's pool
     ada_std        float32  standard deviation (population) of the pool's raw rewards; 0 = no signal
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.nemo.call import Prompts
-from nemo_ada.nemo.response import Message, Response, stump
+from nemo_ada.nemo.response import Message, Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
@@ -68,25 +68,25 @@ def build_batch(
     """The batch of this step (same type as repeated_batch), and metrics of what the update will not compute."""
     batch = prompts.rows(rows.prompt_R.tolist())
     advantage_R = rows.advantage_R.astype(np.float32)
-    stumped_R = _stumped(rows, settings)
+    placeholder_R = _placeholders(rows, settings)
     weight_R = (rows.weight_R > 0).astype(np.float32)
     reward_R = (
         np.where(rows.pool_R >= 0, result.reward_N[rows.pool_R], 0.0)
         if len(result.reward_N)
-        else np.zeros(len(stumped_R))
+        else np.zeros(len(placeholder_R))
     )
     logs: list[list[Message]] = []
     lengths = batch["length"].clone()
-    truncated_R = np.zeros(len(rows.row_R), np.bool_)
-    tokens_R = np.zeros(len(rows.row_R), np.int64)
-    saved_R = np.zeros(len(rows.row_R), np.int64)
+    truncated_R = np.zeros(len(rows.response_id_R), np.bool_)
+    tokens_R = np.zeros(len(rows.response_id_R), np.int64)
+    saved_R = np.zeros(len(rows.response_id_R), np.int64)
     prompt_logs = prompts.logs
     input_weight_R = batch["loss_multiplier"].to(torch.float32).numpy()
-    for r, row in enumerate(rows.row_R.tolist()):
+    for r, row in enumerate(rows.response_id_R.tolist()):
         prompt_log = prompt_logs[rows.prompt_R[r]]
         response = source.response(row) if row >= 0 else None
-        if response is None or stumped_R[r]:
-            logs.append(stump(prompt_log, response.generated if response else ()))
+        if response is None or placeholder_R[r]:
+            logs.append(placeholder(prompt_log, response.generated if response else ()))
             lengths[r] = 1
         else:
             logs.append(response.message_log)
@@ -94,8 +94,8 @@ def build_batch(
         if response is not None and weight_R[r] > 0 and input_weight_R[r] > 0:
             masked = settings.overlong and response.truncated
             tokens_R[r] = 0 if masked else response.tokens
-            saved_R[r] = tokens_R[r] if stumped_R[r] else 0
-    loss_R = np.where(stumped_R, 0.0, weight_R)
+            saved_R[r] = tokens_R[r] if placeholder_R[r] else 0
+    loss_R = np.where(placeholder_R, 0.0, weight_R)
     kept_R = _one_per_update(loss_R * input_weight_R, settings.global_batch)
     loss_R[kept_R] = 1.0
     advantage_R[kept_R] = 0.0
@@ -115,18 +115,18 @@ def build_batch(
     batch["ada_saved"] = torch.from_numpy(saved_R)
     metrics = {
         "tokens_trained": float(tokens_R.sum() - saved_R.sum()),
-        "tokens_spared": float(saved_R.sum()),
-        "rows_spared": float((stumped_R & (weight_R > 0)).sum()),
+        "tokens_skipped": float(saved_R.sum()),
+        "rows_skipped": float((placeholder_R & (weight_R > 0)).sum()),
     }
     return batch, metrics
 
 
-def _stumped(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
-    """Rows that become stumps: repeats always, rows without advantage where the loss gives them no gradient."""
-    stumped_R = rows.weight_R <= 0
-    if settings.fillers:
-        stumped_R = stumped_R | (rows.advantage_R == 0.0)
-    return np.asarray(stumped_R, np.bool_)
+def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
+    """Rows that become placeholders: repeats always, rows without advantage where the loss has no gradient for them."""
+    placeholder_R = rows.weight_R <= 0
+    if settings.placeholder_rows:
+        placeholder_R = placeholder_R | (rows.advantage_R == 0.0)
+    return np.asarray(placeholder_R, np.bool_)
 
 
 def _one_per_update(loss_R: FloatArray, global_batch: int) -> NDArray[np.bool_]:

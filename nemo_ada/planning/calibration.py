@@ -19,9 +19,9 @@ from nemo_ada.planning.facts import EASY, Facts
 from nemo_ada.planning.lengths import by_rule
 from nemo_ada.planning.model import Model, variant
 from nemo_ada.planning.phase import Phases
-from nemo_ada.planning.published import FP8, GROUP, RATIO, RESPONSES, SAMPLING_SHARE, Estimate, grpo_step
+from nemo_ada.planning.published import FP8, GROUP, RATIO, RESPONSES, SAMPLING_SHARE, StepEstimate, grpo_step
 from nemo_ada.simulate.engine import LengthModel
-from nemo_ada.simulate.steps import PassRates, Variant
+from nemo_ada.simulate.steps import RateDistribution, Variant
 
 SECOND_POINT = "ada_seq_balance"
 TRIAL = 1000  # tokens of the longest response with which a published mean length is matched
@@ -35,7 +35,7 @@ class Calibration:
     step: GRPO's at the published lengths. tokens: mean of a response there. reference: the simulated published run.
     """
 
-    step: Estimate
+    step: StepEstimate
     per_step: float
     fixed: float
     factors: Mapping[str, float]
@@ -78,7 +78,7 @@ class Calibration:
         """Seconds of the first phase of a step, in BF16. tokens: of the kept rows, over the published GRPO's."""
         return self.factor(preset) * (self.fixed * tokens + self.per_step * engine_steps)
 
-    def differences(self, facts: Facts, asked: Variant, rates: PassRates, lengths: LengthModel) -> list[str]:
+    def differences(self, facts: Facts, asked: Variant, rates: RateDistribution, lengths: LengthModel) -> list[str]:
         """In what a recipe differs from the published run of its model and preset, but for prompts and GPUs."""
         preset = facts.ada.preset or ""
         known = preset == "grpo" or preset in self.factors
@@ -130,7 +130,7 @@ def mean_tokens(found: Phases) -> float:
     return float(found.tokens_S.sum() / found.responses_S.sum())
 
 
-def _reference(facts: Facts, step: Estimate, steps: int) -> Model:
+def _reference(facts: Facts, step: StepEstimate, steps: int) -> Model:
     longest, tokens = step.published.longest, step.published.tokens
     if longest is None:
         trial = Model(replace(facts, group=GROUP, longest=TRIAL, dynamic=None), EASY, by_rule(TRIAL), steps)

@@ -24,7 +24,7 @@ from nemo_ada.planning.forecast import (
     from_published,
     tokens_per_engine_step,
 )
-from nemo_ada.planning.history import History, Ran
+from nemo_ada.planning.history import History, PastRun
 from nemo_ada.planning.lengths import lengths_of
 from nemo_ada.planning.model import Model, capped, variant
 from nemo_ada.planning.notes import notes
@@ -83,7 +83,7 @@ def make_plan(
     asked = variant(facts.ada, facts.group, facts.longest)
     asked.plan.check_first_waves(facts.drawn, None if asked.allocate is None else facts.drawn * facts.group)
     save = Time(facts.save_seconds, 1.5 * facts.save_seconds, 3 * facts.save_seconds, "assumed")
-    ran = None if run is None else Ran.read(run, facts)
+    ran = None if run is None else PastRun.read(run, facts)
     if history is not None:
         forecast, this, clock = _measured(facts, model, asked, ran, history, save)
         drain = clock[0] + clock[1] * tokens_per_engine_step(history)
@@ -116,21 +116,21 @@ def make_plan(
             )
         even = even_cap(lambda cap: model.phases(capped(asked, cap), clock, min(steps, STEPS_CAPPED)))
     return Plan(
-        rates_said, lengths_said, forecast, slots, caps, even, costs, advice, ran == Ran(asked, facts.prompts),
+        rates_said, lengths_said, forecast, slots, caps, even, costs, advice, ran == PastRun(asked, facts.prompts),
         tuple(notes(facts, asked, this, slots, published_run)),
     )  # fmt: skip
 
 
 def _measured(
-    facts: Facts, model: Model, asked: Variant, ran: Ran | None, history: History, save: Time
+    facts: Facts, model: Model, asked: Variant, ran: PastRun | None, history: History, save: Time
 ) -> tuple[Forecast, phase.Phases, tuple[float, float]]:
     """Forecast, simulated phases and the clock (seconds per engine step, and per running response) from a run."""
-    ran, pace = ran or Ran(asked, facts.prompts), Pace.fit(history)
+    ran, pace = ran or PastRun(asked, facts.prompts), Pace.fit(history)
     theirs = replace(model, facts=replace(facts, prompts=ran.prompts))
     own = theirs.phases(ran.variant, pace.clock)
     pace = pace.calibrated(history, own)
     this = model.phases(asked, pace.clock)
-    carried = ran != Ran(asked, facts.prompts)
+    carried = ran != PastRun(asked, facts.prompts)
     live = facts.prompts * (1.0 - this.zero_signal) / max(ran.prompts * (1.0 - own.zero_signal), 1e-9)
     forecast = from_history(
         history, pace, this, asked.plan, prompts=facts.prompts, longest=facts.longest, worst=model.worst(asked.plan),

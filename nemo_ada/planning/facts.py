@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.check.bounds import refuse_out_of_bounds
-from nemo_ada.cluster.config import Recipe, Values, load_config, usable_values
+from nemo_ada.cluster.config import ClusterConfig, Values, load_config, usable_values
 from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
 from nemo_ada.cluster.shapes import ModelShape, find_shape
 from nemo_ada.config.ada import AdaSettings
@@ -18,12 +18,12 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
-from nemo_ada.simulate.steps import BetaRates, MeasuredRates, PassRates
+from nemo_ada.simulate.steps import BetaRates, MeasuredRates, RateDistribution
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
-MOST_AT_ONCE = 1024  # responses that one vLLM engine decodes at once, however large its cache
-MOST_MULTIPLIER = 1000
+MAX_AT_ONCE = 1024  # responses that one vLLM engine decodes at once, however large its cache
+MAX_MULTIPLIER = 1000
 COLD_START = {"embedded": 60.0, "nemo_rl": 1800.0}  # NeMo-RL: containers, Ray, weights, CUDA graphs: 20 to 30 minutes
 
 
@@ -62,7 +62,7 @@ class Facts:
     model: str
     shape: ModelShape | None
     train_rows: int
-    recipe: Recipe | None = None
+    recipe: ClusterConfig | None = None
     dynamic: Dynamic | None = None
 
     @property
@@ -121,7 +121,7 @@ def _embedded(config: Mapping[str, Any]) -> Facts:
 
 def _recipe(config: Mapping[str, Any]) -> Facts:
     refuse_out_of_bounds(Values(config))
-    facts = Recipe.of(config)
+    facts = ClusterConfig.of(config)
     values = facts.values
     known = find_shape(facts.model_name)
     if known is None:
@@ -150,22 +150,24 @@ def _recipe(config: Mapping[str, Any]) -> Facts:
     )
 
 
-def _slots(recipe: Recipe, shape: ModelShape) -> int:
+def _slots(recipe: ClusterConfig, shape: ModelShape) -> int:
     cache = vllm_cache(recipe, shape, recipe.rows, H100_GIB)
-    return max(1, int(min(cache.concurrency, MOST_AT_ONCE)) * recipe.engines)
+    return max(1, int(min(cache.concurrency, MAX_AT_ONCE)) * recipe.engines)
 
 
 def _dynamic(values: Values, prompts: int) -> Dynamic | None:
     if not values.get("grpo.use_dynamic_sampling", False):
         return None
     multiplier = float(values.get("grpo.batch_multiplier", 1))
-    if not 0 < multiplier < MOST_MULTIPLIER:
+    if not 0 < multiplier < MAX_MULTIPLIER:
         raise UserError(f"grpo.batch_multiplier={multiplier:g} must lie above 0; 2 draws twice the prompts of a step")
     most = values.integer("grpo.dynamic_sampling_max_gen_batches", 10)
     return Dynamic(max(1, int(prompts * multiplier)), most + 1)  # NeMo-RL lets one more through
 
 
-def rates_of(facts: Facts, measured: Path | None, beta: tuple[float, float] | None) -> tuple[PassRates, float, str]:
+def rates_of(
+    facts: Facts, measured: Path | None, beta: tuple[float, float] | None
+) -> tuple[RateDistribution, float, str]:
     """Pass rates, their mean, and where they come from."""
     if measured is not None:
         read_rates = MeasuredRates.read(measured)

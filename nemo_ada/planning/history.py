@@ -128,14 +128,14 @@ def _lengths(run_dir: Path) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class PastRun:
     """What an earlier run sampled, and for how many prompts per step."""
 
     variant: Variant
     prompts: int
 
     @classmethod
-    def read(cls, run_dir: Path, facts: Facts) -> Ran | None:
+    def read(cls, run_dir: Path, facts: Facts) -> PastRun | None:
         """From its config.yaml; None where there is none."""
         path = run_dir / "config.yaml"
         config = read_yaml(path, "the run's configuration") if path.is_file() else {}

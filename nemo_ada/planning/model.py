@@ -16,9 +16,9 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning import phase
 from nemo_ada.planning.facts import Facts
 from nemo_ada.simulate.engine import LengthModel
-from nemo_ada.simulate.steps import PassRates, Variant
+from nemo_ada.simulate.steps import RateDistribution, Variant
 
-MOST_PROMPTS = 64  # of the simulated step; engine and prompts are scaled down together
+MAX_PROMPTS = 64  # of the simulated step; engine and prompts are scaled down together
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class Model:
     takes as many engine steps. Other caps than seconds are of the whole step and are scaled down with it."""
 
     facts: Facts
-    rates: PassRates
+    rates: RateDistribution
     lengths: LengthModel
     steps: int
 
     @property
     def prompts(self) -> int:
         """Prompts of the simulated step."""
-        return min(self.facts.drawn, MOST_PROMPTS)
+        return min(self.facts.drawn, MAX_PROMPTS)
 
     @property
     def scale(self) -> float:

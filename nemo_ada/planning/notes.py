@@ -14,7 +14,7 @@ from nemo_ada.planning.presets import SOURCE
 from nemo_ada.planning.slots import Slots
 from nemo_ada.simulate.steps import Variant
 
-MOST_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
+MAX_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
 SAVES_PER_SLOT = 3  # that a warning suggests
 LEAST_EXTRA = 0.01  # responses beyond the first waves, as a share of them
 
@@ -64,7 +64,7 @@ def _chain(facts: Facts, slots: Slots) -> Iterator[str]:
             f"fails loses the whole slot; {max(1, slots.steps // SAVES_PER_SLOT)} would lose a third of it at most"
         )
     given = site_setting("MAX_ATTEMPTS")
-    most = int(given) if given.isdecimal() else MOST_ATTEMPTS
+    most = int(given) if given.isdecimal() else MAX_ATTEMPTS
     if slots.slots > most:
         yield (
             f"{slots.slots} slots are more than the {most} jobs of a chain: raise MAX_ATTEMPTS in slurm/site.env to "

@@ -19,7 +19,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.simulate.steps import PassRates
+from nemo_ada.simulate.steps import RateDistribution
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -64,7 +64,7 @@ class Phases:
 @lru_cache(maxsize=128)
 def simulate(
     plan: SamplingPlan,
-    rates: PassRates,
+    rates: RateDistribution,
     lengths: LengthModel,
     *,
     prompts: int,

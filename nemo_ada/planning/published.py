@@ -55,7 +55,7 @@ def active_parameters(shape: ModelShape) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class StepEstimate:
     """Seconds of a GRPO step and of its update with the published lengths, on other prompts and GPUs; the model whose
     figure it is; what it was scaled by."""
 
@@ -86,7 +86,7 @@ class Estimate:
         return f"scaled from {self.name}'s published {seconds:.0f} s by {', '.join(self.by)}"
 
 
-def grpo_step(model: str, shape: ModelShape, prompts: int, gpus: int) -> Estimate:
+def grpo_step(model: str, shape: ModelShape, prompts: int, gpus: int) -> StepEstimate:
     """A GRPO step (n = 4) of `prompts` prompts on `gpus` GPUs.
 
     Another model is scaled from the published one of the nearest size by active parameters; prompts and GPUs linearly.
@@ -102,4 +102,4 @@ def grpo_step(model: str, shape: ModelShape, prompts: int, gpus: int) -> Estimat
     by += [what for what, ratio in ratios.items() if abs(ratio - 1.0) > 0.01]
     factor = scale * prod(ratios.values())
     update = base.seconds * UPDATE_SHARE if base.update is None else base.update
-    return Estimate(base.seconds * factor, update * factor, name, tuple(by))
+    return StepEstimate(base.seconds * factor, update * factor, name, tuple(by))

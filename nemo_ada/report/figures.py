@@ -18,7 +18,7 @@ from nemo_ada.report.timing import step_time
 
 FRONTIER_BINS = 12
 PASS_AT_K = re.compile(r"val/pass@[1-9][0-9]{0,4}")
-MOST_SCORES = 6  # pass@k figures; a sane evaluation records one or two
+MAX_SCORES = 6  # pass@k figures; a sane evaluation records one or two
 
 
 def all_figures(runs: Sequence[Run]) -> list[Figure]:
@@ -41,7 +41,7 @@ def score_keys(runs: Sequence[Run]) -> list[str]:
     """Evaluation scores that any run has: accuracy, then pass@k. Nothing else in a record can name a figure or file."""
     names = {key for run in runs for record in run.evaluations for key in record}
     passes = sorted((key for key in names if PASS_AT_K.fullmatch(key)), key=lambda key: int(key.partition("@")[2]))
-    return (["val/accuracy"] if "val/accuracy" in names else []) + passes[:MOST_SCORES]
+    return (["val/accuracy"] if "val/accuracy" in names else []) + passes[:MAX_SCORES]
 
 
 def _score(runs: Sequence[Run], key: str) -> Figure:

@@ -12,7 +12,7 @@ from nemo_ada.report.series import Blocks
 from nemo_ada.report.spec import NOT_RECORDED, Figure, HeatPanel, Row, Table
 
 METRIC = "ada/pass_rate_histogram"
-MOST_COLUMNS = 48
+MAX_COLUMNS = 48
 NAMES = (f"exactly {RATE_BINS[0]}", *(f"about {name}" for name in RATE_BINS[1:-1]), f"exactly {RATE_BINS[-1]}")
 CAPTION = (
     "Share of the training prompts at each estimated pass rate, a column per step (or block of steps), one panel per "
@@ -32,7 +32,7 @@ def rates_over_time(runs: Sequence[Run]) -> Figure:
         if not (total_N > 0).any():
             continue
         step_N = run.column("step")
-        blocks = Blocks.at_most(step_N, MOST_COLUMNS)
+        blocks = Blocks.at_most(step_N, MAX_COLUMNS)
         starts = np.arange(0, len(step_N), blocks.size)
         ends = np.minimum(starts + blocks.size, len(step_N)) - 1
         count_CB = np.add.reduceat(count_NB, starts)

@@ -59,7 +59,7 @@ class DiscreteEventSource:
         if len(requests) == 0:
             return
         reward_N, tokens_N = self._draw(requests.prompt_N, requests.index_N)
-        rows = requests.row_N.tolist()
+        rows = requests.response_id_N.tolist()
         self._reward.update(zip(rows, reward_N.tolist(), strict=True))
         self._length.update(zip(rows, tokens_N.tolist(), strict=True))
         self._queue.extend(rows)
@@ -86,9 +86,9 @@ class DiscreteEventSource:
         tokens_N = np.array([self._length.pop(row) for row in rows], np.int64)
         return Outcomes(np.array(rows, np.int64), reward_N, tokens_N)
 
-    def abort(self, row_N: IntArray) -> IntArray:
+    def abort(self, response_id_N: IntArray) -> IntArray:
         """Take requests off the engine or out of the queue; returns the tokens that each had generated."""
-        rows = row_N.tolist()
+        rows = response_id_N.tolist()
         tokens_N = np.array([self.steps - self._started.pop(row, self.steps) for row in rows], np.int64)
         for row in rows:
             del self._reward[row], self._length[row]

@@ -16,7 +16,7 @@ from nemo_ada.core.learning.advantage import Weighting
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.sampling import pass_rate
-from nemo_ada.core.sampling.pass_rate import PassRateKind, PassRates
+from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
 
 IntArray = NDArray[np.int64]
@@ -91,7 +91,7 @@ def summary(rule: StopRule, p: float) -> Summary:
 
 def estimates(
     kind: PassRateKind, end: Endings, rule: StopRule, *, prior_mean: float = 0.5, strength: float = 2.0
-) -> PassRates:
+) -> PassRateEstimates:
     """The estimate `kind` of every ending."""
     first = np.minimum(min(rule.wave_sizes[0], rule.cap), end.total_E)
     return pass_rate.estimate(

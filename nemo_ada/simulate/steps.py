@@ -36,7 +36,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-class PassRates(Protocol):
+class RateDistribution(Protocol):
     """A distribution of pass rates over prompts."""
 
     def draw(self, prompts: int, seed: int) -> FloatArray:
@@ -120,7 +120,7 @@ class Setting:
     requests takes step_seconds + row_seconds * b; with the defaults the clock counts engine steps.
     """
 
-    rates: PassRates
+    rates: RateDistribution
     prompts: int = 64
     lengths: LengthModel = field(default_factory=LengthModel)
     seeds: int = 10
@@ -132,7 +132,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MeanAndError:
     """A mean over seeds with its standard error (nan for one seed)."""
 
     mean: float
@@ -153,14 +153,14 @@ class SimulatedVariant:
     """
 
     name: str
-    responses: Figure
-    kept_responses: Figure
-    tokens: Figure
-    engine_steps: Figure
-    seconds: Figure
-    zero_signal: Figure
-    resolved: Figure
-    budget_hits: Figure
+    responses: MeanAndError
+    kept_responses: MeanAndError
+    tokens: MeanAndError
+    engine_steps: MeanAndError
+    seconds: MeanAndError
+    zero_signal: MeanAndError
+    resolved: MeanAndError
+    budget_hits: MeanAndError
 
 
 _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
@@ -178,7 +178,7 @@ def simulate(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVar
         mean_SF = steps_SF.mean(axis=1)
         spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
         error_F = spread_F / math.sqrt(setting.seeds)
-        figures = [Figure(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
+        figures = [MeanAndError(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
         found.append(SimulatedVariant(variant.name, *figures))
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 PROMPT_FIELDS = ("problem", "prompt", "question")
 ANSWER_FIELDS = ("answer", "gt")
-LONGEST_REASON = 200
+MAX_REASON = 200
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
     name = next((n for n in names if n in record), None)
     if name is None:
         found = ", ".join(sorted(map(str, record))) or "no field"
-        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {found}"[:LONGEST_REASON]))
+        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {found}"[:MAX_REASON]))
     value = record[name]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")

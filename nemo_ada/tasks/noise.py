@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class NoiseBand:
     """A `share` of the contexts has its error rate drawn uniformly from [low, high)."""
 
     share: float
@@ -24,12 +24,12 @@ class Band:
 
 
 # Mostly reliable, some doubtful, a few that are more often wrong than right.
-SUDOKU_BANDS = (Band(0.75, 0.0, 0.04), Band(0.18, 0.1, 0.4), Band(0.07, 0.5, 0.8))
-SPELLING_BANDS = (Band(0.68, 0.0, 0.03), Band(0.19, 0.2, 0.6), Band(0.13, 0.6, 0.85))
+SUDOKU_BANDS = (NoiseBand(0.75, 0.0, 0.04), NoiseBand(0.18, 0.1, 0.4), NoiseBand(0.07, 0.5, 0.8))
+SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBand(0.13, 0.6, 0.85))
 
 
 def rate_table(
-    bands: Sequence[Band], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
+    bands: Sequence[NoiseBand], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
 ) -> NDArray[np.float64]:
     """Error rates of the given shape. The bands hold exactly their share of the contexts (rounded), in random
     places.

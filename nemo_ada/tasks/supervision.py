@@ -58,9 +58,11 @@ class DemonstrationBatches:
         if step < 0:
             raise InvariantError(f"supervised step {step} is negative")
         first = step * self._batch_size
-        row_R = np.array([self._row(position) for position in range(first, first + self._batch_size)])
-        length_R = self._length_N[row_R]
-        return SupervisedBatch(self._tokens_NT[row_R, : int(length_R.max())], length_R, self._prompt_length_N[row_R])
+        response_id_R = np.array([self._row(position) for position in range(first, first + self._batch_size)])
+        length_R = self._length_N[response_id_R]
+        return SupervisedBatch(
+            self._tokens_NT[response_id_R, : int(length_R.max())], length_R, self._prompt_length_N[response_id_R]
+        )
 
     def _row(self, position: int) -> int:
         number, offset = divmod(position, len(self._length_N))

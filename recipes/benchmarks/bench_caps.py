@@ -159,9 +159,9 @@ def start_engine(folder: Path, longest: int) -> Any:
 
     from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig
     from nemo_ada.embedded.learner.convert import random_weights
-    from nemo_ada.embedded.learner.shape import ModelShape
+    from nemo_ada.embedded.learner.shape import PolicyShape
 
-    shape = ModelShape(max_position_embeddings=longest + PROMPT_TOKENS)
+    shape = PolicyShape(max_position_embeddings=longest + PROMPT_TOKENS)
     (folder / "config.json").write_text(json.dumps(shape.hf_config()))
     save_file(random_weights(shape, 0), folder / "model.safetensors", {"format": "pt"})
     return Engine(EngineConfig(folder, max_model_len=longest + PROMPT_TOKENS, max_num_seqs=1024))

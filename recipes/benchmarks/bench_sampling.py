@@ -111,9 +111,9 @@ class TimedSession(SamplingSession):
         with self._timed():
             return super().take_aborts()
 
-    def record_aborted(self, row_N: np.ndarray, tokens_N: np.ndarray, now: float) -> None:
+    def record_aborted(self, response_id_N: np.ndarray, tokens_N: np.ndarray, now: float) -> None:
         with self._timed():
-            super().record_aborted(row_N, tokens_N, now)
+            super().record_aborted(response_id_N, tokens_N, now)
 
     def result(self) -> SamplingResult:
         with self._timed():
@@ -140,15 +140,15 @@ class ReplaySource:
 
     def submit(self, requests: Requests) -> None:
         rewards, _ = self._workload.draw(requests.prompt_N, requests.index_N)
-        self._labels.update(zip(requests.row_N.tolist(), rewards.tolist(), strict=True))
+        self._labels.update(zip(requests.response_id_N.tolist(), rewards.tolist(), strict=True))
         self._inner.submit(requests)
 
     def poll(self) -> Outcomes:
         found = self._inner.poll()
-        return replace(found, reward_N=np.array([self._labels[row] for row in found.row_N.tolist()]))
+        return replace(found, reward_N=np.array([self._labels[row] for row in found.response_id_N.tolist()]))
 
-    def abort(self, row_N: np.ndarray) -> np.ndarray:
-        return self._inner.abort(row_N)
+    def abort(self, response_id_N: np.ndarray) -> np.ndarray:
+        return self._inner.abort(response_id_N)
 
     def close(self) -> None:
         self._inner.close()
@@ -274,9 +274,9 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
 
     from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig
     from nemo_ada.embedded.learner.convert import random_weights
-    from nemo_ada.embedded.learner.shape import ModelShape
+    from nemo_ada.embedded.learner.shape import PolicyShape
 
-    shape = ModelShape(hidden_size, FFN * hidden_size, layers, max_position_embeddings=256)
+    shape = PolicyShape(hidden_size, FFN * hidden_size, layers, max_position_embeddings=256)
     phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape.hf_config()))

@@ -62,8 +62,8 @@ def bookkeeping(plan: SamplingPlan, prompts: int, group: int) -> tuple[float, in
         if len(requests):
             reward_N, tokens_N = workload.draw(requests.prompt_N, requests.index_N)
             reward, tokens = np.concatenate([reward, reward_N]), np.concatenate([tokens, tokens_N])
-            waiting = np.concatenate([waiting, requests.row_N])
-            issued.append(requests.row_N)
+            waiting = np.concatenate([waiting, requests.response_id_N])
+            issued.append(requests.response_id_N)
         if session.finished:
             session_time(session.result)
             return session_time.seconds, sum(map(len, issued)), events

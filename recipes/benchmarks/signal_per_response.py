@@ -63,14 +63,14 @@ class Known(EmaBeta):
 
 
 def trained(
-    settings: dict[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], standby: int = 0
+    settings: dict[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], reserve: int = 0
 ) -> Worth:
     """A step of these settings on prompts of these pass rates."""
     ada = ada_settings(settings)
     sampler = ada.sampler(n, 16, run_seed=0)
     if sampler.estimator is not None:
         sampler.estimator = Known(*known)
-    session = sampler.begin(0, [f"p{i}" for i in range(len(rate_P))], standby=standby)
+    session = sampler.begin(0, [f"p{i}" for i in range(len(rate_P))], reserve=reserve)
     result = run_sampling(session, DiscreteEventSource(Workload(rate_P, LengthModel(max_new_tokens=16)).draw))
     rows = sampler.finish(result)
     correct_R, p_R = result.positive_N[rows.pool_R], rate_P[rows.prompt_R]
@@ -128,7 +128,7 @@ def main() -> int:
             for name in ("ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
         },
         f"ada_est_ema n={2 * n}, knowing p": trained({"preset": "ada_est_ema"}, 2 * n, rate_P, exact),
-        f"grpo n={n}, refill": trained({"preset": "grpo"}, n, rate_P, population, standby=len(rate_P) // 2),
+        f"grpo n={n}, refill": trained({"preset": "grpo"}, n, rate_P, population, reserve=len(rate_P) // 2),
         f"grpo n={n}, re-sampling by gain": resampled_by_gain(n, rate_P, population),
         f"grpo n={n}, re-sampling by gain, knowing p": resampled_by_gain(n, rate_P, exact),
         f"grpo n={n}, shrunk baseline": trained(SHRUNK, n, rate_P, population),

@@ -64,7 +64,7 @@ def test_every_preset_makes_a_sampler(name):
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),
         ("reinforce_ada={preset: grpo, sampling: {wave_size: 2}}", None),
         ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}}", "bounds what is drawn after first waves"),
-        ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}, refill_prompts: 4}", None),
+        ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}, reserve_prompts: 4}", None),
         ("reinforce_ada={preset: grpo, sampling: {wave_size: 2}, budget: {max_seconds: 9}}", None),
         ("reinforce_ada={budget: {max_seconds: 9, seconds_quantile: 0.9}}", None),
         ("reinforce_ada.sampling.wave_size=64", "lower wave_size to 32 or raise max_responses to 64"),
@@ -75,9 +75,9 @@ def test_every_preset_makes_a_sampler(name):
         ),
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
-        ("reinforce_ada={preset: ada_seq_idle, refill_prompts: 4}", "set refill_prompts to 0 or mode to capped"),
+        ("reinforce_ada={preset: ada_seq_idle, reserve_prompts: 4}", "set reserve_prompts to 0 or mode to capped"),
         ("reinforce_ada.candidate_prompts=64", "set it above 64, or to 0"),
-        ("reinforce_ada={refill_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
+        ("reinforce_ada={reserve_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         (
             "reinforce_ada={sampling: {exit: {kind: balanced, k_pos: 1, k_neg: 3}, stopping: {kind: issue_order}}, "

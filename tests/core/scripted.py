@@ -75,7 +75,7 @@ class ScriptedSource:
     def submit(self, requests: Requests) -> None:
         assert len(requests) > 0
         self.submitted.append((self.now, requests))
-        columns = (requests.row_N, requests.prompt_N, requests.index_N, requests.seed_N)
+        columns = (requests.response_id_N, requests.prompt_N, requests.index_N, requests.seed_N)
         for row, prompt, index, seed in zip(*(column.tolist() for column in columns), strict=True):
             assert row not in self.issued
             self.issued[row] = self.running[row] = (prompt, index)
@@ -102,9 +102,11 @@ class ScriptedSource:
         failures = {row: "scripted" for row, value in zip(rows, reward, strict=True) if np.isnan(value)}
         return Outcomes(np.array(rows), reward, tokens, failures)
 
-    def abort(self, row_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        tokens = [int(self.rng.integers(0, self.script.tokens_PI[self.running.pop(row)])) for row in row_N.tolist()]
-        self.aborted.update(zip(row_N.tolist(), tokens, strict=True))
+    def abort(self, response_id_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        tokens = [
+            int(self.rng.integers(0, self.script.tokens_PI[self.running.pop(row)])) for row in response_id_N.tolist()
+        ]
+        self.aborted.update(zip(response_id_N.tolist(), tokens, strict=True))
         return np.array(tokens, np.int64)
 
     def clock(self) -> float:

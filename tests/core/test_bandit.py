@@ -33,7 +33,7 @@ from nemo_ada.core.learning.objectives import (
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.sampling.pass_rate import PassRates, estimate, haldane, pool
+from nemo_ada.core.sampling.pass_rate import RateDistribution, estimate, haldane, pool
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import gradient_factor
 
@@ -145,7 +145,7 @@ def pools_of(name: str, p: float) -> Pools:
     )
 
 
-def rates_of(name: str, kind: str, pools: Pools) -> PassRates:
+def rates_of(name: str, kind: str, pools: Pools) -> RateDistribution:
     return estimate(
         kind,  # type: ignore[arg-type]
         pools.pos_P,
@@ -164,15 +164,15 @@ def advantage_of(pools: Pools, *, reward_N: np.ndarray | None = None, **options:
     return advantages(rewards, pools.positive_N, pools.prompt_N, pools.row_PR, pools.weight_PR, **options)
 
 
-def weight_of(objective: Objective, rates: PassRates, share: SamplingShare | None = None) -> np.ndarray:
+def weight_of(objective: Objective, rates: RateDistribution, share: SamplingShare | None = None) -> np.ndarray:
     return gradient_weight(objective, rates.rate_P, share=share, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
 
 
 def update(pools: Pools, advantage_PR: np.ndarray, p: float, rows_per_prompt: float) -> np.ndarray:
     """sum_r A_r grad log pi(arm_r) / rows of every prompt: [P, arms]."""
     active = pools.weight_PR.ravel() > 0
-    row_R, advantage_R = pools.row_PR.ravel()[active], advantage_PR.ravel()[active]
-    cell_R = pools.prompt_N[row_R] * ARMS + pools.arm_N[row_R]
+    response_id_R, advantage_R = pools.row_PR.ravel()[active], advantage_PR.ravel()[active]
+    cell_R = pools.prompt_N[response_id_R] * ARMS + pools.arm_N[response_id_R]
     per_arm = np.bincount(cell_R, advantage_R, POOLS * ARMS).reshape(POOLS, ARMS)
     return (per_arm - per_arm.sum(axis=1, keepdims=True) * policy(p)) / rows_per_prompt
 
@@ -463,12 +463,12 @@ def test_real_rewards_follow_the_gradient_of_the_mean_reward() -> None:
     assert deviation(update(pools, advantage, p, KEPT), gradient_of_p(pi)) > 2 * SIGMAS
 
 
-def mutated(which: str, pools: Pools, rates: PassRates, objective: Objective) -> np.ndarray:
+def mutated(which: str, pools: Pools, rates: RateDistribution, objective: Objective) -> np.ndarray:
     weight_P = weight_of(objective, rates)
     return advantage_of(
         pools,
         weight_P=np.ones(POOLS) if which == "objective weight" else weight_P,
-        rates=PassRates(rates.rate_P, rates.rate_P * (1 - rates.rate_P)) if which == "contrast" else rates,
+        rates=RateDistribution(rates.rate_P, rates.rate_P * (1 - rates.rate_P)) if which == "contrast" else rates,
         weighting="reference" if which == "row weights" else "objective",
         leave_one_out=which != "leave one out",
     )

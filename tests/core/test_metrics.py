@@ -30,13 +30,13 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
     st.integers(0, 10**6),
 )
 @settings(max_examples=100)
-def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
+def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     group = 4
     first = 3 if window is None else window
     caps = Caps() if spare is None else Caps(max_samples=len(rates) * first + spare)
     plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, caps=caps, max_failed_share=1.0)
-    script = Script.random(seed, [*rates, *[0.3] * standby], failed=0.1)
-    result, source = collect(plan, script, order=seed, standby=standby)
+    script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
+    result, source = collect(plan, script, order=seed, reserve=reserve)
     stats = result.stats
 
     all_pools = pools(result)
@@ -80,7 +80,7 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, standby, seed):
         "pool_size_max": max(sizes),
         "pool_reward": np.mean([np.mean([r for _, r, _ in all_pools[p]]) for p in filled]) if filled else 0.0,
         "response_length_pools": np.mean([tokens for _, _, tokens in kept_rows]) if kept_rows else 0.0,
-        "groups_refilled": len([p for p in drawn if p >= len(rates)]),
+        "groups_replaced": len([p for p in drawn if p >= len(rates)]),
         "sampling_seconds": source.now,
     }
     for name, value in expected.items():

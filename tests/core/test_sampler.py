@@ -137,7 +137,7 @@ def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_
 
 
 def test_prompts_on_standby_are_not_rows_of_the_batch():
-    rows = one_step(sampler(), 0, ["a", "b", "c"], Script.of("-", "+-", "-+"), standby=1)
+    rows = one_step(sampler(), 0, ["a", "b", "c"], Script.of("-", "+-", "-+"), reserve=1)
     assert rows.prompt_R.tolist() == [1] * 4 + [2] * 4
 
 
@@ -172,9 +172,9 @@ def test_a_step_teaches_the_next_ones_latency_model():
 
 def test_a_step_that_was_begun_again_counts_once():
     own = sampler(estimator=EmaBeta(0.5))
-    own.begin(0, ["x"], standby=0)
+    own.begin(0, ["x"], reserve=0)
     rows = one_step(own, 0, ["a", "b"], Script.of("+-", "-+"))
-    assert len(rows.row_R) == 8
+    assert len(rows.response_id_R) == 8
     assert own.estimator is not None
     assert own.estimator.state_dict()["ids"] == ["a", "b"]
     result = run_sampling(own.begin(1, ["a"]), ScriptedSource(Script.of("+-"), np.random.default_rng(0)))

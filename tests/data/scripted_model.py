@@ -20,7 +20,7 @@ from nemo_ada.data import stages
 from nemo_ada.data.bands import parse_band
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.judge import Judge
-from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.measure import MeasuredResponse, Request
 from nemo_ada.data.prepare import Preparation, prepare
 from nemo_ada.data.source import JsonlFile
 from nemo_ada.evaluation.benchmark import Benchmark
@@ -47,16 +47,16 @@ class Adder:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
+    def respond(self, requests: Sequence[Request]) -> list[MeasuredResponse]:
         self.asked += [request.seed for request in requests]
         return [self._response(request) for request in requests]
 
-    def _response(self, request: Request) -> Response:
+    def _response(self, request: Request) -> MeasuredResponse:
         draw = random.Random(request.seed)
         total = sum(int(part) for part in "".join(map(chr, request.prompt)).rstrip("=").split("+"))
         right = draw.random() < max(0.0, 1.0 - total / 60.0)
         text = str(total if right else total + 1)
-        return Response(text, len(text) + 1, draw.random() < 0.95)
+        return MeasuredResponse(text, len(text) + 1, draw.random() < 0.95)
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from nemo_ada.data import server_provider
-from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.measure import MeasuredResponse, Request
 from nemo_ada.data.model_folder import Limits
 from nemo_ada.data.server_provider import ServerProvider
 from nemo_ada.errors import InvariantError, UserError
@@ -60,7 +60,7 @@ def provider(tmp_path):
 
 def test_responses_come_in_the_order_of_the_requests(provider):
     found = provider.respond([Request([n, n], seed=n) for n in range(1, 30)])
-    assert found == [Response(f"{n} {n}", 4, True) for n in range(1, 30)]
+    assert found == [MeasuredResponse(f"{n} {n}", 4, True) for n in range(1, 30)]
     assert {(asked["prompt"][0], asked["seed"]) for asked in Handler.seen} == {(n, n) for n in range(1, 30)}
     assert all(asked["model"] == "served-model" and asked["temperature"] == 0.5 for asked in Handler.seen)
     assert all(asked["top_k"] == -1 and asked["repetition_penalty"] == 1.0 for asked in Handler.seen)

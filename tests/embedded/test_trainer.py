@@ -88,8 +88,8 @@ def weights(run_dir, step):
 
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
-CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, refill_prompts: 4, estimator: {kind: value}}"
-REFILLED = "reinforce_ada={refill_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2, max_window: 6}}}"
+CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, reserve_prompts: 4, estimator: {kind: value}}"
+REFILLED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2, max_window: 6}}}"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(make, stack, ta
     assert trainer.run().exit_code == EXIT_DONE
     assert trainer.position == 2 * 40
     for record in read_lines(trainer.config.folder / "metrics.jsonl"):
-        assert record["ada/prompts_drawn"] - record["ada/groups_refilled"] == 16
+        assert record["ada/prompts_drawn"] - record["ada/groups_replaced"] == 16
         assert record["total/rows"] == 64 * record["step"]
         assert 0 < record["ada/expected_signal_groups"] < 1
 

@@ -10,7 +10,7 @@ import pytest
 from nemo_ada.data.measure import Request, Response
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import Asked, Drawing, evaluate
+from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, evaluate
 
 
 class Characters:
@@ -40,11 +40,11 @@ class Model:
         pass
 
 
-def asked(tmp_path: Path, model: Model, name: str = "sums") -> list[Asked]:
+def asked(tmp_path: Path, model: Model, name: str = "sums") -> list[BenchmarkJob]:
     source = tmp_path / "sums.jsonl"
     source.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(3)))
     benchmark = Benchmark(name=name, source=str(source), verifier="exact", max_prompt_tokens=12)
-    return [Asked(benchmark, Characters(), model)]
+    return [BenchmarkJob(benchmark, Characters(), model)]
 
 
 def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):

@@ -24,7 +24,7 @@ from nemo_ada.run.observer import Observer
 from tests.faults.processes import ROOT, descendants
 
 CONFIG = ROOT / "configs" / "cpu" / "jsonl.yaml"
-FILLER = "filler"
+FILLER = "placeholder row"
 
 
 def strike_at(name: str, number: int) -> Callable[[Path], None]:

@@ -106,7 +106,7 @@ class TableSource:
         self._drawn, self._waiting = drawn, []
 
     def submit(self, requests: Any) -> None:
-        for row, place in zip(requests.row_N.tolist(), requests.prompt_N.tolist(), strict=True):
+        for row, place in zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True):
             prompt = PROMPTS[place]
             self._waiting.append((row, *script(prompt, self._drawn[prompt])))
             self._drawn[prompt] += 1
@@ -116,9 +116,9 @@ class TableSource:
         columns = list(zip(*taken, strict=True))
         return Outcomes(np.array(columns[0]), np.array(columns[1]), np.array(columns[2]))
 
-    def abort(self, row_N: np.ndarray) -> np.ndarray:
-        self._waiting = [item for item in self._waiting if item[0] not in row_N]
-        return np.zeros(len(row_N), np.int64)
+    def abort(self, response_id_N: np.ndarray) -> np.ndarray:
+        self._waiting = [item for item in self._waiting if item[0] not in response_id_N]
+        return np.zeros(len(response_id_N), np.int64)
 
     def clock(self) -> float:
         return 0.0

@@ -118,8 +118,8 @@ def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(
     (full,) = Run(tmp_path / "b", kept).steps(PROMPTS)
     dead = full.batch["ada_advantage"] == 0
     assert dead.any() and not dead.all()
-    assert short.metrics["ada/tokens_spared"] == full.mask_RT[dead].sum() > 0
-    assert short.metrics["ada/tokens_trained"] + short.metrics["ada/tokens_spared"] == full.mask_RT.sum()
+    assert short.metrics["ada/tokens_skipped"] == full.mask_RT[dead].sum() > 0
+    assert short.metrics["ada/tokens_trained"] + short.metrics["ada/tokens_skipped"] == full.mask_RT.sum()
     assert [len(m["token_ids"]) for m in short.batch["message_log"][int(dead.nonzero()[0])]] == [1, 1]
     for start in range(0, 2 * size, size):
         part = slice(start, start + size)
@@ -407,7 +407,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
-    ({"preset": "ada_seq_balance", "refill_prompts": 4}, {}, "reinforce_ada.refill_prompts=4"),
+    ({"preset": "ada_seq_balance", "reserve_prompts": 4}, {}, "reinforce_ada.reserve_prompts=4"),
     ({"preset": "ada_seq_balance", "candidate_prompts": 64}, {}, "reinforce_ada.candidate_prompts=64"),
     (
         {"preset": "ada_seq_balance", "advantage": {"denominator": "live_rows"}},

@@ -308,7 +308,7 @@ def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeyp
     monkeypatch.setattr("nemo_ada.nemo.async_rollout.STALL_SECONDS", 0.2)
     call = SimpleNamespace(policy_generation=None, arguments=dict)
     source = AsyncSource(call, SimpleNamespace(state=lambda _: {}), deaf, 8)  # type: ignore[arg-type]
-    source.submit(SimpleNamespace(row_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
+    source.submit(SimpleNamespace(response_id_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
     started = time.monotonic()
     with pytest.raises(StallError, match=r"no response has finished for 0 s, 1 are running"):
         source.poll()
@@ -331,7 +331,7 @@ def test_an_engine_error_in_the_last_turn_is_no_wrong_answer(answers: int, compl
 
     call = SimpleNamespace(policy_generation=None, arguments=dict)
     source = AsyncSource(call, SimpleNamespace(state=lambda _: {}, logs=[[]]), rollout, 8)  # type: ignore[arg-type]
-    source.submit(SimpleNamespace(row_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
+    source.submit(SimpleNamespace(response_id_N=np.arange(1), prompt_N=np.zeros(1, int)))  # type: ignore[arg-type]
     assert (source.poll().failures == {}) == complete
     assert source.response(0).complete == complete
     source.close()

@@ -36,10 +36,10 @@ def test_a_baseline_that_knows_the_pass_rate_loses_nothing_to_the_groups_size():
 
 def test_refilling_alone_changes_nothing_per_response():
     plain = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING)
-    refilled = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING, standby=len(RATES) // 2)
-    assert refilled.responses > 2 * len(RATES)
-    assert refilled.per_response == pytest.approx(plain.per_response, rel=0.05)
-    assert refilled.zero_signal < plain.zero_signal
+    replaced = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING, reserve=len(RATES) // 2)
+    assert replaced.responses > 2 * len(RATES)
+    assert replaced.per_response == pytest.approx(plain.per_response, rel=0.05)
+    assert replaced.zero_signal < plain.zero_signal
 
 
 def test_re_sampling_by_gain_draws_again_where_that_pays_and_gains_little():

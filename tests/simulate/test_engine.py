@@ -48,7 +48,7 @@ def test_every_running_request_gets_one_token_per_step():
     engine = table_engine([5, 2, 2])
     engine.submit(requests(0, 1, 2))
     first = engine.poll()
-    assert sorted(first.row_N.tolist()) == [1, 2]
+    assert sorted(first.response_id_N.tolist()) == [1, 2]
     assert (engine.clock(), engine.steps, engine.decoded) == (2.0, 2, 6)
     assert engine.poll().tokens_N.tolist() == [5]
     assert (engine.clock(), engine.decoded) == (5.0, 9)
@@ -60,7 +60,7 @@ def test_at_most_slots_run_and_the_rest_waits_in_order():
     ended = []
     for _ in range(4):
         outcomes = engine.poll()
-        ended += [(row, engine.steps) for row in outcomes.row_N.tolist()]
+        ended += [(row, engine.steps) for row in outcomes.response_id_N.tolist()]
         if len(ended) == 4:
             break
     assert ended == [(0, 3), (2, 4), (1, 5), (3, 5)]
@@ -72,7 +72,7 @@ def test_an_aborted_request_returns_what_it_had_and_frees_its_slot():
     engine.submit(requests(0, 1, 2, 3))
     engine.poll()  # 1 ends at 4, 2 starts
     assert engine.abort(np.array([0, 2])).tolist() == [4, 0]
-    assert engine.poll().row_N.tolist() == [3]
+    assert engine.poll().response_id_N.tolist() == [3]
     assert engine.steps == 6
     assert engine.decoded == 4 + 4 + 2
 
@@ -81,7 +81,7 @@ def test_a_waiting_request_that_is_aborted_never_starts():
     engine = table_engine([2, 2, 2], slots=1)
     engine.submit(requests(0, 1, 2))
     assert engine.abort(np.array([1])).tolist() == [0]
-    assert [engine.poll().row_N.tolist() for _ in range(2)] == [[0], [2]]
+    assert [engine.poll().response_id_N.tolist() for _ in range(2)] == [[0], [2]]
     with pytest.raises(InvariantError, match="no requests"):
         engine.poll()
 

@@ -16,7 +16,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.simulate.exact import summary
 from nemo_ada.simulate.steps import (
     BetaRates,
-    Figure,
+    MeanAndError,
     MeasuredRates,
     Setting,
     Variant,
@@ -29,7 +29,7 @@ GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
 BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
 
 
-def near(figure: Figure, expected: float) -> bool:
+def near(figure: MeanAndError, expected: float) -> bool:
     least = 1e-3 * max(1.0, expected)  # a share that is almost 0 or 1 can come out without any spread
     return abs(figure.mean - expected) < 4 * max(figure.error, least)
 
@@ -50,7 +50,7 @@ def test_agrees_with_the_dynamic_programme(p, window, rule):
 def test_groups_without_signal_of_grpo_have_their_closed_form():
     row = simulate([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=512, seeds=6))[0]
     assert near(row.zero_signal, 0.9**8 + 0.1**8)
-    assert row.responses == Figure(512 * 8, 0.0)
+    assert row.responses == MeanAndError(512 * 8, 0.0)
 
 
 def test_variants_see_the_same_responses():

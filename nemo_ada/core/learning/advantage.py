@@ -48,7 +48,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.sampling.pass_rate import PassRates
+from nemo_ada.core.sampling.pass_rate import PassRateEstimates
 from nemo_ada.errors import InvariantError, UserError
 
 IntArray = NDArray[np.int64]
@@ -68,7 +68,7 @@ def advantages(
     row_weight: FloatArray,
     *,
     weight_P: FloatArray,
-    rates: PassRates | None = None,
+    rates: PassRateEstimates | None = None,
     weighting: Weighting = "reference",
     normalize: Normalize = "none",
     leave_one_out: bool = False,
@@ -77,35 +77,40 @@ def advantages(
     """Advantage of every training row, in the shape of `row`.
 
     reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
-    `selection.select_step` or [R] (Est: all of them); row_weight: 0.0 marks a filler, which gets advantage 0.
+    `selection.select_step` or [R] (Est: all of them); row_weight: 0.0 marks a placeholder row, which gets advantage 0.
     weight_P: w_grad of each prompt (`objectives.gradient_weight`). rates: needed for objective weighting. prior_P:
     (a, b) of each prompt's Beta prior, for `baseline: shrunk`; then raises UserError for rewards other than 0 and 1.
     """
     active_R = (row_weight > 0.0).ravel()
-    row_R = np.where(active_R, row.ravel(), 0)
+    response_id_R = np.where(active_R, row.ravel(), 0)
     if not active_R.any():
         return np.zeros(row.shape)
     if prior_P is not None:
         if weighting != "reference" or normalize != "none":
             raise InvariantError("a shrunk baseline goes with reference weighting and without std normalisation")
-        advantage_R = _against_posterior(reward_N, prompt_N, row_R, prior_P)
+        advantage_R = _against_posterior(reward_N, prompt_N, response_id_R, prior_P)
     elif weighting == "reference":
-        advantage_R = _reference(reward_N, prompt_N, row_R, len(weight_P), normalize, leave_one_out)
+        advantage_R = _reference(reward_N, prompt_N, response_id_R, len(weight_P), normalize, leave_one_out)
     elif rates is None or normalize != "none":
         raise InvariantError("objective weighting needs pass rates and goes without std normalisation")
     else:
-        advantage_R = _objective(reward_N, positive_N, prompt_N, row_R, active_R, rates, leave_one_out)
+        advantage_R = _objective(reward_N, positive_N, prompt_N, response_id_R, active_R, rates, leave_one_out)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
-    return np.asarray(np.where(live_R, advantage_R * weight_P[prompt_N[row_R]], 0.0).reshape(row.shape))
+    return np.asarray(np.where(live_R, advantage_R * weight_P[prompt_N[response_id_R]], 0.0).reshape(row.shape))
 
 
 def _reference(
-    reward_N: FloatArray, prompt_N: IntArray, row_R: IntArray, prompts: int, normalize: Normalize, leave_one_out: bool
+    reward_N: FloatArray,
+    prompt_N: IntArray,
+    response_id_R: IntArray,
+    prompts: int,
+    normalize: Normalize,
+    leave_one_out: bool,
 ) -> FloatArray:
-    prompt_R = prompt_N[row_R]
+    prompt_R = prompt_N[response_id_R]
     total_P = np.maximum(np.bincount(prompt_N, minlength=prompts), 1)
     mean_P = np.bincount(prompt_N, reward_N, prompts) / total_P
-    advantage_R = reward_N[row_R] - mean_P[prompt_R]
+    advantage_R = reward_N[response_id_R] - mean_P[prompt_R]
     if leave_one_out:  # r - (S - r) / (N-1) = (r - S/N) N / (N-1)
         advantage_R = advantage_R * (total_P / np.maximum(total_P - 1, 1))[prompt_R]
     if normalize == "std":
@@ -115,7 +120,7 @@ def _reference(
 
 
 def _against_posterior(
-    reward_N: FloatArray, prompt_N: IntArray, row_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
+    reward_N: FloatArray, prompt_N: IntArray, response_id_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
 ) -> FloatArray:
     a_P, b_P = prior_P
     if not ((reward_N == 0.0) | (reward_N == 1.0)).all():
@@ -123,7 +128,7 @@ def _against_posterior(
             "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of pass rates, so they must be 0 or "
             "1; with other rewards use baseline: pool"
         )
-    prompt_R, reward_R = prompt_N[row_R], reward_N[row_R]
+    prompt_R, reward_R = prompt_N[response_id_R], reward_N[response_id_R]
     sum_P = np.bincount(prompt_N, reward_N, len(a_P))
     total_P = np.bincount(prompt_N, minlength=len(a_P))
     others_R = sum_P[prompt_R] - reward_R
@@ -135,14 +140,14 @@ def _objective(
     reward_N: FloatArray,
     positive_N: BoolArray,
     prompt_N: IntArray,
-    row_R: IntArray,
+    response_id_R: IntArray,
     active_R: BoolArray,
-    rates: PassRates,
+    rates: PassRateEstimates,
     leave_one_out: bool,
 ) -> FloatArray:
     prompts = len(rates.rate_P)
     side_N = prompt_N * 2 + positive_N  # even: incorrect, odd: correct
-    side_R = side_N[row_R]
+    side_R = side_N[response_id_R]
     pool_S = np.bincount(side_N, minlength=2 * prompts)
     sum_S = np.bincount(side_N, reward_N, 2 * prompts)
     mean_S = sum_S / np.maximum(pool_S, 1)
@@ -151,7 +156,7 @@ def _objective(
 
     rate_P = rates.rate_P
     contrast_P = rates.contrast_P if leave_one_out else rate_P * (1.0 - rate_P)
-    prompt_R, positive_R, reward_R = side_R // 2, positive_N[row_R], reward_N[row_R]
+    prompt_R, positive_R, reward_R = side_R // 2, positive_N[response_id_R], reward_N[response_id_R]
     side_mean_R = mean_S[side_R]
     if leave_one_out:
         others_R = pool_S[side_R] - 1
@@ -161,5 +166,5 @@ def _objective(
     share_R = np.where(both_R, np.where(positive_R, rate_P[prompt_R], 1.0 - rate_P[prompt_R]), 1.0)
     between_R = np.where(both_R, contrast_P[prompt_R] * (side_mean_R - mean_S[side_R ^ 1]), 0.0)
     with_rows = int((kept_S.reshape(prompts, 2).sum(axis=1) > 0).sum())
-    mass_R = (len(row_R) / with_rows) / np.maximum(kept_S[side_R], 1)
+    mass_R = (len(response_id_R) / with_rows) / np.maximum(kept_S[side_R], 1)
     return np.asarray(mass_R * (share_R * (reward_R - side_mean_R) + between_R))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
 from nemo_ada.core.learning.objectives import Linear, Objective, SamplingShare, gradient_weight
 from nemo_ada.core.learning.selection import select_step
-from nemo_ada.core.sampling.pass_rate import PassRateKind, PassRates, estimate
+from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind, estimate
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
 
@@ -46,14 +46,14 @@ class RowSettings:
 class StepRows:
     """Training rows, grouped by prompt in batch order.
 
-    prompt_R: position of the row's prompt in the session; pool_R: position in the result's N arrays; row_R: the
-    session's row id, under which the source holds tokens and log-probabilities (-1: the prompt has no response at all);
-    weight_R: 1.0, or 0.0 for a filler; advantage_R: 0.0 for fillers. metrics: values for the table in metrics.py.
+    prompt_R: position of the row's prompt in the session; pool_R: position in the result's N arrays; response_id_R: the
+    session's id of it, under which the source holds tokens and log-probabilities (-1: the prompt has no response);
+    weight_R: 1.0, or 0.0 for a placeholder row; advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py.
     """
 
     prompt_R: IntArray
     pool_R: IntArray
-    row_R: IntArray
+    response_id_R: IntArray
     weight_R: FloatArray
     advantage_R: FloatArray
     weight_P: FloatArray
@@ -120,22 +120,24 @@ def build_rows(
         "weight_mean": float(weight_P[groups].mean()),
         "weight_max": float(weight_P[groups].max()),
         "live_rows": int((real & (advantage_R != 0.0)).sum()),
-        "filler_rows": int((~real).sum()),
+        "placeholder_rows": int((~real).sum()),
     }
-    row_R = np.full(len(pool_R), -1, np.int64)
-    row_R[pool_R >= 0] = result.row_N[pool_R[pool_R >= 0]]
-    return StepRows(prompt_R, pool_R, row_R, row_weight_R, advantage_R, weight_P, metrics)
+    response_id_R = np.full(len(pool_R), -1, np.int64)
+    response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
+    return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics)
 
 
 def _all_rows(result: SamplingResult, rows: int) -> tuple[IntArray, IntArray, FloatArray]:
-    total = len(result.row_N)
+    total = len(result.response_id_N)
     if total == 0:
         return np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows)
     pool_R = np.resize(np.arange(total), rows)
     return result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64)
 
 
-def _pass_rates(result: SamplingResult, settings: RowSettings, prior_P: tuple[FloatArray, FloatArray]) -> PassRates:
+def _pass_rates(
+    result: SamplingResult, settings: RowSettings, prior_P: tuple[FloatArray, FloatArray]
+) -> PassRateEstimates:
     alpha_P, beta_P = prior_P
     return estimate(
         settings.pass_rate,

@@ -28,7 +28,7 @@ class Deadline:
     def __init__(self, state: StepState, latency: LatencyModel) -> None:
         self._state, self._latency = state, latency
         self._booked = 0.0
-        self._bearable = float(-np.log(state.plan.seconds_quantile))
+        self._max_risk = float(-np.log(state.plan.seconds_quantile))
 
     def in_time(
         self, waiting: IntArray, elapsed: float, now: float, ranked: Callable[[IntArray], IntArray]
@@ -46,7 +46,7 @@ class Deadline:
         if plan.idle:  # each by itself: a wave that others make late costs tokens, not time, for it is dropped whole
             later = self._in_tail(later, load, now)
         if plan.caps.max_seconds is not None:
-            alone = self._each(later, lambda size: self._bears(size, load, elapsed))
+            alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
             self._state.cut(later[~alone], "max_seconds")
             later = self._together(later[alone], load, elapsed, ranked)
         return np.sort(np.concatenate((redraws, later)))
@@ -75,14 +75,14 @@ class Deadline:
     ) -> IntArray:
         """As many, in their order, as can be borne together."""
         want_P = self._state.want_P
-        if len(waiting) == 0 or self._bears(int(want_P[waiting].sum()), load, elapsed):
+        if len(waiting) == 0 or self._within_risk(int(want_P[waiting].sum()), load, elapsed):
             return waiting
         waiting = ranked(waiting)
         total_W = np.cumsum(want_P[waiting]).tolist()
-        return waiting[: bisect_left(total_W, True, key=lambda size: not self._bears(size, load, elapsed))]
+        return waiting[: bisect_left(total_W, True, key=lambda size: not self._within_risk(size, load, elapsed))]
 
-    def _bears(self, size: int, load: int, elapsed: float) -> bool:
-        return self._booked + self._risk(size, load, elapsed) <= self._bearable
+    def _within_risk(self, size: int, load: int, elapsed: float) -> bool:
+        return self._booked + self._risk(size, load, elapsed) <= self._max_risk
 
     def _risk(self, size: int, load: int, elapsed: float) -> float:
         """Of `size` responses beside `load` others; before the latency model has seen a step, a response is taken to

@@ -124,7 +124,7 @@ class Granter:
         return self._ledger.refusal(responses, responses * each) is None
 
     def _level(self, waiting: IntArray) -> IntArray:
-        """Responses of each prompt once its request is served; windows are refilled one by one and count whole."""
+        """Responses of each prompt once its request is served; windows are replaced one by one and count whole."""
         state = self._state
         level_W = state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting]
         quantum = state.plan.window or 1

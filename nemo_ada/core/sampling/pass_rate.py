@@ -38,20 +38,20 @@ PassRateKind = Literal["pool", "haldane", "first_wave", "shrunk"]
 
 
 @dataclass(frozen=True, slots=True)
-class PassRates:
+class PassRateEstimates:
     """rate_P estimates p; contrast_P estimates p (1-p), without bias wherever rate_P has none and N >= 2."""
 
     rate_P: FloatArray
     contrast_P: FloatArray
 
 
-def pool(pos_P: IntArray, total_P: IntArray) -> PassRates:
+def pool(pos_P: IntArray, total_P: IntArray) -> PassRateEstimates:
     """n_pos / N and n_pos n_neg / (N (N-1)). An empty pool has rate and contrast 0, a pool of one contrast 0."""
     rate_P = pos_P / np.maximum(total_P, 1)
-    return PassRates(rate_P, rate_P * (total_P - pos_P) / np.maximum(total_P - 1, 1))
+    return PassRateEstimates(rate_P, rate_P * (total_P - pos_P) / np.maximum(total_P - 1, 1))
 
 
-def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> PassRates:
+def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> PassRateEstimates:
     """Path-count estimates k_10 / k of p and k_11 / k of p (1-p) for pools that `rule` ended.
 
     A pool that no path of the rule leads to can only come from a wave that failed verifications shortened; it gets
@@ -63,25 +63,27 @@ def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> PassRates:
     reached_P = np.isfinite(all_P) & (total_P > 0)
     all_P = np.where(reached_P, all_P, 0.0)
     other = pool(pos_P, total_P)
-    return PassRates(
+    return PassRateEstimates(
         np.where(reached_P, np.exp(counts.from_pos_NK[total_P, pos_P] - all_P), other.rate_P),
         np.where(reached_P, np.exp(counts.from_mixed_NK[total_P, pos_P] - all_P), other.contrast_P),
     )
 
 
-def first_wave(first_pos_P: IntArray, first_total_P: IntArray) -> PassRates:
+def first_wave(first_pos_P: IntArray, first_total_P: IntArray) -> PassRateEstimates:
     """`pool` of the first wave alone, whose size no label decides."""
     return pool(first_pos_P, first_total_P)
 
 
-def shrunk(pos_P: IntArray, total_P: IntArray, prior_mean_P: FloatArray, strength: float | FloatArray) -> PassRates:
+def shrunk(
+    pos_P: IntArray, total_P: IntArray, prior_mean_P: FloatArray, strength: float | FloatArray
+) -> PassRateEstimates:
     """(n_pos + s m) / (N + s): the posterior mean under Beta(s m, s (1-m)).
 
     contrast: rate (1 - rate) (N + s) / (N + s - 1), which makes the baseline of a row the same estimate without it.
     """
     mass_P = total_P + np.asarray(strength, dtype=np.float64)
     rate_P = (pos_P + strength * prior_mean_P) / np.where(mass_P > 0.0, mass_P, 1.0)
-    return PassRates(
+    return PassRateEstimates(
         rate_P, rate_P * (1.0 - rate_P) * np.where(mass_P > 1.0, mass_P / np.maximum(mass_P - 1.0, 1.0), 1.0)
     )
 
@@ -96,7 +98,7 @@ def estimate(
     rule: StopRule,
     prior_mean_P: FloatArray,
     strength: float | FloatArray,
-) -> PassRates:
+) -> PassRateEstimates:
     """The estimate named `kind`."""
     if kind == "pool":
         return pool(pos_P, total_P)

@@ -27,14 +27,14 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult:
-    """Pools of one step. row_N are the session's ids, under which the source holds the payloads.
+    """Pools of one step. response_id_N are the session's ids, under which the source holds the payloads.
 
     rate_F: pass rates of the F drawn prompts that have a labelled response, as `pass_rate` in metrics.py says.
     group_G: the G prompts whose groups are kept: all that were drawn, without as many groups without signal as were
     replaced. used: prompts that the step has taken from the data, the kept ones and those before them.
     """
 
-    row_N: IntArray
+    response_id_N: IntArray
     prompt_N: IntArray
     index_N: IntArray
     wave_N: IntArray
@@ -51,7 +51,7 @@ class SamplingResult:
     cut_P: BoolArray
     group_G: IntArray
     used: int
-    refilled: int
+    replaced: int
     rate_F: FloatArray
     stats: dict[str, float]
     failures: dict[str, int]
@@ -84,7 +84,7 @@ def collect(session: FinishedSession) -> SamplingResult:
     positive_N = table.positive[rows]
     size_P = state.pos_P + state.neg_P
     starting_P = np.arange(len(size_P)) < state.n_starting
-    drawn_P = (state.issued_P > 0) & (starting_P | (size_P > 0))  # a standby group of which nothing was kept is none
+    drawn_P = (state.issued_P > 0) & (starting_P | (size_P > 0))  # a reserve group of which nothing was kept is none
     drawn = np.flatnonzero(drawn_P)
     groups = _kept_groups(drawn, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting)
     batch = drawn[drawn < state.n_starting]
@@ -129,7 +129,7 @@ def collect(session: FinishedSession) -> SamplingResult:
         "pass_rate": _mean(rate_F),
         "pool_reward": _mean(reward_sum_P[filled] / size_P[filled]),
         "response_length_pools": _mean(table.tokens[rows]),
-        "groups_refilled": int(drawn_P[state.n_starting :].sum()),
+        "groups_replaced": int(drawn_P[state.n_starting :].sum()),
         "budget_bound": BOUNDS.index(_bound(session)),
         "tokens_overshoot": session.ledger.tokens_overshoot,
         "seconds_overshoot": max(0.0, duration - caps.max_seconds) if caps.max_seconds is not None else 0.0,
@@ -145,7 +145,7 @@ def collect(session: FinishedSession) -> SamplingResult:
     if plan.idle:
         stats["idle_label_bias"] = idle_label_bias(session)
     return SamplingResult(
-        row_N=rows,
+        response_id_N=rows,
         prompt_N=prompt_N,
         index_N=table.index[rows],
         wave_N=table.wave[rows],
@@ -162,7 +162,7 @@ def collect(session: FinishedSession) -> SamplingResult:
         cut_P=state.cut_P,
         group_G=groups,
         used=int(np.flatnonzero(state.issued_P).max(initial=-1)) + 1,
-        refilled=int(stats["groups_refilled"]),
+        replaced=int(stats["groups_replaced"]),
         rate_F=rate_F,
         stats=stats,
         failures=dict(session.failures),

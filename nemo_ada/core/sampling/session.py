@@ -29,7 +29,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 
-FEWEST_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
+MIN_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
 SEEDS_PER_RESPONSE = 4  # entries that the table of seeds may have per response issued: memory stays linear
 _NONE = np.zeros(0, np.int64)
 _NO_REQUESTS = Requests(_NONE, _NONE, _NONE, _NONE, _NONE)
@@ -47,7 +47,7 @@ class SamplingSession:
         step: int,
         latency: LatencyModel | None = None,
         first_wave_P: IntArray | None = None,
-        standby: int = 0,
+        reserve: int = 0,
         names_P: Sequence[str] | None = None,
         prior_P: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
@@ -55,17 +55,17 @@ class SamplingSession:
 
         uid_P: identity of each prompt occurrence (two equal prompts of a batch differ in it); seeds derive from it.
         first_wave_P: responses per prompt in the estimation variant; they are also its cap.
-        standby: the last `standby` prompts are drawn only in place of groups that ended without signal.
+        reserve: the last `reserve` prompts are drawn only in place of groups that ended without signal.
         names_P: prompt ids for error messages. prior_P: (a, b) of the Beta prior of each prompt's pass rate, for the
         `greedy` policy and for windows that follow the shortfall; null takes the plan's.
         Raises UserError when the caps cannot hold the first waves.
         """
-        if not 0 <= standby < len(uid_P):
-            raise InvariantError(f"{standby} of {len(uid_P)} prompts on standby")
+        if not 0 <= reserve < len(uid_P):
+            raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
         self.plan, self.run_seed, self.step = plan, run_seed, step
         self.latency = latency if latency is not None else LatencyModel()
         self.ledger = Ledger(plan.caps)
-        self.state = StepState(plan, uid_P, first_wave_P, standby, prior_P)
+        self.state = StepState(plan, uid_P, first_wave_P, reserve, prior_P)
         plan.check_first_waves(self.state.n_starting, int(self.state.first_P[: self.state.n_starting].sum()))
         self.failures: Counter[str] = Counter()
         self.peak = 0
@@ -91,7 +91,7 @@ class SamplingSession:
         """
         state = self.state
         self.dropped = self.dropped or not drain or state.table.n == 0
-        state.next_standby = len(state.uid_P)
+        state.next_reserve = len(state.uid_P)
         state.cut(np.flatnonzero(state.want_P), "stopped")
         state.cut_P[state.active_P] = True
         if not drain:
@@ -110,7 +110,7 @@ class SamplingSession:
     def record(self, outcomes: Outcomes, now: float) -> None:
         """Take in finished responses. Raises InvariantError for rows that are not in flight or come twice."""
         self._advance(now)
-        state, table, rows = self.state, self.state.table, outcomes.row_N
+        state, table, rows = self.state, self.state.table, outcomes.response_id_N
         if len(rows) == 0:
             return
         known = rows.min() >= 0 and rows.max() < table.n and (table.state[rows] == IN_FLIGHT).all()
@@ -142,7 +142,7 @@ class SamplingSession:
             judge_prefixes(state, touched)
         self._end_idle_phase()
         if any_failed:  # the share of a step that is not over is at least that of one which draws all it may
-            self._check_failures(int(state.cap_P[: state.next_standby].sum()))
+            self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
 
     @property
     def aborting(self) -> bool:
@@ -157,10 +157,10 @@ class SamplingSession:
         self.state.to_abort = []
         return rows
 
-    def record_aborted(self, row_N: IntArray, tokens_N: IntArray, now: float) -> None:
+    def record_aborted(self, response_id_N: IntArray, tokens_N: IntArray, now: float) -> None:
         """Book responses that were dropped while they ran."""
         self._advance(now)
-        self._end(row_N, tokens_N, now)
+        self._end(response_id_N, tokens_N, now)
 
     def result(self) -> SamplingResult:
         """The pools and what they cost, when the session has finished; teaches the latency model.
@@ -183,28 +183,30 @@ class SamplingSession:
         state, table = self.state, self.state.table
         start = np.cumsum(sizes) - sizes
         total = int(start[-1] + sizes[-1])
-        each = total == len(prompts)  # one response each, as windows are mostly refilled
+        each = total == len(prompts)  # one response each, as windows are mostly replaced
         prompt_N = prompts if each else np.repeat(prompts, sizes)
         issued = state.issued_P[prompts]
         index_N = issued if each else np.arange(total) + np.repeat(issued - start, sizes)
         wave_N = state.wave_P[prompt_N]
-        row_N = table.append(prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load)
+        response_id_N = table.append(
+            prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load
+        )
         if not each:
             same = prompt_N[1:] == prompt_N[:-1]
-            table.next_row[row_N[:-1][same]] = row_N[1:][same]
-        first = row_N[start]
+            table.next_row[response_id_N[:-1][same]] = response_id_N[1:][same]
+        first = response_id_N[start]
         previous = state.tail_P[prompts]
         follows = previous >= 0
         table.next_row[previous[follows]] = first[follows]
         fresh = state.head_P[prompts] < 0
         state.head_P[prompts[fresh]] = first[fresh]
-        state.tail_P[prompts] = row_N[start + sizes - 1]
+        state.tail_P[prompts] = response_id_N[start + sizes - 1]
         state.issued_P[prompts] += sizes
         state.in_flight_P[prompts] += sizes
         state.want_P[prompts] -= sizes
-        state.in_flight += len(row_N)
+        state.in_flight += len(response_id_N)
         self.peak = max(self.peak, state.in_flight)
-        return Requests(row_N, prompt_N, index_N, wave_N, self._seeds(prompt_N, index_N))
+        return Requests(response_id_N, prompt_N, index_N, wave_N, self._seeds(prompt_N, index_N))
 
     def _seeds(self, prompt_N: IntArray, index_N: IntArray) -> IntArray:
         """Seeds of responses; most issues are of one or two, so they come from a table, if it stays small."""
@@ -237,18 +239,20 @@ class SamplingSession:
     def _failed(self, outcomes: Outcomes, failed: BoolArray) -> BoolArray:
         """Which outcomes have no label: `failed` by their reward, or named by the source; counted by cause."""
         for i in np.flatnonzero(failed).tolist():
-            if int(outcomes.row_N[i]) not in outcomes.failures:
+            if int(outcomes.response_id_N[i]) not in outcomes.failures:
                 self.failures["reward_not_finite"] += 1
         if outcomes.failures:
-            failed = failed | np.isin(outcomes.row_N, np.fromiter(outcomes.failures, np.int64, len(outcomes.failures)))
+            failed = failed | np.isin(
+                outcomes.response_id_N, np.fromiter(outcomes.failures, np.int64, len(outcomes.failures))
+            )
             self.failures.update(outcomes.failures.values())
-        self._failed_rows.extend(outcomes.row_N[failed].tolist())
+        self._failed_rows.extend(outcomes.response_id_N[failed].tolist())
         return failed
 
     def _check_failures(self, responses: int) -> None:
         """Raise when too many failed of a step of at most so many responses, or of those issued if that is more."""
         failed, issued = len(self._failed_rows), self.state.table.n
-        if failed < FEWEST_FAILURES or failed <= self.plan.max_failed_share * max(issued, responses):
+        if failed < MIN_FAILURES or failed <= self.plan.max_failed_share * max(issued, responses):
             return
         prompts = dict.fromkeys(self.state.table.prompt[self._failed_rows].tolist())
         names = [self._names_P[p] if self._names_P is not None else str(p) for p in list(prompts)[:3]]

@@ -20,18 +20,18 @@ FloatArray = NDArray[np.float64]
 class Requests:
     """Responses to be drawn.
 
-    row_N: id of the response in the session; prompt_N: position of its prompt in the step; index_N: issue order within
-    the prompt; wave_N: number of its wave; seed_N: sampling seed for engines that take one per request.
+    response_id_N: id of the response in the session; prompt_N: position of its prompt in the step; index_N: issue order
+    within the prompt; wave_N: number of its wave; seed_N: sampling seed for engines that take one per request.
     """
 
-    row_N: IntArray
+    response_id_N: IntArray
     prompt_N: IntArray
     index_N: IntArray
     wave_N: IntArray
     seed_N: IntArray
 
     def __len__(self) -> int:
-        return len(self.row_N)
+        return len(self.response_id_N)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Outcomes:
     tokens_N counts generated tokens, also those of a failed response.
     """
 
-    row_N: IntArray
+    response_id_N: IntArray
     reward_N: FloatArray
     tokens_N: IntArray
     failures: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.row_N)
+        return len(self.response_id_N)
 
 
 class ResponseSource(Protocol):
@@ -62,7 +62,7 @@ class ResponseSource(Protocol):
         """Wait until at least one submitted response has finished and report all that have, each exactly once."""
         ...
 
-    def abort(self, row_N: IntArray) -> IntArray:
+    def abort(self, response_id_N: IntArray) -> IntArray:
         """Stop these running responses; none of them is reported after this call.
 
         Returns the tokens that each had generated: they were paid for.

@@ -2,7 +2,7 @@
 
 The life of a prompt:
 
-    standby --(a group without signal ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
+    reserve --(a group without signal ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
                                                    ^                     |
                                                    +-------(judged)------+
 """
@@ -40,10 +40,10 @@ class StepState:
         plan: SamplingPlan,
         uid_P: IntArray,
         first_wave_P: IntArray | None,
-        standby: int,
+        reserve: int,
         prior_P: tuple[FloatArray, FloatArray] | None,
     ) -> None:
-        """first_wave_P: responses per prompt of the estimation variant (also its cap); standby: prompts in reserve.
+        """first_wave_P: responses per prompt of the estimation variant (also its cap); reserve: prompts in reserve.
 
         prior_P: (a, b) of each prompt's Beta prior; None takes the plan's for all.
         """
@@ -54,7 +54,7 @@ class StepState:
         self.prior_neg_P: FloatArray = given[1]
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)
-        self.n_starting = size - standby
+        self.n_starting = size - reserve
         estimated = None if first_wave_P is None else np.asarray(first_wave_P, np.int64)
         self.first_P = np.full(size, plan.first_issue, np.int64) if estimated is None else estimated
         self.cap_P = np.full(size, plan.max_responses, np.int64) if estimated is None else estimated
@@ -76,7 +76,7 @@ class StepState:
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused it more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
         self.held_P = np.zeros(size, np.int64)  # which of BOUNDS held the waiting request back, 0 for none
-        self.next_standby = self.n_starting
+        self.next_reserve = self.n_starting
         self.in_flight = 0
         self.refusals: Counter[str] = Counter()
         self.to_abort: list[IntArray] = []
@@ -96,7 +96,7 @@ class StepState:
     def finish(self, prompts: IntArray) -> None:
         """No more responses for these prompts; what still runs of them is dropped.
 
-        Each group that ended without signal, unless the budget ended it, is replaced by a prompt on standby.
+        Each group that ended without signal, unless the budget ended it, is replaced by a prompt in reserve.
         """
         if len(prompts) == 0:
             return
@@ -105,10 +105,10 @@ class StepState:
         self.want_P[prompts] = 0
         self.drop(self._running_rows(prompts[self.in_flight_P[prompts] > 0]))
         without_signal = ((self.pos_P[prompts] == 0) | (self.neg_P[prompts] == 0)) & ~self.cut_P[prompts]
-        last = min(self.next_standby + int(without_signal.sum()), len(self.uid_P))
-        if last > self.next_standby:
-            self.start(np.arange(self.next_standby, last))
-            self.next_standby = last
+        last = min(self.next_reserve + int(without_signal.sum()), len(self.uid_P))
+        if last > self.next_reserve:
+            self.start(np.arange(self.next_reserve, last))
+            self.next_reserve = last
 
     def _running_rows(self, prompts: IntArray) -> IntArray:
         table = self.table

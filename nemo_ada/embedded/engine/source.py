@@ -94,7 +94,7 @@ class EngineSource:
 
     def submit(self, requests: Requests) -> None:
         """Queue the responses in the engine. Raises InvariantError for a row or prompt position that cannot be."""
-        columns = (requests.row_N, requests.prompt_N, requests.index_N, requests.seed_N)
+        columns = (requests.response_id_N, requests.prompt_N, requests.index_N, requests.seed_N)
         for row, prompt, index, seed in zip(*(column.tolist() for column in columns), strict=True):
             if row in self._prompt_by_row:
                 raise InvariantError(f"row {row} was submitted twice")
@@ -125,15 +125,15 @@ class EngineSource:
                 raise InvariantError("poll was called with no response under way: it would never return")
         ready, self._ready = self._ready, {}
         return Outcomes(
-            row_N=np.array(list(ready), dtype=np.int64),
+            response_id_N=np.array(list(ready), dtype=np.int64),
             reward_N=np.array([reward for reward, _, _ in ready.values()], dtype=np.float64),
             tokens_N=np.array([tokens for _, tokens, _ in ready.values()], dtype=np.int64),
             failures={row: cause for row, (_, _, cause) in ready.items() if cause is not None},
         )
 
-    def abort(self, row_N: IntArray | Iterable[int]) -> IntArray:
+    def abort(self, response_id_N: IntArray | Iterable[int]) -> IntArray:
         """Stop these rows and forget what they made; returns the tokens of each, 0 for rows reported before."""
-        rows = [int(row) for row in row_N]
+        rows = [int(row) for row in response_id_N]
         unknown = [row for row in rows if row not in self._prompt_by_row]
         if unknown:
             raise InvariantError(f"abort of rows that were never submitted: {unknown}")
@@ -160,9 +160,9 @@ class EngineSource:
         except KeyError:
             raise InvariantError(f"row {row} has no payload: not finished, failed, aborted or released") from None
 
-    def release(self, row_N: IntArray | Iterable[int]) -> None:
+    def release(self, response_id_N: IntArray | Iterable[int]) -> None:
         """Drop the payloads of these rows; rows without one are fine."""
-        for row in row_N:
+        for row in response_id_N:
             self._payloads.pop(int(row), None)
 
     def close(self) -> None:

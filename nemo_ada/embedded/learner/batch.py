@@ -53,9 +53,9 @@ class TokenRows:
 class TrainBatch:
     """One optimizer step's rows.
 
-    The loss of a token is weighted by its row's `row_weight_R`; weight 0 marks a filler row, which is not computed at
-    all. `old_logprob_RT[r, t]` is the log-probability of token t under the policy that generated it (read in the
-    response only). `denominator` is what the sum over tokens is divided by: the caller's count of tokens, so that rows
+    A token's loss is weighted by its row's `row_weight_R`; weight 0 marks a placeholder row, which is not computed.
+    `old_logprob_RT[r, t]` is the log-probability of token t under the policy that generated it (read in the response
+    only). `denominator` is what the sum over tokens is divided by: the caller's count of tokens, so that rows
     left out for having no gradient do not change the update.
     """
 
@@ -88,14 +88,14 @@ class TrainBatch:
         return TokenRows(self.tokens_RT, self.length_R, self.prompt_length_R)
 
 
-def deal(length_R: Ints, row_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:
+def deal(length_R: Ints, response_id_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:
     """Deal rows to data-parallel ranks and micro-batches: `[rank][micro-batch]` -> row numbers.
 
     Rows of similar length share a micro-batch, so that each is only as wide as its longest row; ranks get equal numbers
     of rows of each length, give or take one. A rank without rows gets no micro-batch. The result depends on the lengths
     only, hence every rank works it out for itself.
     """
-    ordered = row_R[np.argsort(-length_R[row_R], kind="stable")]
+    ordered = response_id_R[np.argsort(-length_R[response_id_R], kind="stable")]
     dealt = []
     for rank in range(ranks):
         mine = ordered[rank::ranks]

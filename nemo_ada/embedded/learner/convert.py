@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.errors import InvariantError
 
 Weights = dict[str, torch.Tensor]
@@ -51,7 +51,7 @@ _LAYER = (
 _EMBEDDING = "model.embed_tokens.weight"
 
 
-def _entries(shape: ModelShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
+def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
     """What a pipeline stage holds, with the names of both sides written out."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
@@ -69,7 +69,7 @@ def _entries(shape: ModelShape, pipeline_rank: int, pipeline_size: int) -> Itera
             yield _Entry("output_layer.weight", (_EMBEDDING,), "rows")
 
 
-def hf_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
     q, kv, hidden = shape.hidden_size, shape.num_query_groups * shape.head_dim, shape.hidden_size
     ffn = shape.ffn_hidden_size
@@ -91,7 +91,7 @@ def hf_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
-def random_weights(shape: ModelShape, seed: int) -> Weights:
+def random_weights(shape: PolicyShape, seed: int) -> Weights:
     """Seeded initial weights in Hugging Face names: the same for every layout, because they are drawn before the split.
 
     Matrices from N(0, initializer_range^2), biases 0, norms 1.
@@ -108,19 +108,19 @@ def random_weights(shape: ModelShape, seed: int) -> Weights:
     return weights
 
 
-def _grouped(shape: ModelShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _grouped(shape: PolicyShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     groups, rest = shape.num_query_groups, q.shape[1:]
     return torch.cat([part.reshape(groups, -1, *rest) for part in (q, k, v)], dim=1).reshape(-1, *rest)
 
 
-def _ungrouped(shape: ModelShape, merged: torch.Tensor) -> list[torch.Tensor]:
+def _ungrouped(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
     rest, head = merged.shape[1:], shape.head_dim
     q_rows = shape.num_attention_heads // shape.num_query_groups * head
     parts = merged.reshape(shape.num_query_groups, q_rows + 2 * head, *rest).split([q_rows, head, head], dim=1)
     return [part.reshape(-1, *rest) for part in parts]
 
 
-def shard(shape: ModelShape, get: Callable[[str], torch.Tensor], place: Place) -> Weights:
+def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) -> Weights:
     """The Megatron-named tensors of one rank, cut from whole tensors that `get` returns by Hugging Face name."""
     rank, size = place.tensor_rank, place.tensor_size
     local: Weights = {}
@@ -141,7 +141,7 @@ def shard(shape: ModelShape, get: Callable[[str], torch.Tensor], place: Place) -
     return local
 
 
-def merge(shape: ModelShape, shards: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> Weights:
+def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> Weights:
     """Whole Hugging Face tensors from `shards[pipeline rank][tensor rank]`; the inverse of `shard`.
 
     Raises `InvariantError` when a tensor that every rank should hold a copy of differs between ranks.

@@ -1,4 +1,4 @@
-"""The Megatron-core model of a `ModelShape`: GPTModel with the local layer spec, float32, on the CPU."""
+"""The Megatron-core model of a `PolicyShape`: GPTModel with the local layer spec, float32, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 
 
-def transformer_config(shape: ModelShape, tensor_parallel: int, pipeline_parallel: int) -> TransformerConfig:
+def transformer_config(shape: PolicyShape, tensor_parallel: int, pipeline_parallel: int) -> TransformerConfig:
     """Megatron's settings for the shape: no dropout, no fusion, losses and gradients summed (never averaged) over
     micro-batches and data-parallel ranks, because the loss is already divided by the caller's denominator."""
     return TransformerConfig(
@@ -45,7 +45,7 @@ def transformer_config(shape: ModelShape, tensor_parallel: int, pipeline_paralle
     )
 
 
-def build_model(shape: ModelShape, config: TransformerConfig) -> GPTModel:
+def build_model(shape: PolicyShape, config: TransformerConfig) -> GPTModel:
     """This rank's share of the model, weights not yet set; needs Megatron's process groups."""
     return GPTModel(
         config=config,

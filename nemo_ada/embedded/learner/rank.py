@@ -29,7 +29,7 @@ from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch,
 from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
 from nemo_ada.embedded.learner.model import build_model, transformer_config
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.tensors import read_tensors
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
@@ -148,13 +148,13 @@ class Learner:
 
         return self._step(rows, np.arange(len(rows.length_R)), of_rows, ("tokens", "loss", "entropy"))
 
-    def _deal(self, rows: TokenRows, row_R: Ints) -> list[Ints]:
+    def _deal(self, rows: TokenRows, response_id_R: Ints) -> list[Ints]:
         """This rank's micro-batches of the given rows."""
         config = self.config
-        return deal(rows.length_R, row_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
+        return deal(rows.length_R, response_id_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
 
-    def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
-        mine = self._deal(rows, row_R)
+    def _step(self, rows: TokenRows, response_id_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
+        mine = self._deal(rows, response_id_R)
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         sums = self._pass(rows, mine, loss, forward_only=False)
@@ -184,7 +184,9 @@ class Learner:
 
     def _pass(self, rows: TokenRows, mine: list[Ints], loss: RowLoss, *, forward_only: bool) -> list[Sums]:
         """Run Megatron's schedule over this rank's micro-batches; the losses' sums on the last stage, else empty."""
-        micros: list[Ints] = mine or [np.empty(0, np.int64)]  # a rank without rows runs one filler: a single token
+        micros: list[Ints] = mine or [
+            np.empty(0, np.int64)
+        ]  # a rank without rows runs one placeholder row: a single token
 
         def forward(data: Iterator[Ints], model: torch.nn.Module) -> Any:
             row_B = next(data)
@@ -276,11 +278,11 @@ class Learner:
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
-        self._check_shape(ModelShape.read(Path(weights)), weights)
+        self._check_shape(PolicyShape.read(Path(weights)), weights)
         whole = read_tensors(Path(weights) / _MODEL, convert.hf_shapes(self.config.shape))
         return {name: tensor.float() for name, tensor in whole.items()}.__getitem__
 
-    def _check_shape(self, found: ModelShape, folder: str) -> None:
+    def _check_shape(self, found: PolicyShape, folder: str) -> None:
         wanted = self.config.shape
         differing = [
             f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
@@ -322,10 +324,10 @@ class Learner:
         raise InvariantError("Megatron built no optimizer")
 
 
-def read_learner_state(path: Path) -> tuple[int, ModelShape]:
+def read_learner_state(path: Path) -> tuple[int, PolicyShape]:
     """The optimizer step and the model's shape that `save` wrote. Raises UserError."""
     content = read_json(path)
     step, shape = content.get("step"), content.get("shape")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(shape, Mapping):
         raise UserError(f"{path} holds no learner's state (its step or shape is missing or wrong)")
-    return step, ModelShape.from_hf_config(shape)
+    return step, PolicyShape.from_hf_config(shape)

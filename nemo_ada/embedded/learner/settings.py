@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.errors import UserError
 
 
@@ -16,7 +16,7 @@ class LearnerConfig:
     `decay_steps` it falls linearly to 0 at that step (supervision). `micro_batch_size` is in rows.
     """
 
-    shape: ModelShape = field(default_factory=ModelShape)
+    shape: PolicyShape = field(default_factory=PolicyShape)
     tensor_parallel: int = 1  # policy.megatron_cfg.tensor_model_parallel_size
     pipeline_parallel: int = 1  # policy.megatron_cfg.pipeline_model_parallel_size
     data_parallel: int = 1

@@ -21,7 +21,7 @@ _PP_KEY = "policy.megatron_cfg.pipeline_model_parallel_size"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class PolicyShape:
     """A decoder in the style of Qwen2: RMSNorm, rotary positions, grouped-query attention with q/k/v bias, SwiGLU.
 
     All counts are of the whole model; `max_position_embeddings` is in tokens. Raises `UserError` where the parts do not
@@ -109,12 +109,12 @@ class ModelShape:
         }
 
     @classmethod
-    def read(cls, folder: Path) -> ModelShape:
+    def read(cls, folder: Path) -> PolicyShape:
         """The shape of the model in a Hugging Face folder. Raises UserError."""
         return cls.from_hf_config(read_json(folder / "config.json"))
 
     @classmethod
-    def from_hf_config(cls, config: Mapping[str, Any]) -> ModelShape:
+    def from_hf_config(cls, config: Mapping[str, Any]) -> PolicyShape:
         """The shape that a `config.json` describes; raises `UserError` for a model that is not a plain Qwen2."""
         if config.get("model_type") != "qwen2":
             raise UserError(

@@ -1,4 +1,4 @@
-"""Advantages, row by row: GRPO as a special case, leave-one-out taken literally, real rewards, fillers.
+"""Advantages, row by row: GRPO as a special case, leave-one-out taken literally, real rewards, placeholder rows.
 
 Expectations (what the rows do to the policy) are in test_bandit.py.
 """

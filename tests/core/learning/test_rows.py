@@ -2,7 +2,7 @@
 
 1. n rows per prompt of the batch, grouped by prompt; each real row is a response of its own prompt, at most once.
 2. Groups without signal that were replaced are left out; where too few are mixed, the first others fill the batch.
-3. Est trains on every response once. 4. Prompts without a response give fillers that point nowhere.
+3. Est trains on every response once. 4. Prompts without a response give placeholder rows that point nowhere.
 5. Each setting reaches the advantages. 6. The metrics are those of a recount.
 """
 
@@ -26,9 +26,9 @@ from tests.core.scripted import Script, collect
 STOP = StopRule(BalancedExit(1, 1), (4,), 12)
 
 
-def drawn(script: Script, *, standby: int = 0, plan: SamplingPlan | None = None, **session: Any) -> SamplingResult:
+def drawn(script: Script, *, reserve: int = 0, plan: SamplingPlan | None = None, **session: Any) -> SamplingResult:
     plan = plan or SamplingPlan(BalancedExit(1, 1), (4,), 12, 4, 40, max_failed_share=1.0)
-    return collect(plan, script, standby=standby, **session)[0]
+    return collect(plan, script, reserve=reserve, **session)[0]
 
 
 def rows_of(
@@ -54,9 +54,9 @@ def groups(rows: StepRows, group: int) -> list[int]:
     st.integers(0, 10**6),
 )
 @settings(max_examples=100)
-def test_a_batch_has_n_rows_per_prompt_and_each_real_one_is_a_response_of_its_own(rates, standby, n, failed, seed):
-    script = Script.random(seed, [*rates, *[0.5] * standby], failed=failed)
-    result = drawn(script, standby=standby)
+def test_a_batch_has_n_rows_per_prompt_and_each_real_one_is_a_response_of_its_own(rates, reserve, n, failed, seed):
+    script = Script.random(seed, [*rates, *[0.5] * reserve], failed=failed)
+    result = drawn(script, reserve=reserve)
     rows = rows_of(result, len(rates), group=n)
     assert rows.prompt_R.shape == rows.weight_R.shape == rows.advantage_R.shape == (n * len(rates),)
     chosen = groups(rows, n)
@@ -66,20 +66,20 @@ def test_a_batch_has_n_rows_per_prompt_and_each_real_one_is_a_response_of_its_ow
     real = rows.weight_R == 1.0
     assert set(rows.weight_R.tolist()) <= {0.0, 1.0}
     assert (result.prompt_N[rows.pool_R[real]] == rows.prompt_R[real]).all()
-    assert (result.row_N[rows.pool_R[real]] == rows.row_R[real]).all()
+    assert (result.response_id_N[rows.pool_R[real]] == rows.response_id_R[real]).all()
     assert len(set(rows.pool_R[real].tolist())) == real.sum()
     assert real.sum() == sum(min(n, int(result.size_P[p])) for p in chosen)
     assert not rows.advantage_R[~real].any()
     empty = result.size_P[rows.prompt_R] == 0
-    np.testing.assert_array_equal(rows.row_R == -1, empty)
+    np.testing.assert_array_equal(rows.response_id_R == -1, empty)
     np.testing.assert_array_equal(rows.pool_R == -1, empty)
 
 
 def test_groups_that_were_replaced_are_left_out_of_the_batch():
-    result = drawn(Script.of("-", "+-", "+", "++-", "-+-"), standby=2)
+    result = drawn(Script.of("-", "+-", "+", "++-", "-+-"), reserve=2)
     assert result.drawn_P.all()
     assert groups(rows_of(result, 3), 4) == [1, 3, 4]
-    too_few_mixed = drawn(Script.of("-", "+-", "+", "-"), standby=1)
+    too_few_mixed = drawn(Script.of("-", "+-", "+", "-"), reserve=1)
     assert groups(rows_of(too_few_mixed, 3), 4) == [0, 1, 2]
 
 
@@ -89,12 +89,12 @@ def test_the_estimation_variant_trains_on_every_response_once(lost):
     script = Script.of("+-", "x" * 3 + "-+" if lost else "-+", "-+-+")
     result = drawn(script, plan=plan, first_wave_P=np.array([2, 3, 7]))
     rows = rows_of(result, 3, keep_all=True)
-    assert len(result.row_N) == 12 - lost
+    assert len(result.response_id_N) == 12 - lost
     assert rows.weight_R.tolist() == [1.0] * (12 - lost) + [0.0] * lost
     assert rows.pool_R[: 12 - lost].tolist() == list(range(12 - lost))
     np.testing.assert_array_equal(rows.prompt_R, result.prompt_N[rows.pool_R])
-    np.testing.assert_array_equal(rows.row_R, result.row_N[rows.pool_R])
-    assert rows.metrics["filler_rows"] == lost
+    np.testing.assert_array_equal(rows.response_id_R, result.response_id_N[rows.pool_R])
+    assert rows.metrics["placeholder_rows"] == lost
 
 
 @pytest.mark.parametrize("keep_all", [False, True])
@@ -103,12 +103,12 @@ def test_a_step_without_any_response_is_a_batch_of_fillers(keep_all):
     result = drawn(Script.of("x", "x"), plan=plan)
     rows = rows_of(result, 2, keep_all=keep_all)
     assert rows.prompt_R.shape == (8,)
-    assert rows.pool_R.tolist() == rows.row_R.tolist() == [-1] * 8
+    assert rows.pool_R.tolist() == rows.response_id_R.tolist() == [-1] * 8
     assert not rows.weight_R.any()
     assert not rows.advantage_R.any()
     assert not rows.live_R.any()
     assert (rows.metrics["batch_reward"], rows.metrics["response_length_kept"]) == (0.0, 0.0)
-    assert (rows.metrics["live_rows"], rows.metrics["filler_rows"]) == (0, 8)
+    assert (rows.metrics["live_rows"], rows.metrics["placeholder_rows"]) == (0, 8)
 
 
 def test_fixed_groups_in_reference_mode_are_plain_grpo():
@@ -124,7 +124,7 @@ def test_live_rows_have_weight_and_advantage():
     rows = rows_of(drawn(Script.of("+-", "-")), 2, group=6)  # a pool of 4: two repeats; a pool of 12 without signal
     assert rows.live_R.tolist() == [True] * 4 + [False] * 8
     assert rows.metrics["live_rows"] == 4
-    assert rows.metrics["filler_rows"] == 2
+    assert rows.metrics["placeholder_rows"] == 2
 
 
 # each setting reaches the rows: of one pool of 4 with one correct response, p = 1/4 -----------------------------------
@@ -179,18 +179,18 @@ def test_the_pass_rate_of_a_stopped_pool_follows_its_kind():
 def test_another_step_keeps_other_rows_and_the_same_step_the_same():
     script = Script.random(1, [0.5] * 20)
     result = drawn(script, plan=SamplingPlan(FixedExit(24), (24,), 24, 4, 40))
-    first, again, other = (rows_of(result, 20, step=step).row_R for step in (1, 1, 2))
+    first, again, other = (rows_of(result, 20, step=step).response_id_R for step in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     stop = RowSettings(4, STOP)
     prior = (np.ones(20), np.ones(20))
     run = build_rows(result, stop, 20, run_seed=6, step=1, prior_P=prior)
-    assert (run.row_R != first).any()
+    assert (run.response_id_R != first).any()
 
 
 def test_metrics_are_those_of_a_recount():
     script = Script.random(4, [0.3, 0.6, 0.0, 0.5, 0.5], failed=0.1)
-    result = drawn(script, standby=1)
+    result = drawn(script, reserve=1)
     rows = rows_of(result, 4, group=6, objective=Log())
     real = rows.weight_R > 0
     kept = [int(place) for place, one in zip(rows.pool_R, real, strict=True) if one]
@@ -201,4 +201,4 @@ def test_metrics_are_those_of_a_recount():
     assert rows.metrics["weight_mean"] == pytest.approx(np.mean(weights))
     assert rows.metrics["weight_max"] == pytest.approx(max(weights))
     assert rows.metrics["live_rows"] == int(rows.live_R.sum())
-    assert rows.metrics["filler_rows"] == len(rows.weight_R) - len(kept)
+    assert rows.metrics["placeholder_rows"] == len(rows.weight_R) - len(kept)

@@ -50,12 +50,12 @@ def first_responses(plan: SamplingPlan, prompts: int) -> int:
 
 @given(RATES, OPTIONS, st.integers(0, 60), st.integers(0, 10**6), st.integers(0, 2))
 @settings(max_examples=100)
-def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, options, spare, seed, standby):
+def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, options, spare, seed, reserve):
     plan = plan_with(Caps(), options)
     cap = first_responses(plan, len(rates)) + spare
     plan = plan_with(Caps(max_samples=cap), options)
-    script = Script.random(seed, [*rates, *[0.5] * standby], failed=0.1)
-    result, source = collect(plan, script, order=seed, standby=standby)
+    script = Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1)
+    result, source = collect(plan, script, order=seed, reserve=reserve)
     assert len(source.issued) == result.stats["samples_drawn"] <= cap
     assert result.stats["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
@@ -65,18 +65,18 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.integers(0, 2))
 @settings(max_examples=100)
-def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, standby):
+def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, reserve):
     plan = plan_with(Caps(), options)
     cap = first_responses(plan, len(rates)) * LONGEST + spare
     plan = plan_with(Caps(max_tokens=cap), options, token_reservation="worst_case")
-    script = Script.random(seed, [*rates, *[0.5] * standby], failed=0.1)
+    script = Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1)
     source = ScriptedSource(script, np.random.default_rng(seed))
 
     def could_end_within_the_cap() -> None:
         assert source.tokens + LONGEST * len(source.running) <= cap
 
     source.watch = could_end_within_the_cap  # at each submission
-    session = SamplingSession(plan, np.arange(len(rates) + standby), run_seed=0, step=0, standby=standby)
+    session = SamplingSession(plan, np.arange(len(rates) + reserve), run_seed=0, step=0, reserve=reserve)
     result = run_sampling(session, source)
     assert source.tokens == result.stats["tokens_drawn"] <= cap
     assert result.stats["tokens_overshoot"] == 0
@@ -182,7 +182,7 @@ def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
     second = session.next_requests(1.0)
     assert len(second) == 4
     source.submit(second)
-    session.record(source.end(second.row_N.tolist()), 2.0)
+    session.record(source.end(second.response_id_N.tolist()), 2.0)
     source.submit(session.next_requests(2.0))
     session.record(source.end(sorted(source.running)), 3.0)
     result = session.result()
@@ -270,7 +270,7 @@ def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
         redraw = session.next_requests(2.0)
         assert redraw.prompt_N.tolist() == [1]
         source.submit(redraw)
-        session.record(source.end(redraw.row_N.tolist()), 3.0)
+        session.record(source.end(redraw.response_id_N.tolist()), 3.0)
         assert len(session.next_requests(3.0)) == 0
         assert session.result().size_P.tolist() == [4, 4]
 
@@ -280,7 +280,7 @@ def test_prompts_on_standby_are_taken_in_the_order_of_the_data():
     for seed in range(20):
         plan = SamplingPlan(FixedExit(4), (4,), 4, 4, LONGEST, caps=Caps(max_samples=4 * 4 + 10))
         rates = [0.0, 1.0, 0.0, 0.5, *[0.3] * 4]
-        result, source = collect(plan, Script.random(seed, rates), order=seed, run_seed=seed, standby=4)
+        result, source = collect(plan, Script.random(seed, rates), order=seed, run_seed=seed, reserve=4)
         taken = sorted({prompt for prompt, _ in source.issued.values()})
         assert taken == list(range(len(taken)))
         assert result.used == len(taken)
@@ -317,7 +317,7 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
         requests = session.next_requests(begin)
         assert len(requests) == 4
         source.submit(requests)
-        session.record(source.end(requests.row_N.tolist()), begin + 10.0)
+        session.record(source.end(requests.response_id_N.tolist()), begin + 10.0)
     assert len(session.next_requests(30.0)) == 0
     assert session.finished
     stats = session.result().stats
@@ -361,7 +361,7 @@ def test_what_is_issued_beside_a_wave_slows_it_down(seconds, issued):
     assert session.state.cut_P.tolist() == [issued == 0] * 2  # who fits alone, but not beside the other, waits
     if issued == 4:
         source.submit(requests)
-        session.record(source.end(requests.row_N.tolist()), 10.0)
+        session.record(source.end(requests.response_id_N.tolist()), 10.0)
         assert len(session.next_requests(10.0)) == 0
         assert session.state.cut_P.all()
 

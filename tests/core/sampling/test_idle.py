@@ -1,7 +1,7 @@
 """Idle mode (algorithm.md section 6): extra waves live inside the tail of the first ones.
 
 1. The phase ends with the last first-wave response. 2. Extra waves that are not complete then are dropped whole.
-3. Prompts with signal never get an extra wave. 4. It needs an observed step; before, it is GRPO. 5. A prompt on standby
+3. Prompts with signal never get an extra wave. 4. It needs an observed step; before, it is GRPO. 5. A prompt in reserve
 does not prolong the phase. 6. The reported label bias is the real one.
 """
 
@@ -30,11 +30,11 @@ GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
 
 
 def one_step(
-    plan: SamplingPlan, workload: Workload, latency: LatencyModel, standby: int = 0
+    plan: SamplingPlan, workload: Workload, latency: LatencyModel, reserve: int = 0
 ) -> tuple[SamplingResult, DiscreteEventSource]:
     source = DiscreteEventSource(workload.draw)
     session = SamplingSession(
-        plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency, standby=standby
+        plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency, reserve=reserve
     )
     return run_sampling(session, source), source
 
@@ -125,12 +125,12 @@ def test_a_prompt_on_standby_does_not_prolong_the_phase():
         rates = np.concatenate([np.zeros(8), np.full(24, 0.5), np.full(16, 0.4)])
         workload = Workload(rates, seed=2, step=step)
         plan = dataclasses.replace(IDLE, max_responses=4)
-        result, source = one_step(plan, workload, latency, standby=16)
+        result, source = one_step(plan, workload, latency, reserve=16)
         _, tokens_N = workload.draw(np.repeat(np.arange(32), 4), np.tile(np.arange(4), 32))
         assert source.steps == tokens_N.max()
         assert set(result.size_P.tolist()) <= {0, 4}
         assert (result.size_P[~result.drawn_P] == 0).all()
-    assert result.refilled > 0
+    assert result.replaced > 0
 
 
 def test_the_phase_ends_when_the_budget_refuses_the_last_redraw_of_a_first_wave():
@@ -210,7 +210,7 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
         issued = np.flatnonzero(table.wave[: table.n] > 0)
         reward_N, _ = workload.draw(table.prompt[issued], table.index[issued])
         centred_N = reward_N - rates[table.prompt[issued]]
-        kept_N = np.isin(issued, result.row_N)
+        kept_N = np.isin(issued, result.response_id_N)
         sums.append((centred_N[kept_N].sum(), kept_N.sum(), centred_N.sum(), len(issued)))
         reported.append(result.stats["idle_label_bias"])
     total = np.sum(sums, axis=0)

@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window, refill": {
         "preset": "ada_seq_balance",
         "sampling": {"stopping": {"kind": "issue_order", "window": 2, "max_window": 8}},
-        "refill_prompts": STANDBY,
+        "reserve_prompts": STANDBY,
     },
     "log": {"preset": "ada_seq_log"},
     "est ema": {"preset": "ada_est_ema"},
@@ -54,10 +54,10 @@ def started(section: dict[str, Any]) -> AdaSampler:
 
 
 def one_step(own: AdaSampler, section: dict[str, Any], step: int) -> tuple[StepRows, dict[str, float]]:
-    standby = section.get("refill_prompts", 0)
-    chosen = (np.arange(PROMPTS + standby) + 5 * step) % len(RATES)  # most prompts come again
+    reserve = section.get("reserve_prompts", 0)
+    chosen = (np.arange(PROMPTS + reserve) + 5 * step) % len(RATES)  # most prompts come again
     features_PF = FEATURES_PF[chosen] if isinstance(own.estimator, ValueRegressor) else None
-    session = own.begin(step, [str(i) for i in chosen], standby=standby, features_PF=features_PF)
+    session = own.begin(step, [str(i) for i in chosen], reserve=reserve, features_PF=features_PF)
     result = run_sampling(session, DiscreteEventSource(Workload(RATES[chosen], seed=3, step=step).draw))
     return own.finish(result), result.stats
 
@@ -79,7 +79,7 @@ def test_resumed_after_any_step_the_rest_is_the_same(name):
         for step in range(resume, STEPS):
             rows, stats = one_step(own, section, step)
             assert stats == made[step][1]
-            np.testing.assert_array_equal(rows.row_R, made[step][0].row_R)
+            np.testing.assert_array_equal(rows.response_id_R, made[step][0].response_id_R)
             np.testing.assert_array_equal(rows.advantage_R, made[step][0].advantage_R)
         assert as_json(own) == as_json(whole)
 

@@ -89,7 +89,7 @@ def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, runn
 def test_a_step_that_is_stopped_before_its_first_response_is_dropped(order):
     session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
     result = run_sampling(session, source, on_event=lambda: order)
-    assert not source.issued and len(result.row_N) == 0
+    assert not source.issued and len(result.response_id_N) == 0
     assert session.dropped
 
 

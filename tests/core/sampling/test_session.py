@@ -139,7 +139,7 @@ def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule
     script = Script.random(seed, rates, failed=0.4)
     result, source = collect(wave_plan(rule, waves, cap, window=window), script, order=seed)
     assert np.isfinite(result.reward_N).all()
-    places = [source.issued[row] for row in result.row_N.tolist()]
+    places = [source.issued[row] for row in result.response_id_N.tolist()]
     assert all(script.label(*place) is not None for place in places)
     assert places == list(zip(result.prompt_N.tolist(), result.index_N.tolist(), strict=True))
     assert (result.size_P <= cap).all()
@@ -158,7 +158,7 @@ def test_a_failed_response_is_redrawn():
 def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say_so():
     plan = wave_plan(FixedExit(2), (2,), 2)
     session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
-    rows = session.next_requests(0.0).row_N
+    rows = session.next_requests(0.0).response_id_N
     session.record(Outcomes(rows, np.array([np.inf, 1.0]), np.array([3, 3])), 1.0)
     assert session.failures == {"reward_not_finite": 1}
     assert session.next_requests(1.0).index_N.tolist() == [2]
@@ -166,20 +166,20 @@ def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say
 
 def test_a_response_fails_by_its_reward_or_by_what_the_source_says_and_each_cause_is_counted():
     session = SamplingSession(wave_plan(FixedExit(4), (4,), 4), np.arange(1), run_seed=0, step=0)
-    rows = session.next_requests(0.0).row_N
+    rows = session.next_requests(0.0).response_id_N
     reward = np.array([1.0, np.nan, 1.0, 0.0])
     session.record(Outcomes(rows, reward, np.full(4, 3), {0: "engine"}), 1.0)
     assert session.failures == {"engine": 1, "reward_not_finite": 1}
     redrawn = session.next_requests(1.0)
     assert redrawn.index_N.tolist() == [4, 5]
-    session.record(outcomes(*redrawn.row_N), 2.0)
+    session.record(outcomes(*redrawn.response_id_N), 2.0)
     assert session.result().index_N.tolist() == [2, 3, 4, 5]
 
 
 def test_the_message_of_too_many_failures_lists_causes_by_number_and_prompts_by_position_without_names():
     plan = SamplingPlan(FixedExit(4), (8,), 8, 4, 40, max_failed_share=0.5)
     session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
-    rows = session.next_requests(0.0).row_N
+    rows = session.next_requests(0.0).response_id_N
     failures = dict(enumerate(["verifier", "verifier", "engine", "verifier", "engine"]))
     with pytest.raises(FailedResponsesError, match=r"5 of 8 .*\(verifier: 3, engine: 2\), more .*=0.5; prompts 0:"):
         session.record(Outcomes(rows, np.ones(8), np.full(8, 3), failures), 1.0)
@@ -211,14 +211,14 @@ def test_prompts_on_standby_do_not_hide_a_verifier_that_always_fails():
     """108 of the 67 x 32 that the prompts may have which have begun, whatever 997 others might bring."""
     plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
     with pytest.raises(FailedResponsesError, match=r"^108 of \d+ responses of step 3 have no"):
-        collect(plan, Script.of(*["x"] * 1064), newest_first=True, standby=1000)
+        collect(plan, Script.of(*["x"] * 1064), newest_first=True, reserve=1000)
 
 
 def test_failures_of_a_step_that_is_dropped_are_no_error():
     """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
     plan = SamplingPlan(FixedExit(200), (8,), 200, 4, 40, max_failed_share=0.05)
     session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
-    rows = session.next_requests(0.0).row_N
+    rows = session.next_requests(0.0).response_id_N
     session.record(Outcomes(rows, np.ones(8), np.full(8, 3), dict.fromkeys(range(7), "verifier")), 1.0)
     session.stop(drain=False)
     assert session.result().failures == {"verifier": 7}
@@ -302,23 +302,23 @@ def test_seeds_follow_the_uid_and_not_the_position():
     assert drawn[5] == drawn[9]
 
 
-# refill: prompts on standby -------------------------------------------------------------------------------------------
+# refill: reserve prompts -------------------------------------------------------------------------------------------
 
 
 def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
     script = Script.of("-", "+-", "+", "-", "+-", "+-", "+-")
-    result, source = collect(wave_plan(FixedExit(4), (4,), 4), script, standby=4)
+    result, source = collect(wave_plan(FixedExit(4), (4,), 4), script, reserve=4)
     # prompts 0 and 2 end without signal; 3 replaces one of them, ends without signal too and is replaced
     assert result.drawn_P.tolist() == [True, True, True, True, True, True, False]
     assert result.size_P.tolist() == [4, 4, 4, 4, 4, 4, 0]
-    assert result.refilled == 3
+    assert result.replaced == 3
     assert {prompt for prompt, _ in source.issued.values()} == set(range(6))
 
 
 def test_refilling_ends_with_the_prompts_on_standby():
-    result, _ = collect(wave_plan(FixedExit(2), (2,), 2), Script.of(*["-"] * 5), standby=3)
+    result, _ = collect(wave_plan(FixedExit(2), (2,), 2), Script.of(*["-"] * 5), reserve=3)
     assert result.drawn_P.all()
-    assert result.refilled == 3
+    assert result.replaced == 3
 
 
 @given(PASS_RATES, st.integers(0, 10**6), st.sampled_from([None, 2]), st.integers(0, 40), st.booleans())
@@ -332,7 +332,7 @@ def test_refilling_within_caps_never_raises(rates, seed, window, spare, idle):
         plan = wave_plan(
             BalancedExit(1, 1), (2,), 8, window=window, caps=caps, idle=idle and window is None, expected_tokens=5
         )
-        result, source = collect(plan, script, order=seed + step, standby=3, latency=latency, step=step)
+        result, source = collect(plan, script, order=seed + step, reserve=3, latency=latency, step=step)
         assert len(source.issued) <= first + spare
         assert (result.size_P[~result.drawn_P] == 0).all()
         assert result.drawn_P[: len(rates)].all()
@@ -349,7 +349,7 @@ def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls)
     script = Script.random(3, [0.05] * 12, failed=0.05)
     plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, window=window, scheduler=scheduler)
     source = ScriptedSource(script, np.random.default_rng(1))
-    session = SamplingSession(plan, np.arange(12), run_seed=0, step=0, standby=2)
+    session = SamplingSession(plan, np.arange(12), run_seed=0, step=0, reserve=2)
     seen = 0
     submitted = [0]
 
@@ -369,7 +369,7 @@ def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls)
     assert bool(source.aborted) <= (order == "drop")
     if order == "drain" and window is None and calls:
         labelled = sum(script.label(*source.issued[row]) is not None for row in source.finished)
-        assert len(result.row_N) == labelled
+        assert len(result.response_id_N) == labelled
 
 
 def test_dropped_waves_leave_nothing_half_done_in_a_pool():
@@ -431,10 +431,10 @@ def test_a_clock_that_runs_backwards_does_not_make_time_negative():
     assert session.result().stats["sampling_seconds"] == 2.0
 
 
-@pytest.mark.parametrize("standby", [-1, 2, 3])
-def test_somebody_has_to_start(standby):
-    with pytest.raises(InvariantError, match=f"{standby} of 2 prompts on standby"):
-        SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(2), run_seed=0, step=0, standby=standby)
+@pytest.mark.parametrize("reserve", [-1, 2, 3])
+def test_somebody_has_to_start(reserve):
+    with pytest.raises(InvariantError, match=f"{reserve} of 2 reserve prompts"):
+        SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(2), run_seed=0, step=0, reserve=reserve)
 
 
 def test_an_empty_batch_of_outcomes_only_lets_time_pass():

@@ -26,7 +26,7 @@ LONGEST = 20
 class SessionMachine(RuleBasedStateMachine):
     @initialize(
         prompts=st.integers(1, 5),
-        standby=st.integers(0, 2),
+        reserve=st.integers(0, 2),
         exit_rule=st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 2), FixedExit(4)]),
         scheduler=st.sampled_from(["rounds", "continuous"]),
         window=st.sampled_from([None, None, 1, 3]),
@@ -40,11 +40,11 @@ class SessionMachine(RuleBasedStateMachine):
         seed=st.integers(0, 10**6),
     )
     def begin(
-        self, prompts, standby, exit_rule, scheduler, window, wider, idle, allocated, reservation, policy, spare,
+        self, prompts, reserve, exit_rule, scheduler, window, wider, idle, allocated, reservation, policy, spare,
         seconds, seed,
     ):  # fmt: skip
         if allocated is not None:  # the estimation variant
-            exit_rule, standby, window, idle = FixedExit(1), 0, None, False
+            exit_rule, reserve, window, idle = FixedExit(1), 0, None, False
         first_wave = None if allocated is None else np.array(allocated[:prompts])
         first = prompts * (window or 3) if first_wave is None else int(first_wave.sum())
         samples, tokens = spare
@@ -62,12 +62,12 @@ class SessionMachine(RuleBasedStateMachine):
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()
         latency.observe(np.arange(1, 20), np.array([10]), np.array([12.0]), np.array([4.0]))
-        rates = ([0.0, 0.4, 0.9, 1.0, 0.2] * 2)[: prompts + standby]
+        rates = ([0.0, 0.4, 0.9, 1.0, 0.2] * 2)[: prompts + reserve]
         self.source = ScriptedSource(
             Script.random(seed, rates, failed=0.15, longest=LONGEST), np.random.default_rng(seed)
         )
         self.session = SamplingSession(
-            plan, np.arange(prompts + standby), run_seed=seed, step=0, latency=latency, standby=standby,
+            plan, np.arange(prompts + reserve), run_seed=seed, step=0, latency=latency, reserve=reserve,
             first_wave_P=first_wave,
         )  # fmt: skip
         self.calls_to_end = 0

@@ -61,8 +61,14 @@ def finished(row: Hashable) -> Finished:
 
 
 def rows(*row: int, prompt: int = 0) -> Requests:
-    row_N = np.array(row, dtype=np.int64)
-    return Requests(row_N, np.full_like(row_N, prompt), row_N.copy(), np.zeros_like(row_N), 50 + row_N)
+    response_id_N = np.array(row, dtype=np.int64)
+    return Requests(
+        response_id_N,
+        np.full_like(response_id_N, prompt),
+        response_id_N.copy(),
+        np.zeros_like(response_id_N),
+        50 + response_id_N,
+    )
 
 
 def source_on(engine: ScriptedEngine, score: Scorer = lambda p, tokens, done: (float(p), None)) -> EngineSource:
@@ -70,7 +76,7 @@ def source_on(engine: ScriptedEngine, score: Scorer = lambda p, tokens, done: (f
 
 
 def label(outcomes: Outcomes) -> dict[int, float]:
-    return dict(zip(outcomes.row_N.tolist(), outcomes.reward_N.tolist(), strict=True))
+    return dict(zip(outcomes.response_id_N.tolist(), outcomes.reward_N.tolist(), strict=True))
 
 
 def test_poll_steps_until_something_finishes_and_reports_each_row_once():
@@ -126,7 +132,7 @@ def test_failures_have_causes_and_no_payload():
     source.submit(rows(0, 1, 2, 3, 4, 5))
     source.submit(rows(6, prompt=2))  # refused by the engine
     outcomes = source.poll()
-    assert outcomes.row_N.tolist() == [6]
+    assert outcomes.response_id_N.tolist() == [6]
     assert outcomes.failures == {6: "engine_error"}
     outcomes = source.poll()
     assert outcomes.failures == {

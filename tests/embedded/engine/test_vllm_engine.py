@@ -313,7 +313,7 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
     while len(reported) < 40:
         outcomes = source.poll()
         assert not outcomes.failures
-        for row, reward, tokens in zip(outcomes.row_N, outcomes.reward_N, outcomes.tokens_N, strict=True):
+        for row, reward, tokens in zip(outcomes.response_id_N, outcomes.reward_N, outcomes.tokens_N, strict=True):
             payload = source.payload(row)
             assert tokens == len(payload)
             assert int(row) not in reported
@@ -337,7 +337,9 @@ def test_a_source_draws_the_same_responses_in_one_wave_and_in_four(engine):
             while reported < len(wave):
                 outcomes = source.poll()
                 reported += len(outcomes)
-                tokens_by_row.update((int(row), source.payload(row).token_ids.tolist()) for row in outcomes.row_N)
+                tokens_by_row.update(
+                    (int(row), source.payload(row).token_ids.tolist()) for row in outcomes.response_id_N
+                )
         return tokens_by_row
 
     rows = list(range(32))
@@ -351,7 +353,7 @@ def test_a_request_that_the_engine_refuses_is_a_failure_with_a_cause(engine):
     failures: dict[int, str] = {}
     while len(rows) < 2:
         outcomes = source.poll()
-        rows += outcomes.row_N.tolist()
+        rows += outcomes.response_id_N.tolist()
         failures |= outcomes.failures
     assert failures == {1: "engine_error"}
 
@@ -364,7 +366,7 @@ def test_replayed_lengths_are_kept(engine):
     tokens: dict[int, int] = {}
     while len(tokens) < 4:
         outcomes = source.poll()
-        tokens |= dict(zip(outcomes.row_N.tolist(), outcomes.tokens_N.tolist(), strict=True))
+        tokens |= dict(zip(outcomes.response_id_N.tolist(), outcomes.tokens_N.tolist(), strict=True))
     assert tokens == {0: 1, 1: 5, 2: 3, 3: 7}
 
 
@@ -379,12 +381,12 @@ def test_aborted_rows_are_never_reported_and_the_rest_is(engine):
 
     source = EngineSource(engine, prompts(2), score, Sampling(50), lengths=lambda p, i: 2 if i < 4 else 30)
     source.submit(requests_for([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1]))
-    assert sorted(source.poll().row_N.tolist()) == [0, 2]
+    assert sorted(source.poll().response_id_N.tolist()) == [0, 2]
     source.abort(np.array([1, 4, 0]))  # verifying, decoding, reported
     gate.set()
     rest: list[int] = []
     while len(rest) < 2:
-        rest += source.poll().row_N.tolist()
+        rest += source.poll().response_id_N.tolist()
     assert sorted(rest) == [3, 5]
     with pytest.raises(InvariantError, match="no payload"):
         source.payload(0)

@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from nemo_ada.embedded.learner import convert
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.errors import InvariantError
 
-SHAPE = ModelShape(
+SHAPE = PolicyShape(
     hidden_size=48, ffn_hidden_size=40, num_layers=4, num_attention_heads=8, num_query_groups=4, vocab_size=24
 )
 
 
-def _weights(shape: ModelShape) -> convert.Weights:
+def _weights(shape: PolicyShape) -> convert.Weights:
     generator = torch.Generator().manual_seed(1)
     return {name: torch.randn(size, generator=generator) for name, size in convert.hf_shapes(shape).items()}
 
 
-def _shards(shape: ModelShape, weights: convert.Weights, tp: int, pp: int) -> list[list[convert.Weights]]:
+def _shards(shape: PolicyShape, weights: convert.Weights, tp: int, pp: int) -> list[list[convert.Weights]]:
     return [
         [convert.shard(shape, weights.__getitem__, convert.Place(rank, tp, stage, pp)) for rank in range(tp)]
         for stage in range(pp)
@@ -31,7 +31,7 @@ def _shards(shape: ModelShape, weights: convert.Weights, tp: int, pp: int) -> li
 @pytest.mark.parametrize(("tp", "pp"), list(itertools.product((1, 2, 4), (1, 2, 4))))
 @pytest.mark.parametrize("tied", [False, True])
 def test_round_trip_gives_the_same_bits(tp: int, pp: int, tied: bool) -> None:
-    shape = ModelShape(
+    shape = PolicyShape(
         hidden_size=48, ffn_hidden_size=40, num_layers=4, num_attention_heads=8, num_query_groups=4, vocab_size=24,
         tied_embeddings=tied,
     )  # fmt: skip

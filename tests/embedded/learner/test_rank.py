@@ -35,11 +35,11 @@ import ray
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.errors import InvariantError, UserError
 
-SHAPE = ModelShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
+SHAPE = PolicyShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
 CONFIG = LearnerConfig(
     shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_steps=2, ratio_clip_c=3.0,
     entropy_coefficient=0.01, max_grad_norm=0.5, seed=7,

@@ -8,16 +8,16 @@ import sys
 import pytest
 
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import ModelShape
+from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.errors import UserError
 
 
 def test_hf_config_round_trip() -> None:
-    shape = ModelShape(hidden_size=96, num_attention_heads=6, num_query_groups=3, rope_theta=5e5, tied_embeddings=True)
-    assert ModelShape.from_hf_config(shape.hf_config()) == shape
+    shape = PolicyShape(hidden_size=96, num_attention_heads=6, num_query_groups=3, rope_theta=5e5, tied_embeddings=True)
+    assert PolicyShape.from_hf_config(shape.hf_config()) == shape
     newer = {k: v for k, v in shape.hf_config().items() if k != "rope_theta"}
     newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 5e5}
-    assert ModelShape.from_hf_config(newer) == shape
+    assert PolicyShape.from_hf_config(newer) == shape
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,20 @@ def test_hf_config_round_trip() -> None:
 )
 def test_layouts_that_do_not_divide_the_model_are_refused(sizes: tuple[int, int], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        ModelShape(num_layers=4).check_parallel(*sizes)
+        PolicyShape(num_layers=4).check_parallel(*sizes)
     for word in words:
         assert word in str(error.value)
 
 
 def test_layouts_that_divide_are_accepted() -> None:
     for sizes in ((1, 1), (2, 1), (1, 2), (2, 2), (2, 4)):
-        ModelShape(num_layers=4).check_parallel(*sizes)
+        PolicyShape(num_layers=4).check_parallel(*sizes)
 
 
 @pytest.mark.parametrize("bad", [{"hidden_size": 130}, {"num_query_groups": 3}, {"vocab_size": 0}, {"norm_eps": 0.0}])
 def test_shapes_that_cannot_be_built_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
-        ModelShape(**bad)  # type: ignore[arg-type]
+        PolicyShape(**bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_settings_out_of_range_are_refused(bad: dict[str, object]) -> None:
 
 def test_foreign_models_are_refused() -> None:
     with pytest.raises(UserError, match="llama"):
-        ModelShape.from_hf_config({"model_type": "llama"})
+        PolicyShape.from_hf_config({"model_type": "llama"})
     with pytest.raises(UserError, match="hidden_size"):
-        ModelShape.from_hf_config({"model_type": "qwen2"})
+        PolicyShape.from_hf_config({"model_type": "qwen2"})
 
 
 def test_the_driver_imports_neither_megatron_nor_torch() -> None:
