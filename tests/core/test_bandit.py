@@ -33,7 +33,7 @@ from nemo_ada.core.learning.objectives import (
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.sampling.pass_rate import RateDistribution, estimate, haldane, pool
+from nemo_ada.core.sampling.pass_rate import PassRateEstimates, estimate, haldane, pool
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import gradient_factor
 
@@ -145,7 +145,7 @@ def pools_of(name: str, p: float) -> Pools:
     )
 
 
-def rates_of(name: str, kind: str, pools: Pools) -> RateDistribution:
+def rates_of(name: str, kind: str, pools: Pools) -> PassRateEstimates:
     return estimate(
         kind,  # type: ignore[arg-type]
         pools.pos_P,
@@ -164,7 +164,7 @@ def advantage_of(pools: Pools, *, reward_N: np.ndarray | None = None, **options:
     return advantages(rewards, pools.positive_N, pools.prompt_N, pools.row_PR, pools.weight_PR, **options)
 
 
-def weight_of(objective: Objective, rates: RateDistribution, share: SamplingShare | None = None) -> np.ndarray:
+def weight_of(objective: Objective, rates: PassRateEstimates, share: SamplingShare | None = None) -> np.ndarray:
     return gradient_weight(objective, rates.rate_P, share=share, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
 
 
@@ -463,12 +463,12 @@ def test_real_rewards_follow_the_gradient_of_the_mean_reward() -> None:
     assert deviation(update(pools, advantage, p, KEPT), gradient_of_p(pi)) > 2 * SIGMAS
 
 
-def mutated(which: str, pools: Pools, rates: RateDistribution, objective: Objective) -> np.ndarray:
+def mutated(which: str, pools: Pools, rates: PassRateEstimates, objective: Objective) -> np.ndarray:
     weight_P = weight_of(objective, rates)
     return advantage_of(
         pools,
         weight_P=np.ones(POOLS) if which == "objective weight" else weight_P,
-        rates=RateDistribution(rates.rate_P, rates.rate_P * (1 - rates.rate_P)) if which == "contrast" else rates,
+        rates=PassRateEstimates(rates.rate_P, rates.rate_P * (1 - rates.rate_P)) if which == "contrast" else rates,
         weighting="reference" if which == "row weights" else "objective",
         leave_one_out=which != "leave one out",
     )
