@@ -1,15 +1,14 @@
-"""One run's sampler: what lives across steps (estimator, latency model) and the two ends of a step.
+"""The sampler of a run. It keeps what lives across steps: the estimator and the latency model.
 
-    session = sampler.begin(step, prompt_ids)        # a SamplingSession, driven by schedulers.run_sampling
-    rows = sampler.finish(session.result())          # StepRows; the estimator learns from the pools
+    sampled = sampler.run_step(step, prompt_ids, source)    # SampledStep: pools, rows, metrics
 
-Both back ends use it as it is, so the same responses give the same pools, rows and advantages in either.
+Both back ends and the simulation call it, so equal responses give equal pools, rows and advantages everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,16 @@ from numpy.typing import NDArray
 from nemo_ada.core import seeds
 from nemo_ada.core.learning.objectives import SamplingShare
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
+from nemo_ada.core.metrics import PREFIX, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.errors import InvariantError
 
 IntArray = NDArray[np.int64]
@@ -39,6 +41,26 @@ class Allocation:
     low: int
     high: int
     epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStep:
+    """Pools and rows of one step. result.reward_N: rewards of the update; raw_reward_N: rewards of the source."""
+
+    result: SamplingResult
+    rows: StepRows
+    raw_reward_N: FloatArray
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The step's scalar metrics, with prefixes; `ada/failed/CAUSE` counts responses without a label."""
+        failed = {f"{PREFIX}failed/{cause}": float(count) for cause, count in self.result.failures.items()}
+        return named(self.result.stats | self.rows.metrics) | failed
+
+    @property
+    def lists(self) -> dict[str, list[int]]:
+        """The step's metrics with several values (metrics.LISTS)."""
+        return listed({"pass_rate_histogram": rate_histogram(self.result.rate_F)})
 
 
 class AdaSampler:
@@ -59,7 +81,6 @@ class AdaSampler:
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
-        self._open: _OpenStep | None = None
 
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
@@ -75,60 +96,67 @@ class AdaSampler:
         best = best_candidates(prompt_ids, mixed_P, tie_P, count)
         return best, float(mixed_P[best].mean())
 
-    def begin(
-        self, step: int, prompt_ids: Sequence[str], *, reserve: int = 0, features_PF: FloatArray | None = None
-    ) -> SamplingSession:
-        """The session of a step. prompt_ids: stable ids, equal for equal prompts; the last `reserve` are in reserve.
+    def run_step(
+        self,
+        step: int,
+        prompt_ids: Sequence[str],
+        source: ResponseSource,
+        *,
+        reserve: int = 0,
+        features_PF: FloatArray | None = None,
+        stop_check: StopCheck | None = None,
+        final_rewards: Callable[[SamplingResult], FloatArray] | None = None,
+    ) -> SampledStep | None:
+        """Sample one step from `source`, build its rows, and let the estimator learn from the pools.
 
-        features_PF: for the value estimator. A step that was begun and not finished is forgotten.
+        prompt_ids: stable ids, equal for equal prompts; the last `reserve` are reserve prompts. features_PF: prompt
+        features for the value estimator. stop_check: see `run_sampling`. final_rewards: maps the pools to the rewards
+        [N] of the update (NeMo-RL's scaling and shaping); the sampling itself sees the source's rewards.
+        Returns None when `stop_check` dropped the step. A dropped step changes nothing in the sampler.
         """
-        prompts = len(prompt_ids)
-        uid_P = np.arange(prompts, dtype=np.int64)
-        if self.estimator is None:
-            prior_P = (np.full(prompts, self.plan.prior[0]), np.full(prompts, self.plan.prior[1]))
-        else:
-            prior_P = self.estimator.beta(prompt_ids, features_PF)
-        first_wave_P = None
-        if self.allocation is not None:
-            rate_P = np.minimum(prior_P[0] / (prior_P[0] + prior_P[1]) + self.allocation.epsilon, 1.0)
-            tie_P = seeds.uniform(self.run_seed, step, uid_P, 0, stream=seeds.Stream.ALLOCATION)
-            first_wave_P = allocate(
-                self.allocation.rule.weight(rate_P),
-                self.plan.group_size * prompts,
-                self.allocation.low,
-                self.allocation.high,
-                tie_P,
-            )
-        self._open = _OpenStep(step, list(prompt_ids), prompts - reserve, features_PF, prior_P)
-        return SamplingSession(
+        prior_P = self._prior(prompt_ids, features_PF)
+        session = SamplingSession(
             self.plan,
-            uid_P,
+            np.arange(len(prompt_ids), dtype=np.int64),
             run_seed=self.run_seed,
             step=step,
             latency=self.latency,
-            first_wave_P=first_wave_P,
+            first_wave_P=self._first_waves(step, prior_P),
             reserve=reserve,
             names_P=prompt_ids,
             prior_P=prior_P,
         )
-
-    def finish(self, result: SamplingResult) -> StepRows:
-        """Rows of the step that `begin` opened; the estimator learns from its pools."""
-        opened = self._open
-        if opened is None:
-            raise InvariantError("finish without begin")
+        result = run_sampling(session, source, stop_check=stop_check)
+        if session.dropped:
+            return None
+        raw_reward_N = result.reward_N
+        if final_rewards is not None:
+            result = replace(result, reward_N=final_rewards(result))
         rows = build_rows(
-            result,
-            self.rows,
-            opened.batch,
-            run_seed=self.run_seed,
-            step=opened.step,
-            prior_P=opened.prior_P,
+            result, self.rows, len(prompt_ids) - reserve, run_seed=self.run_seed, step=step, prior_P=prior_P
         )
         if self.estimator is not None:
-            self.estimator.update(opened.prompt_ids, result.pos_P, result.size_P, opened.features_PF)
-        self._open = None
-        return rows
+            self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
+        return SampledStep(result, rows, raw_reward_N)
+
+    def _prior(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """(a, b) of each prompt's Beta prior: the estimator's, or the plan's without one."""
+        if self.estimator is not None:
+            return self.estimator.beta(prompt_ids, features_PF)
+        a, b = self.plan.prior
+        return np.full(len(prompt_ids), a), np.full(len(prompt_ids), b)
+
+    def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray]) -> IntArray | None:
+        """Responses per prompt in the estimation variant; None where the plan's waves hold."""
+        if self.allocation is None:
+            return None
+        a_P, b_P = prior_P
+        prompts = len(a_P)
+        rate_P = np.minimum(a_P / (a_P + b_P) + self.allocation.epsilon, 1.0)
+        uid_P = np.arange(prompts, dtype=np.int64)
+        tie_P = seeds.uniform(self.run_seed, step, uid_P, 0, stream=seeds.Stream.ALLOCATION)
+        low, high = self.allocation.low, self.allocation.high
+        return allocate(self.allocation.rule.weight(rate_P), self.plan.group_size * prompts, low, high, tie_P)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold: numbers, lists and arrays."""
@@ -142,12 +170,3 @@ class AdaSampler:
         self.latency.load_state_dict(state["latency"])
         if self.estimator is not None and state["estimator"] is not None:
             self.estimator.load_state_dict(state["estimator"])
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenStep:
-    step: int
-    prompt_ids: list[str]
-    batch: int
-    features_PF: FloatArray | None
-    prior_P: tuple[FloatArray, FloatArray]

@@ -16,11 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.learning.rows import StepRows
-from nemo_ada.core.metrics import listed, named, rate_histogram
-from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.metrics import named
+from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.embedded.engine.source import EngineSource
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.processes import actors as processes
@@ -149,14 +146,15 @@ class Rollout:
         source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
         began = engine.steps
         try:
-            session = sampler.begin(
-                step, [prompt.prompt_id for prompt in prompts], reserve=reserve, features_PF=features_PF
+            sampled = sampler.run_step(
+                step,
+                [prompt.prompt_id for prompt in prompts],
+                source,
+                reserve=reserve,
+                features_PF=features_PF,
+                stop_check=_Watch(self._control_dir),
             )
-            result = run_sampling(session, source, on_event=_Watch(self._control_dir))
-            if session.dropped:
-                return None
-            rows = sampler.finish(result)
-            return self._data(rows, source, tokens_P, result, engine.steps - began)
+            return None if sampled is None else self._data(sampled, source, tokens_P, engine.steps - began)
         finally:
             source.close()
 
@@ -204,9 +202,8 @@ class Rollout:
             max_new_tokens=self._max_new_tokens, temperature=temperature, stop_token=self._task.tokenizer.eos_id
         )
 
-    def _data(
-        self, rows: StepRows, source: EngineSource, tokens_P: list[list[int]], result: SamplingResult, steps: int
-    ) -> StepData:
+    def _data(self, sampled: SampledStep, source: EngineSource, tokens_P: list[list[int]], steps: int) -> StepData:
+        rows = sampled.rows
         payloads = [source.payload(row) if row >= 0 else None for row in rows.response_id_R.tolist()]
         prompt_lengths = [len(tokens_P[p]) for p in rows.prompt_R.tolist()]
         lengths = [n + (len(payload) if payload else 0) for n, payload in zip(prompt_lengths, payloads, strict=True)]
@@ -218,9 +215,6 @@ class Rollout:
             if payload is not None:
                 tokens_RT[r, start:end] = payload.token_ids
                 logprob_RT[r, start:end] = payload.logprobs
-        metrics: dict[str, Any] = {**named(result.stats | rows.metrics)}
-        metrics |= listed({"pass_rate_histogram": rate_histogram(result.rate_F)})
-        metrics.update({f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()})
         return StepData(
             tokens_RT=tokens_RT,
             length_R=np.array(lengths, np.int64),
@@ -229,8 +223,8 @@ class Rollout:
             weight_R=rows.weight_R.astype(np.float32),
             old_logprob_RT=logprob_RT,
             prompt_R=rows.prompt_R,
-            used=result.used,
-            metrics=metrics,
+            used=sampled.result.used,
+            metrics={**sampled.metrics, **sampled.lists},
             engine_steps=steps,
         )
 

@@ -11,15 +11,14 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from nemo_ada.core.metrics import listed, named, rate_histogram
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.access import get
@@ -38,12 +37,6 @@ Rollout = Callable[..., tuple[Any, dict[str, Any]]]
 
 class StepDroppedError(Exception):
     """The end of the job came while responses were drawn: this step was given up before it changed anything."""
-
-
-class StopCheck(Protocol):
-    """Who is asked before each decision of the sampler whether to go on."""
-
-    def __call__(self) -> Literal["drain", "drop"] | None: ...
 
 
 class Hooks:
@@ -164,16 +157,20 @@ class Hooks:
         draw = self.draws + 1
         source = self._source(call, prompts, one_by_one)
         try:
-            session = self.sampler.begin(draw, prompts.ids, features_PF=self._features(prompts))
-            result = run_sampling(session, source, on_event=self._watch)
+            sampled = self.sampler.run_step(
+                draw,
+                prompts.ids,
+                source,
+                features_PF=self._features(prompts),
+                stop_check=self._watch,
+                final_rewards=lambda result: self._rewards(result, source),
+            )
         finally:
             source.close()
-        if session.dropped:
+        if sampled is None:
             raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
-        raw_reward_N = result.reward_N
-        result = dataclasses.replace(result, reward_N=self._rewards(result, source))
-        rows = self.sampler.finish(result)
-        moments = pool_moments(result, raw_reward_N)
+        result, rows = sampled.result, sampled.rows
+        moments = pool_moments(result, sampled.raw_reward_N)
         batch, skipped = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
         self.draws, self._current = draw, batch
         self.sampling_seconds = result.stats["sampling_seconds"]
@@ -187,13 +184,12 @@ class Hooks:
                 repeated_batch["length"].float().mean()
             ),  # placeholder rows would lower NeMo-RL's own
         }
-        metrics |= named(result.stats | rows.metrics)
-        self.lists = listed({"pass_rate_histogram": rate_histogram(result.rate_F)})
+        metrics |= sampled.metrics
+        self.lists = sampled.lists
         steps = own_metrics.engine_steps_at_least(
             result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
         )
         metrics |= own_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
-        metrics |= {f"ada/failed/{cause}": float(count) for cause, count in result.failures.items()}
         return batch, metrics
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:

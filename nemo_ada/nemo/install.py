@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import restore, saved_with
-from nemo_ada.nemo.hooks import Hooks, StopCheck
+from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, replaced
 
 

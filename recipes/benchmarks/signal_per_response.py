@@ -27,8 +27,7 @@ from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampling.priority import exit_probability
-from nemo_ada.core.sampling.schedulers import run_sampling
-from nemo_ada.errors import UserError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
@@ -70,9 +69,11 @@ def trained(
     sampler = ada.sampler(n, 16, run_seed=0)
     if sampler.estimator is not None:
         sampler.estimator = Known(*known)
-    session = sampler.begin(0, [f"p{i}" for i in range(len(rate_P))], reserve=reserve)
-    result = run_sampling(session, DiscreteEventSource(Workload(rate_P, LengthModel(max_new_tokens=16)).draw))
-    rows = sampler.finish(result)
+    source = DiscreteEventSource(Workload(rate_P, LengthModel(max_new_tokens=16)).draw)
+    sampled = sampler.run_step(0, [f"p{i}" for i in range(len(rate_P))], source, reserve=reserve)
+    if sampled is None:
+        raise InvariantError("nothing here drops a step")
+    result, rows = sampled.result, sampled.rows
     correct_R, p_R = result.positive_N[rows.pool_R], rate_P[rows.prompt_R]
     a_R = rows.weight_R * rows.advantage_R
     score_R = np.where(correct_R, 1.0 - p_R, -p_R)

@@ -2,7 +2,7 @@
 
 1. The estimator's Beta distribution is the session's prior and, for Est, decides the allocation.
 2. After a step the estimator has learned from its pools, under the prompts' ids and with their features.
-3. A step that was not finished leaves no trace; its state survives JSON. 4. What cannot be is refused.
+3. A dropped step leaves no trace; its state survives JSON. 4. What cannot be is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nemo_ada.core.sampler import AdaSampler, Allocation
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.source import Requests
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Script, ScriptedSource
 
@@ -35,8 +35,15 @@ def sampler(plan: SamplingPlan = PLAN, *, run_seed: int = 3, **options: Any) -> 
 
 
 def one_step(own: AdaSampler, step: int, ids: list[str], script: Script, **options: Any) -> StepRows:
-    session = own.begin(step, ids, **options)
-    return own.finish(run_sampling(session, ScriptedSource(script, np.random.default_rng(step))))
+    sampled = own.run_step(step, ids, ScriptedSource(script, np.random.default_rng(step)), **options)
+    assert sampled is not None
+    return sampled.rows
+
+
+def first_requests(own: AdaSampler, step: int, ids: list[str]) -> Requests:
+    source = ScriptedSource(Script.of(*["+-"] * len(ids)), np.random.default_rng(step))
+    own.run_step(step, ids, source)
+    return source.submitted[0][1]
 
 
 def knowing(rates: dict[str, float], mass: int = 20) -> EmaBeta:
@@ -74,16 +81,6 @@ def test_features_reach_the_estimator_before_and_after_the_step():
     assert all(found is features for _, _, found in seen)
 
 
-def test_the_sessions_prior_is_the_estimators_and_without_one_the_plans():
-    with_estimator = sampler(estimator=knowing({"a": 0.2, "b": 0.9})).begin(0, ["b", "a", "new"])
-    np.testing.assert_allclose(with_estimator.state.prior_pos_P, [19, 5, 1])
-    np.testing.assert_allclose(with_estimator.state.prior_neg_P, [3, 17, 1])
-    plan = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40, prior=(0.5, 2.0))
-    without = sampler(plan).begin(0, ["a", "b"])
-    assert without.state.prior_pos_P.tolist() == [0.5, 0.5]
-    assert without.state.prior_neg_P.tolist() == [2.0, 2.0]
-
-
 def test_the_plans_prior_is_the_shrunk_pass_rates_prior():
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, prior=(1.0, 2.0))
     settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=True)
@@ -95,7 +92,7 @@ def test_the_plans_prior_is_the_shrunk_pass_rates_prior():
 def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
     rates = {"hard": 0.0, "middle": 0.5, "easy": 1.0, "other": 0.5}
     own = sampler(EST, estimator=knowing(rates), allocation=ALLOCATION)
-    asked = own.begin(0, list(rates)).next_requests(0.0)
+    asked = first_requests(own, 0, list(rates))
     counts = np.bincount(asked.prompt_N)
     assert counts.sum() == 16
     predicted = np.array([1 / 22, 11 / 22, 21 / 22, 11 / 22]) + 0.01
@@ -106,7 +103,7 @@ def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
 
 @pytest.mark.parametrize("rate", [1.0, 0.9])
 def test_epsilon_keeps_a_rate_at_most_one_and_never_zero(rate):
-    """VarianceShare-like rules are 0 from p = 1 on; a rate above 1 would turn the power rule round."""
+    """A rate above 1 would reverse the power rule."""
     seen = []
 
     class Recording(PowerShare):
@@ -115,7 +112,7 @@ def test_epsilon_keeps_a_rate_at_most_one_and_never_zero(rate):
             return super().weight(p_P)
 
     own = sampler(EST, estimator=knowing({"a": rate}, 2000), allocation=Allocation(Recording(), 1, 8, 0.05))
-    own.begin(0, ["a"])
+    first_requests(own, 0, ["a"])
     mean = (rate * 2000 + 1) / 2002
     np.testing.assert_allclose(seen[0], [min(mean + 0.05, 1.0)])
 
@@ -127,7 +124,7 @@ def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_
     def favoured(run_seed: int, step: int) -> tuple[int, ...]:
         weights = {name: 0.1 if i < 5 else 0.8 for i, name in enumerate(ids)}
         own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(PowerShare(), 1, 9, 0))
-        counts = np.bincount(own.begin(step, ids).next_requests(0.0).prompt_N)
+        counts = np.bincount(first_requests(own, step, ids).prompt_N)
         assert counts.sum() == 36
         return tuple(counts.tolist())
 
@@ -148,9 +145,9 @@ def test_failing_prompts_are_named_by_their_ids():
 
 def test_each_step_draws_and_keeps_under_its_own_number():
     ids = ["a", "b"]
-    seeds = [sampler().begin(step, ids).next_requests(0.0).seed_N.tolist() for step in (0, 0, 1)]
+    seeds = [first_requests(sampler(), step, ids).seed_N.tolist() for step in (0, 0, 1)]
     assert seeds[0] == seeds[1] != seeds[2]
-    assert sampler(run_seed=4).begin(0, ids).next_requests(0.0).seed_N.tolist() != seeds[0]
+    assert first_requests(sampler(run_seed=4), 0, ids).seed_N.tolist() != seeds[0]
     plan = SamplingPlan(FixedExit(24), (24,), 24, 4, 40)
     script = Script.random(1, [0.5] * 8)
     names = [f"p{i}" for i in range(8)]
@@ -167,20 +164,31 @@ def test_a_step_teaches_the_next_ones_latency_model():
     assert not own.latency.ready
     one_step(own, 0, ["a"], Script.of("+-"))
     assert own.latency.ready
-    assert own.begin(1, ["a"]).latency is own.latency
 
 
-def test_a_step_that_was_begun_again_counts_once():
+@pytest.mark.parametrize("orders", [["drop"], [None, "drop"], ["drain", "drop"]])
+def test_a_dropped_step_changes_nothing(orders):
     own = sampler(estimator=EmaBeta(0.5))
-    own.begin(0, ["x"], reserve=0)
-    rows = one_step(own, 0, ["a", "b"], Script.of("+-", "-+"))
-    assert len(rows.response_id_R) == 8
-    assert own.estimator is not None
-    assert own.estimator.state_dict()["ids"] == ["a", "b"]
-    result = run_sampling(own.begin(1, ["a"]), ScriptedSource(Script.of("+-"), np.random.default_rng(0)))
-    own.finish(result)
-    with pytest.raises(InvariantError, match="finish without begin"):
-        own.finish(result)
+    one_step(own, 0, ["a", "b"], Script.of("+-", "-+"))
+    before = json.dumps(own.state_dict(), default=np.ndarray.tolist)
+    left = list(orders)
+    source = ScriptedSource(Script.of("+-", "-+"), np.random.default_rng(1))
+    assert own.run_step(1, ["a", "c"], source, stop_check=lambda: left.pop(0) if left else None) is None
+    assert json.dumps(own.state_dict(), default=np.ndarray.tolist) == before
+
+
+def test_final_rewards_change_the_update_and_not_the_pools():
+    script = Script.of("+---", "--+-")
+    plain, scaled = (
+        sampler().run_step(0, ["a", "b"], ScriptedSource(script, np.random.default_rng(0)), final_rewards=final_rewards)
+        for final_rewards in (None, lambda result: 10.0 * result.reward_N)
+    )
+    assert plain is not None
+    assert scaled is not None
+    np.testing.assert_allclose(scaled.rows.advantage_R, 10.0 * plain.rows.advantage_R)
+    np.testing.assert_array_equal(scaled.result.reward_N, 10.0 * plain.result.reward_N)
+    np.testing.assert_array_equal(scaled.raw_reward_N, plain.result.reward_N)
+    np.testing.assert_array_equal(scaled.result.positive_N, plain.result.positive_N)
 
 
 def test_a_restored_sampler_goes_on_identically():
@@ -214,10 +222,6 @@ def test_the_state_of_a_sampler_without_estimator_is_its_latency_model():
     assert fresh.state_dict()["estimator"] is None
 
 
-def test_an_allocation_without_estimator_and_rows_without_a_step_are_refused():
+def test_an_allocation_without_estimator_is_refused():
     with pytest.raises(InvariantError, match="allocates by an estimator"):
         sampler(EST, allocation=ALLOCATION)
-    with pytest.raises(InvariantError, match="finish without begin"):
-        sampler().finish(
-            run_sampling(sampler().begin(0, ["a"]), ScriptedSource(Script.of("+-"), np.random.default_rng(0)))
-        )

@@ -25,9 +25,8 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import StepRows
-from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.embedded import rollout as embedded
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, Sampling
@@ -85,14 +84,15 @@ class Trace:
     handed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def watch(self, sampler: AdaSampler) -> AdaSampler:
-        finish = sampler.finish
+        run_step = sampler.run_step
 
-        def watched(result: SamplingResult) -> StepRows:
-            rows = finish(result)
-            self.decided.append((result, rows))
-            return rows
+        def watched(*args: Any, **options: Any) -> SampledStep | None:
+            sampled = run_step(*args, **options)
+            assert sampled is not None
+            self.decided.append((sampled.result, sampled.rows))
+            return sampled
 
-        sampler.finish = watched  # type: ignore[method-assign]
+        sampler.run_step = watched  # type: ignore[method-assign]
         return sampler
 
 
@@ -128,9 +128,10 @@ def bare(case: Case) -> Trace:
     trace, drawn = Trace(), dict.fromkeys(PROMPTS, 0)
     own = trace.watch(case.sampler())
     for number in range(1, case.steps + 1):
-        session = own.begin(number, [f"prompt {prompt}" for prompt in PROMPTS], features_PF=features())
-        result = run_sampling(session, TableSource(drawn))
-        rows = own.finish(result)
+        names = [f"prompt {prompt}" for prompt in PROMPTS]
+        sampled = own.run_step(number, names, TableSource(drawn), features_PF=features())
+        assert sampled is not None
+        result, rows = sampled.result, sampled.rows
         tokens_R = np.where(rows.pool_R >= 0, result.tokens_N[rows.pool_R], 0)
         trace.handed.append((rows.advantage_R, rows.weight_R, tokens_R))
     return trace

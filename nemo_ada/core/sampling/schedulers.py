@@ -1,4 +1,4 @@
-"""The loop between a session and a source; the session's plan says whether rounds have a barrier."""
+"""The loop between a session and a source."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import ResponseSource
 
+StopCheck = Callable[[], Literal["drain", "drop"] | None]
+"""Asked before each decision. None: go on. "drain": issue nothing more and finish what runs. "drop": stop what runs."""
+
 
 def run_sampling(
-    session: SamplingSession,
-    source: ResponseSource,
-    *,
-    on_event: Callable[[], Literal["drain", "drop"] | None] | None = None,
+    session: SamplingSession, source: ResponseSource, *, stop_check: StopCheck | None = None
 ) -> SamplingResult:
     """Drive a session to its end.
 
-    on_event: called before each decision (heartbeat, stop file). "drain" asks to issue nothing more and to finish what
-    runs, "drop" (also after "drain", when that takes too long) to stop what runs as well: `session.dropped` then says
-    that the pools are incomplete and the step must not be trained on.
+    After "drop" (which may follow "drain"), `session.dropped` is True: the pools are incomplete, do not train on them.
     """
     while True:
-        order = on_event() if on_event is not None else None
+        order = stop_check() if stop_check is not None else None
         if order is not None:
             session.stop(drain=order == "drain")
         dropped = session.take_aborts()

@@ -17,7 +17,6 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.prompts.estimators import ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
@@ -57,9 +56,10 @@ def one_step(own: AdaSampler, section: dict[str, Any], step: int) -> tuple[StepR
     reserve = section.get("reserve_prompts", 0)
     chosen = (np.arange(PROMPTS + reserve) + 5 * step) % len(RATES)  # most prompts come again
     features_PF = FEATURES_PF[chosen] if isinstance(own.estimator, ValueRegressor) else None
-    session = own.begin(step, [str(i) for i in chosen], reserve=reserve, features_PF=features_PF)
-    result = run_sampling(session, DiscreteEventSource(Workload(RATES[chosen], seed=3, step=step).draw))
-    return own.finish(result), result.stats
+    source = DiscreteEventSource(Workload(RATES[chosen], seed=3, step=step).draw)
+    sampled = own.run_step(step, [str(i) for i in chosen], source, reserve=reserve, features_PF=features_PF)
+    assert sampled is not None
+    return sampled.rows, sampled.result.stats
 
 
 def as_json(own: AdaSampler) -> str:

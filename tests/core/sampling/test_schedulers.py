@@ -54,7 +54,7 @@ def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
 def test_the_heartbeat_is_called_at_every_decision_until_it_orders_a_stop():
     session, source = parts(SamplingPlan(FixedExit(4), (1,), 4, 4, 40), Script.of("+", "-"))
     beats = []
-    result = run_sampling(session, source, on_event=lambda: beats.append(1))
+    result = run_sampling(session, source, stop_check=lambda: beats.append(1))
     assert len(beats) > 4
     assert not result.cut_P.any()
 
@@ -79,7 +79,7 @@ def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, runn
             beats.append(len(source.running))
         return next(asked, None)
 
-    result = run_sampling(session, source, on_event=on_event)
+    result = run_sampling(session, source, stop_check=on_event)
     assert beats == running
     assert result.size_P.sum() == kept
     assert session.dropped == dropped
@@ -88,7 +88,7 @@ def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, runn
 @pytest.mark.parametrize("order", ["drain", "drop"])
 def test_a_step_that_is_stopped_before_its_first_response_is_dropped(order):
     session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
-    result = run_sampling(session, source, on_event=lambda: order)
+    result = run_sampling(session, source, stop_check=lambda: order)
     assert not source.issued and len(result.response_id_N) == 0
     assert session.dropped
 

@@ -361,7 +361,7 @@ def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls)
             return order
         return None
 
-    result = run_sampling(session, source, on_event=on_event)
+    result = run_sampling(session, source, stop_check=on_event)
     assert len(source.issued) == submitted[0]
     assert not source.running
     assert result.stats["samples_drawn"] == len(source.issued)
