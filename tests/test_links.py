@@ -1,0 +1,95 @@
+"""The pages name only what exists.
+
+1. Every relative link leads to a file or folder, and its anchor to a heading of that page.
+2. Every path in code spans and commands exists.
+3. Every `nemo-ada` command in a fenced block names an existing subcommand, with options that it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer.core
+import typer.main
+
+from nemo_ada.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "recipes").rglob("*.md")]
+    + [ROOT / folder / "README.md" for folder in ("configs", "docker", "slurm", "tests")]
+)
+TOP = "(?:nemo_ada|recipes|configs|slurm|docker|tests)"
+PATH = re.compile(rf"(?<![\w./~<-]){TOP}/[\w./-]*\w")
+MADE_BY_THE_USER = {"slurm/site.env"}  # and the files that the tutorial tells to write
+FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.M | re.S)
+
+
+def without_fences(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def links(text: str) -> list[str]:
+    return re.findall(r"\]\(([^()\s]+)\)", without_fences(text))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors that a forge gives to the headings of a page."""
+    headings = re.findall(r"^#+ +(.+)$", without_fences(page.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title)).strip().lower().replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    written = set(re.findall(rf"^# ({TOP}/\S+)$", text, re.M))  # files that the page tells to write
+    named = set(PATH.findall(re.sub(r"\S+://\S+", "", FENCE.sub(shown_commands, text))))
+    missing = [path for path in named - written - MADE_BY_THE_USER if not any(ROOT.glob(path))]
+    assert sorted(missing) == []
+
+
+def shown_commands(block: re.Match[str]) -> str:
+    """Patches are applied by their own test; everything else is searched for paths."""
+    return "" if block[2] == "diff" else block[3]
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(page, command) for every nemo-ada command in a fenced block, continued lines joined, comments dropped."""
+    for page in PAGES:
+        for _, language, content in FENCE.findall(page.read_text(encoding="utf-8")):
+            if language in ("bash", "console"):
+                for line in content.replace("\\\n", " ").splitlines():
+                    match = re.search(r"(?:^\$ |^|[ /;])nemo-ada ((?:[a-z]+ ?)+.*)$", line.partition(" #")[0])
+                    if match:
+                        yield str(page.relative_to(ROOT)), match[1].strip()
+
+
+@pytest.mark.parametrize(("page", "words"), sorted(set(commands())))
+def test_a_command_has_the_options_that_a_page_uses(page: str, words: str) -> None:
+    command, rest = typer.main.get_command(app), words.split()
+    while isinstance(command, typer.core.TyperGroup):
+        name = rest[0] if rest and rest[0] in command.commands else "run"  # `eval FOLDER` is `eval run FOLDER`
+        assert name in command.commands, f"nemo-ada has no command {words!r}"
+        rest = rest[1:] if rest and rest[0] == name else rest
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    used = {word.partition("=")[0] for word in rest if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
+    assert used - known - {"--help"} == set()
