@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
@@ -74,7 +74,7 @@ LISTS: Mapping[str, str] = {
 ROUNDING = 1e-9
 
 
-def rate_histogram(rate_P: NDArray[np.float64]) -> list[int]:
+def rate_histogram(rate_P: FloatArray) -> list[int]:
     """Prompts in each of RATE_BINS."""
     inner_P = np.clip(np.floor(rate_P * EIGHTHS + 0.5), 1, EIGHTHS - 1)
     bin_P = np.where(rate_P <= ROUNDING, 0, np.where(rate_P >= 1.0 - ROUNDING, EIGHTHS, inner_P)).astype(np.int64)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.learning.objectives import SamplingShare
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
 from nemo_ada.core.metrics import PREFIX, listed, named, rate_histogram
@@ -28,9 +28,6 @@ from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.errors import InvariantError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from nemo_ada.core.arrays import FloatArray, IntArray
+
 BitArray = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
@@ -43,7 +44,7 @@ def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, s
         return _mix(hashed_N ^ _unsigned(index_N))
 
 
-def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> NDArray[np.float64]:
+def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> FloatArray:
     """Uniform numbers in [0, 1), 53 random bits each, from the same hash as `bits64`."""
     return (bits64(run_seed, step, uid_N, index_N, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning.history import History
 from nemo_ada.planning.phase import Phases
 
-FloatArray = NDArray[np.float64]
 DRAWS = 4000
 
 

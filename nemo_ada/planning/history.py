@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.yaml_file import read_yaml
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.planning.facts import Facts
 from nemo_ada.planning.model import variant
 from nemo_ada.run.folder import read_lines
 from nemo_ada.simulate.steps import Variant
 
-FloatArray = NDArray[np.float64]
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class History:
     zero_signal: float
     mean_length: float
     evaluation: float
-    lengths_L: NDArray[np.int64]
+    lengths_L: IntArray
 
     @property
     def step_S(self) -> FloatArray:
@@ -114,7 +113,7 @@ def _all_equal(a: float, b: float, n: int) -> float:
     return float(np.prod((a + k) / (a + b + k)) + np.prod((b + k) / (a + b + k)))
 
 
-def _lengths(run_dir: Path) -> NDArray[np.int64]:
+def _lengths(run_dir: Path) -> IntArray:
     """From the newest checkpoint of either back end."""
     found = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in found if path.parent.name[5:].isdigit()]

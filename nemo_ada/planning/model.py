@@ -10,6 +10,7 @@ import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.core import seeds
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampler import Allocation
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -32,7 +33,7 @@ class TrueRateAllocation:
     rule: Allocation
     group: int
 
-    def __call__(self, rate_P: phase.FloatArray) -> phase.IntArray:
+    def __call__(self, rate_P: FloatArray) -> IntArray:
         tie_P = seeds.uniform(0, 0, np.arange(len(rate_P)), 0, stream=seeds.Stream.ALLOCATION)
         weight_P = self.rule.rule.weight(np.minimum(rate_P + self.rule.epsilon, 1.0))
         return allocate(weight_P, self.group * len(rate_P), self.rule.low, self.rule.high, tie_P)

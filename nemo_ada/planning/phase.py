@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.paths import StopRule
@@ -21,8 +21,6 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.simulate.steps import RateDistribution
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 WARM_UP = 2  # steps in which the latency model learns
 
 
@@ -32,7 +30,7 @@ class MeasuredLengths(LengthModel):
 
     lengths: tuple[int, ...] = (1,)
 
-    def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
+    def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
         """Lengths of responses."""
         sorted_L = np.sort(np.array(self.lengths, np.int64))
         position_N = np.minimum((_normal_share(normal_N) * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)

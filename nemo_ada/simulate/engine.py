@@ -17,14 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
 """(prompt_N, index_N) -> (reward_N, tokens_N); a reward that is not finite is a response without a label."""
@@ -127,7 +124,7 @@ class LengthModel:
         """Mean length of correct responses before they are cut, at most max_new_tokens; at least 1."""
         return min(max(1, round(self.median * math.exp(self.sigma**2 / 2))), self.max_new_tokens)
 
-    def tokens(self, positive_N: NDArray[np.bool_], normal_N: FloatArray) -> IntArray:
+    def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
         """Lengths of responses from their labels and standard normal numbers."""
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
         tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))

@@ -10,18 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Weighting
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.sampling import pass_rate
 from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_BYTES = 100_000_000  # of a file of pass rates
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class RateDistribution(Protocol):

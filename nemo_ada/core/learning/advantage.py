@@ -46,14 +46,11 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.pass_rate import PassRateEstimates
 from nemo_ada.errors import InvariantError, UserError
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Weighting = Literal["reference", "objective"]
 Normalize = Literal["none", "std"]
 STD_EPSILON = 1e-6

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from nemo_ada.core.arrays import FloatArray
 
 
 class Objective(Protocol):

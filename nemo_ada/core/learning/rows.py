@@ -9,18 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
 from nemo_ada.core.learning.objectives import Linear, Objective, SamplingShare, gradient_weight
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind, estimate
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

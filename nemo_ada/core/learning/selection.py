@@ -11,14 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.seeds import Stream, bits64
 from nemo_ada.errors import InvariantError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,9 @@ its largest remainders. P prompts.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _SMALLEST_WEIGHT = 1e-12

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from nemo_ada.core.arrays import FloatArray, IntArray
 
 
 def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:

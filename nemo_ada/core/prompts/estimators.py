@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import InvariantError, UserError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class PassRateEstimator(Protocol):

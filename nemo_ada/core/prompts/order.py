@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.errors import UserError
-
-IntArray = NDArray[np.int64]
 
 
 class PromptOrder:

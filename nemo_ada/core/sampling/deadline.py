@@ -12,14 +12,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import IN_FLIGHT
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 class Deadline:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from nemo_ada.core.arrays import BoolArray, IntArray
 
 
 class ExitRule(Protocol):

@@ -10,19 +10,15 @@ with a cap on samples `continuous` serves the same prompts as `rounds`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.deadline import Deadline
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.priority import exit_probability
 from nemo_ada.core.sampling.state import StepState
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 class Granter:

@@ -15,10 +15,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from nemo_ada.core.arrays import FloatArray, IntArray
 
 START_GAIN = 0.5  # a start-up time must at least halve the line's squared error: length and load go together, too
 

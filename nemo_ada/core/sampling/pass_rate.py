@@ -28,12 +28,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampling.paths import StopRule, path_counts
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 PassRateKind = Literal["pool", "haldane", "first_wave", "shrunk"]
 
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.errors import UserError
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

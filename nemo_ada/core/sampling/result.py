@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.pass_rate import haldane
@@ -19,10 +19,6 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import FAILED
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.core import seeds
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.granting import Granter
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -24,10 +24,6 @@ from nemo_ada.core.sampling.state import StepState, distinct
 from nemo_ada.core.sampling.stopping import judge_prefixes, judge_waves
 from nemo_ada.core.sampling.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 MIN_FAILURES = 4  # with fewer failed responses a step is never an error: one of ten is no pattern
 SEEDS_PER_RESPONSE = 4  # entries that the table of seeds may have per response issued: memory stays linear

@@ -9,11 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from nemo_ada.core.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

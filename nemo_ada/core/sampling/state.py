@@ -12,15 +12,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 def distinct(value_N: IntArray) -> IntArray:

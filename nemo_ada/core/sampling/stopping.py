@@ -12,12 +12,10 @@ Each function takes the prompts that an outcome has just touched and moves them 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import DONE, IN_FLIGHT
-
-IntArray = NDArray[np.int64]
 
 
 def judge_waves(state: StepState, drained: IntArray) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from nemo_ada.core.arrays import IntArray
 
 IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 

@@ -23,7 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
-from nemo_ada.core.sampling.source import IntArray, Outcomes, Requests
+from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError
 
