@@ -7,11 +7,11 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 TRAIN ?= $(PY) recipes/benchmarks/compare_cpu.py
 # Lines and branches are counted together: of 1,700 and 272, 99.5 % lets 9 be missing, so never 5 % of the branches.
 COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=term-missing:skip-covered
-MUTANTS ?= --count 300
+MUTANTS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train data eval report test test-slow test-slurm faults soak coverage mutants fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train data eval report test test-slow test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,10 +53,19 @@ soak: install  ## an hour of training with a fault every minute or two
 coverage: install  ## branch coverage of nemo_ada/core by tests/core alone
 	$(PY) -m pytest -q tests/core $(COVERAGE)
 
-# The tool has an extra of its own: it is not needed for anything else.
-mutants: install  ## mutation testing of nemo_ada/core on a seeded sample (half an hour); MUTANTS="--only ledger"
+# mutmut has an extra of its own: nothing else needs it.
+$(VENV)/.mutation: $(STAMP)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[mutation]'
+	@touch $@
+
+mutants: $(VENV)/.mutation  ## mutants outside the core, a seeded sample of 300 (two hours); MUTANTS="--rooms planning"
+	$(PY) tests/mutation/sample.py $(MUTANTS)
+
+mutants-core: $(VENV)/.mutation  ## mutants of nemo_ada/core, a seeded sample of 300 (half an hour); MUTANTS="--only budget"
 	$(PY) tests/core/mutants.py $(MUTANTS)
+
+mutants-named: install  ## mutants by hand, each of which a test must kill (ten minutes)
+	$(PY) tests/mutation/named.py $(MUTANTS)
 
 # NEMO_ADA_FUZZ_CASES: random cases per test; `make test` runs a few, always the same.
 fuzz: install  ## configurations, command lines, data files, checkpoints, run folders: 1,000 random cases per test
