@@ -33,7 +33,7 @@ N8 = "grpo.num_generations_per_prompt=8"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
-    "grpo n=4, refill": ["reinforce_ada.preset=grpo", "reinforce_ada.reserve_prompts=32"],
+    "grpo n=4, reserve prompts": ["reinforce_ada.preset=grpo", "reinforce_ada.reserve_prompts=32"],
     "grpo n=4, shrunk baseline": [
         "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: ema, adaptive_prior: true}}"
     ],

@@ -129,7 +129,7 @@ def main() -> int:
             for name in ("ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
         },
         f"ada_est_ema n={2 * n}, knowing p": trained({"preset": "ada_est_ema"}, 2 * n, rate_P, exact),
-        f"grpo n={n}, refill": trained({"preset": "grpo"}, n, rate_P, population, reserve=len(rate_P) // 2),
+        f"grpo n={n}, reserve prompts": trained({"preset": "grpo"}, n, rate_P, population, reserve=len(rate_P) // 2),
         f"grpo n={n}, re-sampling by gain": resampled_by_gain(n, rate_P, population),
         f"grpo n={n}, re-sampling by gain, knowing p": resampled_by_gain(n, rate_P, exact),
         f"grpo n={n}, shrunk baseline": trained(SHRUNK, n, rate_P, population),
