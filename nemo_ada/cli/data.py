@@ -1,38 +1,33 @@
-"""`nemo-ada data`: training sets from a data set of the hub or a local file, with measured difficulty."""
+"""`nemo-ada data`: training sets with measured difficulty, from a hub data set or a local file."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from nemo_ada.data.bands import NAMED, parse_band
-from nemo_ada.data.engine_provider import open_provider
-from nemo_ada.data.judge import Judge
-from nemo_ada.data.model_folder import Limits
+from nemo_ada.cli.progress import counted
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
 from nemo_ada.data.problem import Fields
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
+from nemo_ada.data.providers import Limits, open_provider
 from nemo_ada.data.source import open_source
-from nemo_ada.data.stages import Watch
+from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.verify.judge import Judge
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
-
-UNUSABLE = ("read", "distinct", "reference", "length")  # stages that leave out what an author can mend
+MENDABLE = ("read", "distinct", "reference", "length")  # stages whose rejected inputs an author can correct
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
@@ -70,21 +65,19 @@ def prepare(
     chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 32,
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
     pass_rates: Annotated[Path | None, typer.Option(help="reuse the pass rates of this file")] = None,
-    band: Annotated[str | None, typer.Option(help=f"{', '.join(NAMED)}, or low,high")] = None,
+    band: Annotated[str | None, typer.Option(help=f"{', '.join(BANDS)}, or low,high")] = None,
 ) -> None:
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
     prompt_format = PromptFormat(choice("template", template, ("auto", "chat", "plain")), read_text(system), suffix)
     if server is not None and model is None:
-        raise UserError(
-            f"--server={server} needs --model with the folder of the model that it serves, for its tokenizer"
-        )
+        raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
     named = tokenizer or model
     encoder = None if named is None else ModelTokenizer(named, prompt_format)
     provider = None
     if model is not None and encoder is not None:
         if not max_prompt_tokens:
-            raise UserError("--max-prompt-tokens=0: measuring needs a limit, which the engine reserves room for")
+            raise UserError("--max-prompt-tokens=0: set a limit, because the engine reserves room for the prompt")
         limits = Limits(max_prompt_tokens, max_new_tokens, temperature, top_p, max_num_seqs)
         provider = open_provider(server, model, encoder, limits)
     plan = Preparation(
@@ -104,41 +97,13 @@ def prepare(
         pass_rates=pass_rates,
         band=None if band is None else parse_band(band),
     )
-    with display([stage.name for stage in plan.stages()]) as watch:
+    with counted("input") as watch:
         card = run(plan, out, watch)
     console = Console(highlight=False)
     console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
     console.print(_table(card))
     for line in _left_out(out / "rejected.jsonl"):
         console.print(Text("".join(char if char.isprintable() else "\ufffd" for char in line)), soft_wrap=True)
-
-
-@contextmanager
-def display(stages: list[str]) -> Iterator[Watch]:
-    """A progress bar per stage on a terminal, one line when a stage begins elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
-
-        def line(stage: str, done: int, total: int | None) -> None:
-            if stage not in seen:
-                seen.add(stage)
-                console.print(
-                    f"{stage}: input {done + 1} of {total if total is not None else 'the source'}", markup=False
-                )
-
-        yield line
-        return
-    columns = (TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        tasks = {stage: progress.add_task(stage, total=None, start=False) for stage in stages}
-
-        def update(stage: str, done: int, total: int | None) -> None:
-            if not progress.tasks[tasks[stage]].started:
-                progress.start_task(tasks[stage])
-            progress.update(tasks[stage], completed=done, total=total)
-
-        yield update
 
 
 def choice(option: str, value: str, choices: tuple[str, ...]) -> Any:
@@ -149,14 +114,14 @@ def choice(option: str, value: str, choices: tuple[str, ...]) -> Any:
 
 
 def at_least_one(**numbers: int) -> None:
-    """Raise UserError for an option that is zero or negative."""
+    """Raise UserError for an option below 1."""
     for name, number in numbers.items():
         if number < 1:
             raise UserError(f"--{name.replace('_', '-')}={number} must be at least 1")
 
 
 def read_text(path: Path | None) -> str | None:
-    """Text of a small file, without white space around it; None for no path."""
+    """Trimmed text of a small file, None for no path."""
     if path is None:
         return None
     try:
@@ -166,18 +131,16 @@ def read_text(path: Path | None) -> str | None:
 
 
 def _left_out(path: Path) -> Iterator[str]:
-    """The first inputs that were left out for what they are, not for their pass rate, and where all are listed."""
+    """The first rejected inputs that an author can correct, and where all are listed."""
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
-            records = (record for record in map(json.loads, file) if record["stage"] in UNUSABLE)
-            found = [
-                f"  line {record['line']} ({record['stage']}): {record['reason']}" for record in islice(records, 5)
-            ]
+            records = (record for record in map(json.loads, file) if record["stage"] in MENDABLE)
+            shown = [f"  line {r['line']} ({r['stage']}): {r['reason']}" for r in islice(records, 5)]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and begin anew") from None
-    if found:
-        yield f"left out, the first {len(found)}; all are in {path}:"
-        yield from found
+        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and start again") from None
+    if shown:
+        yield f"left out, the first {len(shown)}; all are in {path}:"
+        yield from shown
 
 
 def _table(card: Mapping[str, Any]) -> Table:

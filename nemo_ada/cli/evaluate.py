@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, read_text
-from nemo_ada.data.engine_provider import open_provider
-from nemo_ada.data.model_folder import Limits
+from nemo_ada.cli.progress import counted
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
-from nemo_ada.evaluation.benchmark import Benchmark, Choice, resolve
-from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, Watch
+from nemo_ada.data.providers import Limits, open_provider
+from nemo_ada.evaluation.benchmark import Benchmark, resolve
+from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
@@ -53,7 +50,7 @@ def evaluate(
         str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
-    max_prompts: Annotated[int | None, typer.Option(help="only the first so many problems of each benchmark")] = None,
+    max_prompts: Annotated[int | None, typer.Option(help="only the first N problems of each benchmark")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt (default: the benchmark's)")] = None,
     verifier: Annotated[str | None, typer.Option(help="math or exact (default: the benchmark's)")] = None,
@@ -65,7 +62,7 @@ def evaluate(
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Draw k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
+    """Sample k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
     changes: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -77,19 +74,19 @@ def evaluate(
         "suffix": suffix,
     }
 
-    def asked(benchmark: Benchmark) -> BenchmarkJob:
+    def job(benchmark: Benchmark) -> BenchmarkJob:
         prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
         encoder = ModelTokenizer(tokenizer or model, prompt_format)
         limits = Limits(benchmark.max_prompt_tokens, benchmark.max_new_tokens, temperature, top_p, max_num_seqs)
         return BenchmarkJob(benchmark, encoder, open_provider(server, model, encoder, limits))
 
     drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
-    with display() as watch:
-        found = run([asked(benchmark) for benchmark in resolve(data, Choice(changes))], drawing, out, watch)
+    with counted("problem") as watch:
+        content = run([job(benchmark) for benchmark in resolve(data, changes)], drawing, out, watch)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(content))
     else:
-        _print(_results_table(found, k, out))
+        _print(_results_table(content, k, out))
 
 
 @app.command()
@@ -100,7 +97,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="write the comparison here, as JSON")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Paired difference (second minus first) over the problems of both, with interval and p-values."""
+    """Paired difference (second minus first) over common problems, with interval and p-values."""
     a, b = Evaluation.read(first), Evaluation.read(second)
     rows = compare_evaluations(a, b, None if base is None else Evaluation.read(base))
     text = json.dumps(rows, indent=1)
@@ -114,38 +111,12 @@ def compare(
         typer.echo(f"note: the two were evaluated differently: {difference}")
 
 
-@contextmanager
-def display() -> Iterator[Watch]:
-    """A progress bar per benchmark on a terminal, one line per benchmark elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
-
-        def line(name: str, done: int, total: int | None) -> None:
-            if name not in seen:
-                seen.add(name)
-                console.print(f"{name}: problem {done + 1} of {total}", markup=False)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        tasks: dict[str, Any] = {}
-
-        def update(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name)
-            progress.update(tasks[name], completed=done, total=total)
-
-        yield update
-
-
-def _results_table(found: Mapping[str, Any], k: int, out: Path) -> Table:
-    passes = [name for name in found["overall"] if name.startswith("pass@")]
-    title = f"{found['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
-    columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "unjudged", "not asked")
+def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
+    passes = [name for name in content["overall"] if name.startswith("pass@")]
+    title = f"{content['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
+    columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "unjudged", "left out")
     table = Table(*columns, title=Text(title))
-    for name, row in [*found["benchmarks"].items(), ("overall, by prompts", found["overall"])]:
+    for name, row in [*content["benchmarks"].items(), ("overall, by prompts", content["overall"])]:
         table.add_row(
             Text(name),
             str(row["prompts"]),
@@ -167,7 +138,7 @@ def _cell(value: Mapping[str, float]) -> str:
 
 def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second: Path) -> Table:
     title = f"{second} minus {first}: points of avg@k over the same prompts"
-    columns = ("", "prompts", "first", "second", "difference [95 %]", "p (bootstrap)", "p (t)", "found at 80 %")
+    columns = ("", "prompts", "first", "second", "difference [95 %]", "p (bootstrap)", "p (t)", "detectable")
     table = Table(*columns, title=Text(title))
     for name, row in rows.items():
         table.add_row(

@@ -1,43 +1,65 @@
-"""The command line `nemo-ada`. Exit codes: see jobcontrol.py."""
+"""The command line `nemo-ada`. Exit codes: see run/job_control.py."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
-from nemo_ada.cli.check import check
-from nemo_ada.cli.data import app as data_commands
-from nemo_ada.cli.evaluate import app as eval_commands
-from nemo_ada.cli.plan import plan
-from nemo_ada.cli.report import report
-from nemo_ada.cli.simulate import simulate
-from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.run.redaction import Redacted, hide
 
+# Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
+COMMANDS = {
+    "train": "Train with the back end that the YAML names.",
+    "simulate": "Try a sampling plan on known pass rates.",
+    "data": "Make training sets: clean, measure, filter, describe.",
+    "eval": "Estimate avg@k and pass@k of a model; compare two.",
+    "check": "Check a configuration before a job starts.",
+    "plan": "Predict step times, job slots, and caps.",
+    "report": "Write a page with figures and tables of runs.",
+}
+MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's
 USERS_PATHS = (
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
 )  # fmt: skip
-"""What the system says of a path that its user can mend; a full disk or a broken one is a failure."""
+"""Errors of paths that a user can mend. A full or broken disk is a failure instead."""
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-errors = Console(stderr=True)
 
-ConfigPath = Annotated[Path, typer.Argument(help="a YAML in configs/")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")]
+class LazyCommand(TyperCommand):
+    """A command whose module is imported when it runs, not when `--help` lists it."""
+
+    def load(self) -> Any:
+        """The command itself."""
+        module = importlib.import_module(f"nemo_ada.cli.{MODULES.get(str(self.name), self.name)}")
+        found = getattr(module, "app", None)
+        if found is None:
+            found = typer.Typer(add_completion=False)
+            found.command(name=self.name)(getattr(module, str(self.name)))
+        return typer.main.get_command(found)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+class _Commands(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, line in COMMANDS.items():
+            self.add_command(LazyCommand(name, help=line))
+
+
+app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -45,76 +67,48 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log what the parts do")] = False,
 ) -> None:
     """Reinforce-Ada on NVIDIA NeMo-RL, and the same stack on a CPU."""
+    from rich.console import Console
+    from rich.logging import RichHandler
+
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     level = logging.INFO if verbose else logging.WARNING
-    handler = RichHandler(console=errors, show_path=False)
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
     handler.addFilter(Redacted())
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
-def train(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
-    loaded = apply_overrides(load_yaml(config), overrides or [])
-    if backend_of(loaded) == "nemo_rl":
-        try:
-            from nemo_ada.nemo.launch import run as run_nemo_rl
-        except ImportError as error:
-            raise UserError(
-                f"backend=nemo_rl needs NeMo-RL's environment, which is not here ({error}); use backend=embedded"
-            ) from None
-        raise typer.Exit(run_nemo_rl(config, overrides or []))
-    from nemo_ada.cli.progress import observer
-    from nemo_ada.config.run import RunConfig
-    from nemo_ada.config.strict import parse
-    from nemo_ada.embedded.trainer import train as run
-
-    checked = parse(RunConfig, plain(loaded))
-    with observer(checked) as watching:
-        outcome = run(checked, watching)
-    raise typer.Exit(outcome.exit_code)
-
-
-app.command(name="simulate")(simulate)
-app.add_typer(data_commands, name="data")
-app.add_typer(eval_commands, name="eval")
-app.command(name="check")(check)
-app.command(name="plan")(plan)
-app.command(name="report")(report)
-
-
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command and turn the project's own errors, and the disk's, into one line and an exit code."""
+    """Run a command. Turn known errors into one line and an exit code."""
     try:
         command()
     except UserError as error:
-        errors.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        return EXIT_USER_ERROR
-    except (ProcessLostError, StallError) as error:
-        hint = "resume=auto goes on from the last save"
-        errors.print(f"[bold red]interrupted:[/] {_plain(error)}; {hint}", highlight=False, soft_wrap=True)
-        return EXIT_STALLED if isinstance(error, StallError) else EXIT_LOST
+        return _say("error", error, EXIT_USER_ERROR)
+    except StallError as error:
+        return _say("interrupted", f"{error}; resume=auto continues from the last save", EXIT_STALLED)
+    except ProcessLostError as error:
+        return _say("interrupted", f"{error}; resume=auto continues from the last save", EXIT_LOST)
     except (FailedResponsesError, InvariantError) as error:
-        errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        return EXIT_FAILED
+        return _say("failed", error, EXIT_FAILED)
     except OSError as error:
+        if error.errno not in USERS_PATHS:
+            return _say("failed", error, EXIT_FAILED)
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
-        if error.errno in USERS_PATHS:
-            errors.print(f"[bold red]error:[/] {_plain(f'{error.strerror}{name}')}", highlight=False, soft_wrap=True)
-            return EXIT_USER_ERROR
-        errors.print(f"[bold red]failed:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        return EXIT_FAILED
-    except Exception as error:  # noqa: BLE001 - the last boundary: a defect of ours, told in full but for secrets
+        return _say("error", f"{error.strerror}{name}", EXIT_USER_ERROR)
+    except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
         sys.stderr.write(hide("".join(traceback.format_exception(error))))
         return EXIT_FAILED
     return 0
 
 
-def _plain(error: object) -> str:
-    """The message without secrets, without characters that a terminal would obey, and without rich's markup."""
-    shown = (letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
-    return escape("".join(shown))
+def _say(kind: str, error: object, code: int) -> int:
+    """Print one line without secrets, terminal control characters and rich's markup; the exit code."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    text = "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
+    Console(stderr=True).print(f"[bold red]{kind}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    return code
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""What a run shows while it runs: a progress display on a terminal, one plain line per step elsewhere."""
+"""Progress of a command: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +31,11 @@ def evaluation_line(record: Mapping[str, Any]) -> str:
     return f"eval after step {record['step']}: {scores}"
 
 
+def _bars(console: Console, *more: TextColumn) -> Progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), *more, console=console)
+
+
 @contextmanager
 def observer(config: RunConfig, console: Console | None = None) -> Iterator[Observer]:
     """An Observer that prints to `console` (standard output)."""
@@ -44,21 +50,45 @@ def observer(config: RunConfig, console: Console | None = None) -> Iterator[Obse
             on_evaluation=lambda record: out.print(evaluation_line(record)),
         )
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=out) as display:
-        base = display.add_task("base model", total=config.base.steps, visible=False, note="")
-        steps = display.add_task("training", total=config.grpo.max_num_steps, note="starting")
+    with _bars(out, TextColumn("{task.fields[note]}")) as bars:
+        base = bars.add_task("base model", total=config.base.steps, visible=False, note="")
+        steps = bars.add_task("training", total=config.grpo.max_num_steps, note="starting")
 
         def on_base(step: int, total: int, loss: float) -> None:
-            display.update(base, completed=step, visible=step < total, note=f"loss {loss:.3f}")
+            bars.update(base, completed=step, visible=step < total, note=f"loss {loss:.3f}")
 
         def on_step(record: Mapping[str, Any]) -> None:
             note = f"pass rate {record['ada/pass_rate']:.3f}, zero-signal {record['ada/zero_signal_groups']:.2f}"
-            display.update(steps, completed=record["step"], note=note)
+            bars.update(steps, completed=record["step"], note=note)
 
         yield Observer(
             on_base=on_base,
-            on_message=display.console.print,
+            on_message=bars.console.print,
             on_step=on_step,
-            on_evaluation=lambda record: display.console.print(evaluation_line(record)),
+            on_evaluation=lambda record: bars.console.print(evaluation_line(record)),
         )
+
+
+@contextmanager
+def counted(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yields watch(name, done, total): a bar per name on a terminal, elsewhere a line when a name appears."""
+    console = Console(stderr=True, highlight=False)
+    known: dict[str, Any] = {}
+    if not sys.stderr.isatty():
+
+        def line(name: str, done: int, total: int | None) -> None:
+            if name not in known:
+                known[name] = done
+                shown = "the source" if total is None else total
+                console.print(f"{name}: {unit} {done + 1} of {shown}", markup=False)
+
+        yield line
+        return
+    with _bars(console) as bars:
+
+        def update(name: str, done: int, total: int | None) -> None:
+            if name not in known:
+                known[name] = bars.add_task(name, total=total)
+            bars.update(known[name], completed=done, total=total)
+
+        yield update

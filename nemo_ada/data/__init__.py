@@ -1,7 +1,6 @@
-"""Problems from anywhere, cleaned and measured: what training and evaluation read.
+"""Problems from any source, cleaned and measured, for training and evaluation.
 
-source -> problem -> (stages, each with a journal) -> data set with a card. `measure` draws and judges responses; the
-evaluation uses it too.
+source -> problem -> stages, each with a journal -> data set with a card. The evaluation also uses `measure`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Draw k responses for problems and judge them: the pass rates of a data set, and every evaluation.
+"""Sample k responses per problem and judge them, for pass rates of a data set and for every evaluation.
 
-The seed of a response depends on (seed, problem, index) alone, so a run that is killed and continued, or split into
-other chunks, asks for the same draws.
+The seed of a response depends only on (seed, problem, index). So a continued run, and a run in other chunks, asks for
+the same responses.
 """
 
 from __future__ import annotations
@@ -9,51 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from nemo_ada.data.judge import Judge
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.prompting import PromptEncoder
+from nemo_ada.data.providers import MeasuredResponse, Request, ResponseProvider
 from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.verify.judge import Judge
 
-REDRAWS = 3  # further responses that a problem gets in place of ones that could not be judged
+REDRAWS = 3  # further responses per problem, in place of ones that the verifier failed on
 MAX_FAILED_SHARE = 0.05
-MIN_FOR_A_SHARE = 200  # responses before the share of failed ones can stop a run
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredResponse:
-    """text without its stop token; tokens generated, stop token included; finished: ended by itself."""
-
-    text: str
-    tokens: int
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One response to draw: token ids of the whole prompt, and the seed."""
-
-    prompt: Sequence[int]
-    seed: int
-
-
-class ResponseProvider(Protocol):
-    """A model that answers. `name` and `fingerprint` go into cards; nothing is started before the first request."""
-
-    name: str
-    fingerprint: str
-
-    def respond(self, requests: Sequence[Request]) -> list[MeasuredResponse]:
-        """Responses in the order of the requests."""
-        ...
-
-    def close(self) -> None: ...
+MIN_FOR_A_SHARE = 200  # with fewer responses, the share of failed ones does not stop a run
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A response with its reward, or (reward None) with the cause why the verifier gave none."""
+    """A response with its reward. Where the verifier failed, the reward is None and `cause` says why."""
 
     index: int
     seed: int
@@ -61,9 +32,9 @@ class Judged:
     reward: float | None
     cause: str | None
 
-    def record(self, problem: Problem, *, text: bool) -> dict[str, Any]:
+    def record(self, problem: Problem) -> dict[str, Any]:
         """One line of responses.jsonl."""
-        found: dict[str, Any] = {
+        return {
             "id": problem.uid,
             "line": problem.line,
             "index": self.index,
@@ -71,12 +42,9 @@ class Judged:
             "tokens": self.response.tokens,
             "finished": self.response.finished,
             "reward": self.reward,
+            **({} if self.cause is None else {"cause": self.cause}),
+            "text": self.response.text,
         }
-        if self.cause is not None:
-            found["cause"] = self.cause
-        if text:
-            found["text"] = self.response.text
-        return found
 
 
 def response_seed(seed: int, uid: str, index: int) -> int:
@@ -86,35 +54,39 @@ def response_seed(seed: int, uid: str, index: int) -> int:
 
 
 class Measurement:
-    """k judged responses per problem; what the verifier failed on is drawn again, at most REDRAWS times a problem.
+    """k judged responses per problem. Failures of the verifier are sampled again, at most REDRAWS times a problem.
 
-    Raises FailedResponsesError where more than 5 % of the responses could not be judged.
+    Raises FailedResponsesError where the verifier fails on more than 5 % of the responses.
     """
 
     def __init__(self, provider: ResponseProvider, encoder: PromptEncoder, judge: Judge, k: int, seed: int) -> None:
         if k < 1:
-            raise UserError(f"k={k}: at least one response per problem is needed")
+            raise UserError(f"k={k}: use at least one response per problem")
         self.provider, self.encoder, self.judge, self.k, self.seed = provider, encoder, judge, k, seed
         self._drawn = self._failed = 0
 
     def draw(self, problems: Sequence[Problem]) -> list[list[Judged]]:
-        """Responses of each problem by index; more than k where some were drawn again."""
+        """Responses of each problem by index. There are more than k where some were sampled again."""
         prompts = [self.encoder.encode(problem.text) for problem in problems]
-        found: list[list[Judged]] = [[] for _ in problems]
-        wanted = [self.k] * len(problems)
+        drawn: list[list[Judged]] = [[] for _ in problems]
+        missing = [self.k] * len(problems)
         for _ in range(REDRAWS + 1):
             asked = [
                 (p, index)
-                for p, drawn in enumerate(found)
-                for index in range(len(drawn), min(len(drawn) + wanted[p], self.k + REDRAWS))
+                for p, own in enumerate(drawn)
+                for index in range(len(own), min(len(own) + missing[p], self.k + REDRAWS))
             ]
             if not asked:
                 break
             for (p, _index), judged in zip(asked, self._judged(problems, prompts, asked), strict=True):
-                found[p].append(judged)
-            wanted = [self.k - sum(judged.reward is not None for judged in drawn) for drawn in found]
-        self._check_failed()
-        return found
+                drawn[p].append(judged)
+            missing = [self.k - sum(judged.reward is not None for judged in own) for own in drawn]
+        if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
+            raise FailedResponsesError(
+                f"{self.judge.version} failed on {self._failed} of {self._drawn} responses "
+                f"(at most {MAX_FAILED_SHARE:.0%} may); see `cause` in the journal"
+            )
+        return drawn
 
     def _judged(
         self, problems: Sequence[Problem], prompts: Sequence[Sequence[int]], asked: Sequence[tuple[int, int]]
@@ -131,10 +103,3 @@ class Measurement:
             Judged(index, seed, response, verdict.label, verdict.cause)
             for (_, index), seed, response, verdict in zip(asked, seeds, responses, verdicts, strict=True)
         ]
-
-    def _check_failed(self) -> None:
-        if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
-            raise FailedResponsesError(
-                f"{self._failed} of {self._drawn} responses could not be judged by {self.judge.version} "
-                f"(at most {MAX_FAILED_SHARE:.0%} may); see `cause` in the journal"
-            )

@@ -1,61 +1,63 @@
 """Data preparation: from a source to a training set with a card.
 
-    OUT/dataset.jsonl     kept problems in the order of the source
-    OUT/rejected.jsonl    {line, stage, reason} of everything that was left out, in the order of stage and line
-    OUT/pass_rates.jsonl  measured pass rates of all problems, for another band later (`--pass-rates`)
-    OUT/card.json, OUT/README.md
-    work/ in OUT          journals of the stages; removed at the end
+    OUT/dataset.jsonl     kept problems, in the order of the source
+    OUT/rejected.jsonl    {line, stage, reason} of every other input, in the order of stage and line
+    OUT/pass_rates.jsonl  measured pass rates of all problems, to choose another band later (`--pass-rates`)
+    OUT/card.json         for programs; OUT/README.md for people
+    OUT/work/             journals of the stages; removed at the end
 
-A killed preparation is continued by the same command and writes the same bytes. (What a verifier judges under a wall
-clock deadline, and only that, may differ between two runs; such responses are drawn again, see `measure`.)
+The same command continues a killed preparation and writes the same bytes. One exception: a verifier has a deadline by
+the clock, so its timeouts may differ between runs. Such responses are sampled again (see `measure`).
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
-from nemo_ada.data.bands import PassRateBand
-from nemo_ada.data.card import StageCount, histogram, readme
-from nemo_ada.data.journal import Journal, dump
-from nemo_ada.data.judge import Judge
-from nemo_ada.data.measure import Measurement, ResponseProvider
+from nemo_ada.data.journal import Journal, claim, dump
+from nemo_ada.data.measure import Measurement
 from nemo_ada.data.problem import Fields
 from nemo_ada.data.prompting import PromptEncoder, PromptFormat
-from nemo_ada.data.source import JsonlFile, Source
+from nemo_ada.data.providers import ResponseProvider
+from nemo_ada.data.source import Source, file_identity
 from nemo_ada.data.stages import (
-    Distinct,
-    InBand,
-    Length,
-    Lookup,
-    Measure,
-    Read,
+    PassRateBand,
     Record,
-    Reference,
     Stage,
     Watch,
+    band_stage,
+    distinct_stage,
     kept,
+    length_stage,
+    lookup_stage,
+    measure_stage,
     read_pass_rates,
+    read_stage,
+    reference_stage,
     run_stage,
 )
-from nemo_ada.data.workfolder import claim
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import write_atomically
+from nemo_ada.verify.judge import Judge
 
 WORK = "work"
 MEASURED = ("responses", "correct", "failed", "pass_rate")
 COLUMNS = ("id", "line", "problem", "answer", "responses", "correct", "pass_rate")
+BINS = 16  # the published filters count out of 16 responses
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is to be done. encoder: counts tokens for `max_prompt_tokens` (0: no limit) and writes the prompts of the
-    provider. provider, pass_rates: where pass rates come from; neither: they are not measured.
+    """The settings. encoder: counts tokens for `max_prompt_tokens` (0: no limit) and writes the provider's prompts.
+
+    Pass rates come from `provider` or from the file `pass_rates`. Without both they are not measured.
     """
 
     source: Source
@@ -75,22 +77,22 @@ class Preparation:
     def __post_init__(self) -> None:
         if self.max_prompt_tokens and self.encoder is None:
             raise UserError(
-                f"--max-prompt-tokens={self.max_prompt_tokens} needs a tokenizer to count with; give --model or "
-                "--tokenizer, or --max-prompt-tokens 0 to keep prompts of any length"
+                f"--max-prompt-tokens={self.max_prompt_tokens} needs a tokenizer; give --model or --tokenizer, or use "
+                "--max-prompt-tokens 0 to keep prompts of any length"
             )
         if self.provider is not None and self.pass_rates is not None:
             raise UserError(
-                "pass rates come from --model or from --pass-rates, not from both; give one (the length limit can take "
-                "its tokenizer from --tokenizer)"
+                "--model and --pass-rates both give pass rates; use one (--tokenizer is enough for the length limit)"
             )
         if self.band is not None and self.provider is None and self.pass_rates is None:
-            raise UserError(f"--band={self.band.name} needs pass rates: give --model to measure them or --pass-rates")
+            raise UserError(f"--band={self.band.name} needs pass rates; give --model to measure them, or --pass-rates")
         if self.provider is not None and self.encoder is None:
             raise InvariantError("a provider without an encoder")
 
     def settings(self) -> dict[str, Any]:
         """Everything that the result depends on: the identity of the work folder, and the card's settings."""
-        measured = self.provider is not None
+        provider = self.provider
+        drawn = {"k": self.k, "seed": self.seed, "chunk": self.chunk, **self.sampling}
         return {
             "source": self.source.identity(),
             "fields": {"prompt": "/".join(self.fields.prompt), "answer": "/".join(self.fields.answer)},
@@ -103,66 +105,55 @@ class Preparation:
                 "suffix": self.prompt_format.suffix or None,
             },
             "max_prompt_tokens": self.max_prompt_tokens or None,
-            "model": {"name": self.provider.name, "fingerprint": self.provider.fingerprint}
-            if self.provider is not None
-            else None,
-            "responses": {"k": self.k, "seed": self.seed, "chunk": self.chunk, **self.sampling} if measured else None,
-            "pass_rates": None if self.pass_rates is None else JsonlFile(self.pass_rates).identity(),
+            "model": None if provider is None else {"name": provider.name, "fingerprint": provider.fingerprint},
+            "responses": None if provider is None else drawn,
+            "pass_rates": None if self.pass_rates is None else file_identity(self.pass_rates),
             "band": None if self.band is None else f"{self.band.name} ({self.band})",
             "nemo_ada": __version__,
         }
 
     def stages(self) -> list[Stage]:
         """The stages that these settings ask for, in order."""
-        found: list[Stage] = [Read(self.fields), Distinct(), Reference(self.judge)]
+        stages = [read_stage(self.fields), distinct_stage(), reference_stage(self.judge)]
         if self.encoder is not None and self.max_prompt_tokens:
-            found.append(Length(self.encoder, self.max_prompt_tokens))
+            stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
             measurement = Measurement(self.provider, self.encoder, self.judge, self.k, self.seed)
-            found.append(Measure(measurement, self.chunk))
+            stages.append(measure_stage(measurement, self.chunk))
         elif self.pass_rates is not None:
-            found.append(Lookup(read_pass_rates(self.pass_rates)))
+            stages.append(lookup_stage(read_pass_rates(self.pass_rates)))
         if self.band is not None:
-            found.append(InBand(self.band))
-        return found
+            stages.append(band_stage(self.band))
+        return stages
 
 
 def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _total: None) -> dict[str, Any]:
-    """Make the data set, or continue or (when it is complete) only return its card.
+    """Make the data set, or continue it. A complete one only returns its card.
 
-    watch: called after every chunk. Raises UserError where `out` holds another data set, the
-    source cannot be read, or no problem is left.
+    watch: called after every chunk. Raises UserError where `out` holds another data set, the source cannot be read, or
+    no problem is left.
     """
     settings = plan.settings()
-    claim(out, settings, cleared=lambda: _cleared(out))
-    finished = out / "card.json"
-    if finished.exists():
+    claim(out, settings, results=("card.json", f"{WORK}/*-measure.jsonl"), drafts=(WORK,))
+    card = out / "card.json"
+    if card.exists():
         shutil.rmtree(out / WORK, ignore_errors=True)
-        return read_card(finished)
+        return read_card(card)
     (out / WORK).mkdir(exist_ok=True)
     journals: dict[str, Journal] = {}
-    inputs: Callable[[], Iterable[Any]] = plan.source.records
+    inputs: Iterable[Any] = plan.source.records()
     total: int | None = None
     try:
         for number, stage in enumerate(plan.stages()):
             journal = Journal(out / WORK / f"{number}-{stage.name}.jsonl")
-            run_stage(stage, inputs(), total, journal, watch)
+            run_stage(stage, inputs, total, journal, watch)
             journals[stage.name] = journal
-            inputs, total = _reader(journal), journal.passed
+            inputs, total = kept(journal.read()), journal.passed
     finally:
         plan.judge.close()
         if plan.provider is not None:
             plan.provider.close()
     return _write(out, settings, journals)
-
-
-def _cleared(out: Path) -> bool:
-    """Remove the journals of a preparation that has measured nothing; False where there is more to keep."""
-    measured = any(path.stat().st_size for path in (out / WORK).glob(f"*-{Measure.name}.jsonl"))
-    if measured or (out / "card.json").exists() or not (out / WORK).exists():
-        return False
-    shutil.rmtree(out / WORK)
-    return True
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -174,72 +165,106 @@ def read_card(path: Path) -> dict[str, Any]:
             return dict(card)
         raise ValueError("no count of problems")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and begin anew") from None
-
-
-def _reader(journal: Journal) -> Callable[[], Iterable[Record]]:
-    return lambda: kept(journal)
+        raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and start again") from None
 
 
 def _write(out: Path, settings: Mapping[str, Any], journals: Mapping[str, Journal]) -> dict[str, Any]:
-    """The files of `out`; card.json is the last one, and says that all are there."""
+    """Write the files of `out`. card.json is the last one and shows that all are there."""
+    stages = {name: _count(journal) for name, journal in journals.items()}
     last = list(journals.values())[-1]
-    counts = {name: _count(name, journal) for name, journal in journals.items()}
-    total = sum(count.inputs - count.kept for count in counts.values()) + next(reversed(counts.values())).kept
-    if total != counts["read"].inputs:
-        raise InvariantError(f"{counts['read'].inputs} inputs, but {total} were kept or left out")
-    _write_lines(out / "rejected.jsonl", (dump(record) for record in _rejected(journals)))
-    chosen = ({key: record[key] for key in COLUMNS if key in record} for record in kept(last))
-    _write_lines(out / "dataset.jsonl", map(dump, chosen))
+    problems = list(stages.values())[-1]["kept"]
+    if sum(sum(count["left_out"].values()) for count in stages.values()) + problems != stages["read"]["inputs"]:
+        raise InvariantError(f"not every input of {stages['read']['inputs']} was kept or left out: {stages}")
+    _write_lines(out / "rejected.jsonl", _rejected(journals))
+    _write_lines(out / "dataset.jsonl", ({k: r[k] for k in COLUMNS if k in r} for r in kept(last.read())))
     rates = None
     if "measure" in journals:
         measured = journals["measure"]
-        rows = ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured))
-        _write_lines(out / "pass_rates.jsonl", map(dump, rows))
-        rates = {
-            "measured": histogram(record["pass_rate"] for record in kept(measured)),
-            "kept": histogram(record["pass_rate"] for record in kept(last)),
-        }
-    problems = counts[next(reversed(counts))].kept
+        _write_lines(
+            out / "pass_rates.jsonl",
+            ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured.read())),
+        )
+        rates = {"measured": _histogram(measured), "kept": _histogram(last)}
+    if not problems:
+        worst = max(stages, key=lambda name: stages[name]["inputs"] - stages[name]["kept"])
+        count = stages[worst]
+        raise UserError(
+            f"no problem is left; the stage {worst} left out {count['inputs'] - count['kept']} of {count['inputs']} "
+            f"({', '.join(count['left_out'])}): see {out / 'rejected.jsonl'}, then remove {out} and change the settings"
+        )
     card = {
         "title": out.resolve().name,
         "problems": problems,
-        "stages": {name: count.facts() for name, count in counts.items()},
+        "stages": stages,
         "histogram": rates,
         "settings": dict(settings),
     }
-    if not problems:
-        worst = max(counts.values(), key=lambda count: count.inputs - count.kept)
-        raise UserError(
-            f"no problem is left; the stage {worst.name} left out {worst.inputs - worst.kept} of {worst.inputs} "
-            f"({', '.join(worst.left_out)}): see {out / 'rejected.jsonl'}, then remove {out} and change the settings"
-        )
-    write_atomically(out / "README.md", readme(card))
+    write_atomically(out / "README.md", _readme(card))
     write_atomically(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
     shutil.rmtree(out / WORK)
     return card
 
 
-def _count(name: str, journal: Journal) -> StageCount:
-    count = StageCount(name)
-    for record in journal.read():
-        count.add(record)
-    return count
+def _count(journal: Journal) -> dict[str, Any]:
+    """Inputs of a stage, kept ones, and the others by kind of reason."""
+    kinds = Counter(record.get("kind") if "reason" in record else None for record in journal.read())
+    passed = kinds.pop(None, 0)
+    return {"inputs": passed + kinds.total(), "kept": passed, "left_out": dict(sorted(kinds.items()))}
 
 
 def _rejected(journals: Mapping[str, Journal]) -> Iterator[Record]:
     for name, journal in journals.items():
         for record in journal.read():
             if "reason" in record:
-                yield {"line": record["line"], "stage": name, "reason": record["reason"]} | (
-                    {"excerpt": record["excerpt"]} if "excerpt" in record else {}
-                )
+                shown = {"line": record["line"], "stage": name, "reason": record["reason"]}
+                yield shown | ({"excerpt": record["excerpt"]} if "excerpt" in record else {})
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """As `write_atomically`, for files of any size."""
     temporary = path.with_name(f".{path.name}.0")
     with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(lines)
-        file.flush()
+        file.writelines(map(dump, records))
     temporary.replace(path)
+
+
+def _histogram(journal: Journal) -> list[int]:
+    """Kept problems at 0, 1, ..., 16 of 16 (rounded to the nearest)."""
+    counts = Counter(int(record["pass_rate"] * BINS + 0.5) for record in kept(journal.read()))
+    return [counts[sixteenths] for sixteenths in range(BINS + 1)]
+
+
+def _readme(card: Mapping[str, Any]) -> str:
+    rates = card["histogram"]
+    lines = [
+        "---",
+        "configs:",
+        "- config_name: default",
+        "  data_files: dataset.jsonl",
+        "---",
+        f"# {card['title']}",
+        "",
+        f"{card['problems']} problems. Columns: `problem` (plain text; the trainer applies the chat template), "
+        "`answer` (reference), `id`, `line` (of the source)" + (", `pass_rate` and its counts." if rates else "."),
+        "",
+        "Every input is in dataset.jsonl or, with stage and reason, in rejected.jsonl.",
+        "",
+        "| stage | inputs | kept | left out |",
+        "|---|---|---|---|",
+    ]
+    for name, count in card["stages"].items():
+        why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items()) or "-"
+        lines.append(f"| {name} | {count['inputs']} | {count['kept']} | {why} |")
+    if rates:
+        lines += ["", "| pass rate (nearest) | measured | kept |", "|---|---|---|"]
+        pairs = zip(rates["measured"], rates["kept"], strict=True)
+        lines += [f"| {i}/{BINS} | {measured} | {left} |" for i, (measured, left) in enumerate(pairs)]
+    lines += ["", "## Settings", ""]
+    lines += [f"- {name}: {_shown(value)}" for name, value in card["settings"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items() if inner is not None)
+    return "none" if value is None else str(value)

@@ -1,7 +1,7 @@
 """One problem, and how a record of a file or a data set becomes one.
 
-A record has a prompt and an answer under the usual names (or those the user gives), as text or numbers. Everything
-else is refused with a reason; nothing is dropped without one.
+A record has a prompt and an answer in the usual columns (or in the user's). Both are text or numbers. Any other
+record is refused with a reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXCERPT = 200  # characters of a refused line that are shown
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the columns; the first one that a record has is used."""
+    """Names of the columns. The first one that a record has is used."""
 
     prompt: tuple[str, ...] = PROMPT_FIELDS
     answer: tuple[str, ...] = ANSWER_FIELDS
@@ -26,7 +26,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, the same in every file."""
+    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, equal in every file."""
 
     uid: str
     line: int
@@ -34,7 +34,7 @@ class Problem:
     answer: str
 
     def record(self) -> dict[str, Any]:
-        """As a stage's journal keeps it."""
+        """As a stage's journal stores it."""
         return {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
 
     @classmethod
@@ -44,17 +44,17 @@ class Problem:
 
 
 def problem_id(text: str) -> str:
-    """Identity of a problem: of its canonical text (NFC, white space made equal), not of its place in a file."""
+    """Hash of the canonical text (NFC, single spaces). The line number does not matter."""
     return content_id("problem", text)
 
 
 def parse_record(line: int, record: Mapping[str, Any], fields: Fields) -> Problem:
-    """The problem of a record; a ValueError says why it has none."""
+    """The problem of a record. Raises ValueError with the reason where there is none."""
     text = text_field(record, fields.prompt, "prompt")
     return Problem(problem_id(text), line, text, text_field(record, fields.answer, "answer").strip())
 
 
 def excerpt(raw: bytes | Mapping[str, Any]) -> str:
-    """The start of a refused line, for people; what is no text is shown as U+FFFD."""
+    """The start of a refused line. Bytes that are not text become U+FFFD."""
     data = raw if isinstance(raw, bytes) else repr(dict(raw)).encode("utf-8", "replace")
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]

@@ -1,8 +1,8 @@
-"""From a problem to the token ids that the model reads, and back from ids to text.
+"""From a problem to the token ids that the model reads, and back to text.
 
-The chat template is applied here, once, and nowhere else: data sets keep the bare problem. A problem that already
-holds a template's markers (special tokens of the tokenizer) is refused, because a second application would train on
-prompts that no user writes (the authors' scripts apply it twice).
+Only this module applies the chat template: data sets keep the plain problem. A problem that already contains a
+template's markers (special tokens of the tokenizer) is refused. A second template would train on prompts that no user
+writes (the authors' scripts apply it twice).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ Template = Literal["auto", "chat", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class PromptFormat:
-    """template `auto` uses the tokenizer's chat template where it has one. system: system message of a chat. suffix:
-    text after every problem."""
+    """template: `auto` uses the tokenizer's chat template where it has one. system: system message of a chat.
+
+    suffix: text after every problem.
+    """
 
     template: Template = "auto"
     system: str | None = None
@@ -33,34 +35,34 @@ class PromptFormat:
 
 
 class PromptEncoder(Protocol):
-    """What `Measurement` and the length stage need of a tokenizer."""
+    """The part of a tokenizer that `Measurement` and the length stage use."""
 
     @property
     def name(self) -> str: ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the whole prompt of a problem; a ValueError says why the problem cannot be one."""
+        """Ids of the whole prompt. Raises ValueError with the reason where the problem cannot be a prompt."""
         ...
 
 
 class ModelTokenizer:
-    """The tokenizer of a Hugging Face folder (or id), through transformers, which is imported on first use."""
+    """The tokenizer of a Hugging Face folder or id. The first use imports transformers."""
 
     def __init__(self, folder: str | Path, prompt_format: PromptFormat | None = None) -> None:
         self.folder, self.format = str(folder), prompt_format or PromptFormat()
 
     @cached_property
     def name(self) -> str:
-        """For cards: the folder's name and 16 hex digits of its tokenizer.json, where it has one."""
+        """For cards: the folder's name and 16 hex digits of its tokenizer.json, if it has one."""
         path = Path(self.folder) / "tokenizer.json"
         digest = f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}" if path.is_file() else ""
         return Path(self.folder).name + digest
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the whole prompt; a ValueError where text would be lost or already holds a template's markers."""
+        """Ids of the whole prompt. Raises ValueError where text would be lost or contains a template's markers."""
         for marker in self._markers:
             if marker in text:
-                raise ValueError(f"already holds the special token {marker!r}: the chat template is applied here, once")
+                raise ValueError(f"contains the special token {marker!r}; give the problem without chat template")
         plain = text + self.format.suffix
         if not self._chat:
             return self._kept(plain)
@@ -71,7 +73,7 @@ class ModelTokenizer:
         return list(map(int, ids))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens; an id that stands for nothing gives U+FFFD, so that no answer matches."""
+        """Text without special tokens. An unknown id gives U+FFFD, so no answer matches."""
         known = [i for i in ids if i < self._size]
         text = str(self._tokenizer.decode(known, skip_special_tokens=True))
         return text if len(known) == len(ids) else text + UNKNOWN
@@ -89,7 +91,7 @@ class ModelTokenizer:
         back = str(self._tokenizer.decode(ids))
         if canonical_text(back) != canonical_text(text):
             lost = sorted(set(text) - set(back))
-            raise ValueError(f"the tokenizer does not keep its text (lost: {''.join(lost)!r})")
+            raise ValueError(f"the tokenizer loses characters of its text ({''.join(lost)!r})")
         return ids
 
     @cached_property
@@ -101,8 +103,8 @@ class ModelTokenizer:
         except (OSError, ValueError) as problem:
             why = (str(problem).splitlines() or ["?"])[0]
             raise UserError(
-                f"no tokenizer can be read from {self.folder}: {why}; give a folder with a tokenizer.json, or the "
-                "id of one that this machine has or can download"
+                f"no tokenizer can be read from {self.folder}: {why}; give a folder with a tokenizer.json, or an id "
+                "that this machine has or can download"
             ) from None
 
     @cached_property
@@ -122,20 +124,20 @@ class ModelTokenizer:
             raise UserError(f"--template=chat: the tokenizer of {self.folder} has no chat template; use plain")
         if self.format.system and (wanted == "plain" or not has):
             raise UserError(
-                f"a system message needs a chat template, which {self.folder} does not have or --template=plain turns "
-                "off; leave the system message out"
+                f"a system message needs a chat template, but {self.folder} has none or --template=plain turns it off; "
+                "leave out the system message"
             )
         return has and wanted != "plain"
 
 
 def positions(folder: Path) -> int | None:
-    """Longest sequence of a model, tokens; None where its config.json does not say. Raises UserError without one."""
+    """Longest sequence of a model in tokens, None where config.json has no such key. Raises UserError without one."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError(f"it holds a {type(config).__name__}")
-        found = config.get("max_position_embeddings")
-        return None if found is None else int(found)
+        limit = config.get("max_position_embeddings")
+        return None if limit is None else int(limit)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise UserError(f"{folder} is no Hugging Face model folder: {path.name} cannot be read ({problem})") from None

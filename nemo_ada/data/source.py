@@ -1,7 +1,7 @@
 """Where records come from: a local JSONL or Parquet file, or a data set of the Hugging Face hub.
 
-A source is read as a stream, in a fixed order, as often as needed. `identity` says what was read, so that work that
-was begun on one version of a file is not continued on another.
+A source is read as a stream, in a fixed order, as often as needed. Its identity tells which content was read, so work
+on one version of a file is not continued on another.
 """
 
 from __future__ import annotations
@@ -10,163 +10,125 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from nemo_ada.errors import UserError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-REACH_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 PARQUET_ROWS = 1024
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 
 Raw = bytes | Mapping[str, Any]
 
 
-class Source(Protocol):
-    """A stream of (line number from 1, raw record)."""
-
-    def identity(self) -> dict[str, Any]:
-        """Name and content of the source, without paths of this machine."""
-        ...
-
-    def records(self) -> Iterator[tuple[int, Raw]]: ...
-
-
 @dataclass(frozen=True, slots=True)
-class JsonlFile:
-    """Lines of a local file; blank ones are passed over."""
+class Source:
+    """identity(): name and content, without local paths. records(): pairs of (line number from 1, raw record)."""
 
-    path: Path
-
-    def identity(self) -> dict[str, Any]:
-        return _file_identity(self.path)
-
-    def records(self) -> Iterator[tuple[int, Raw]]:
-        with _readable(self.path), self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if line.strip():
-                    yield number, line
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """Rows of a local Parquet file."""
-
-    path: Path
-
-    def identity(self) -> dict[str, Any]:
-        return _file_identity(self.path)
-
-    def records(self) -> Iterator[tuple[int, Raw]]:
-        try:
-            import pyarrow.parquet as parquet
-        except ImportError:
-            raise UserError(
-                f"{self.path}: reading Parquet needs the package pyarrow; install it, or convert the file to JSONL"
-            ) from None
-        import pyarrow
-
-        number = 0
-        # A damaged file shows itself as almost any of these, some only while values are converted
-        damage = (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError)
-        try:
-            with parquet.ParquetFile(self.path) as file:
-                for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, row
-        except damage as problem:
-            raise UserError(
-                f"{self.path} is no Parquet file, or damaged after row {number}: {_first_line(problem)}"
-            ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class HubDataset:
-    """A split of a data set of the Hugging Face hub (or of its local cache), streamed with the package `datasets`."""
-
-    name: str
-    split: str = "train"
-    subset: str | None = None
-    revision: str | None = None
-
-    def identity(self) -> dict[str, Any]:
-        return {"dataset": self.name, "subset": self.subset, "split": self.split, "revision": self.revision}
-
-    def records(self) -> Iterator[tuple[int, Raw]]:
-        hint = "download it where there is a network and give the local JSONL or Parquet file instead"
-        offline = next((name for name in OFFLINE if os.environ.get(name, "0").lower() not in ("", "0", "false")), None)
-        try:
-            import datasets
-        except ImportError:
-            raise UserError(
-                f"{self.name!r} is no local file; reading a data set of the hub needs the package datasets; "
-                f"install it, or {hint}"
-            ) from None
-        if offline is None and not _reachable():
-            raise UserError(f"the data set {self.name!r} cannot be read: no network to the Hugging Face hub; {hint}")
-        streaming = offline is None  # the local cache is read as a whole
-        try:
-            rows = datasets.load_dataset(
-                self.name, self.subset, split=self.split, revision=self.revision, streaming=streaming
-            )
-        except (OSError, ValueError, RuntimeError) as problem:
-            why = f"{offline} is set and the local cache does not hold it" if offline else _first_line(problem)
-            raise UserError(f"the data set {self.name!r} (split {self.split}) cannot be read: {why}; {hint}") from None
-        yield from enumerate(rows, start=1)
+    identity: Callable[[], dict[str, Any]]
+    records: Callable[[], Iterator[tuple[int, Raw]]]
 
 
 def open_source(
     name: str, *, split: str = "train", subset: str | None = None, revision: str | None = None, where: str = "source"
 ) -> Source:
-    """The source of this name: a local file where one exists, else a hub id. Raises UserError for neither."""
+    """A local file where one has this name, else a data set of the hub. Raises UserError where the name is neither."""
     path = Path(name).expanduser()
     if path.is_file():
-        if path.suffix == ".parquet":
-            return ParquetFile(path)
-        if path.suffix in JSONL_SUFFIXES:
-            return JsonlFile(path)
-        raise UserError(f"{where}={name}: the end {path.suffix!r} is unknown; give a .jsonl or a .parquet file")
+        if path.suffix not in (*JSONL_SUFFIXES, ".parquet"):
+            raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; use a .jsonl or .parquet file")
+        read = read_parquet if path.suffix == ".parquet" else read_jsonl
+        return Source(partial(file_identity, path), partial(read, path))
     if path.suffix in (*JSONL_SUFFIXES, ".parquet") or not HUB_ID.fullmatch(name):
         raise UserError(
-            f"{where}={name}: no such file (from {str(Path.cwd())!r}) and no id of a hub data set; give a .jsonl or "
-            ".parquet file, or owner/name"
+            f"{where}={name}: no such file (from {str(Path.cwd())!r}) and not a hub data set; use a .jsonl or .parquet "
+            "file, or owner/name"
         )
-    return HubDataset(name, split, subset, revision)
+    facts = {"dataset": name, "subset": subset, "split": split, "revision": revision}
+    return Source(lambda: facts, partial(read_hub, name, split=split, subset=subset, revision=revision))
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def file_identity(path: Path) -> dict[str, Any]:
+    """Name and SHA-256 of a file."""
     try:
-        yield
+        with path.open("rb") as file:
+            return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
 
 
-def _file_identity(path: Path) -> dict[str, Any]:
-    with _readable(path), path.open("rb") as file:
-        return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def read_jsonl(path: Path) -> Iterator[tuple[int, Raw]]:
+    """Lines of a local file. Blank lines are skipped."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if line.strip():
+                    yield number, line
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
+
+
+def read_parquet(path: Path) -> Iterator[tuple[int, Raw]]:
+    """Rows of a local Parquet file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise UserError(f"{path}: Parquet files need the package pyarrow; install it or convert to JSONL") from None
+    number = 0
+    # Damage can raise almost any of these, some only while values are converted.
+    damage = (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError)
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except damage as problem:
+        raise UserError(f"{path} is no Parquet file, or is damaged after row {number}: {_line(problem)}") from None
+
+
+def read_hub(name: str, *, split: str, subset: str | None, revision: str | None) -> Iterator[tuple[int, Raw]]:
+    """A split of a data set of the Hugging Face hub, or of its local cache, streamed with the package `datasets`."""
+    hint = "download it on a machine with a network and pass the local JSONL or Parquet file"
+    offline = next((flag for flag in OFFLINE if os.environ.get(flag, "0").lower() not in ("", "0", "false")), None)
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{name!r} is not a local file, and hub data sets need the package datasets; install it, or {hint}"
+        ) from None
+    if offline is None and not _reachable():
+        raise UserError(f"the data set {name!r} cannot be read: no network to the Hugging Face hub; {hint}")
+    try:
+        # The local cache cannot be streamed.
+        rows = datasets.load_dataset(name, subset, split=split, revision=revision, streaming=offline is None)
+    except (OSError, ValueError, RuntimeError) as problem:
+        why = f"{offline} is set and the local cache does not hold it" if offline else _line(problem)
+        raise UserError(f"the data set {name!r} (split {split}) cannot be read: {why}; {hint}") from None
+    yield from enumerate(rows, start=1)
 
 
 def _reachable() -> bool:
-    """Whether the hub's host answers: `datasets` itself would retry for minutes."""
+    """Whether the hub answers. Without this check `datasets` retries for minutes."""
     from huggingface_hub import constants
 
     address = urlsplit(os.environ.get("HF_ENDPOINT", constants.ENDPOINT))
-    proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
     with suppress(OSError):
         port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((str(address.hostname), port), timeout=REACH_SECONDS).close()
+        socket.create_connection((str(address.hostname), port), timeout=CONNECT_SECONDS).close()
         return True
-    return proxied
+    return any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
 
 
-def _first_line(problem: Exception) -> str:
+def _line(problem: Exception) -> str:
     return (str(problem).splitlines() or [type(problem).__name__])[0]

@@ -1,9 +1,8 @@
-"""The stages of data preparation. Each reads the records that the one before kept and journals one record per input:
-the kept one, or {line, reason} where it was left out.
+"""The stages of data preparation. Each journals one record per input: the kept one, or {line, reason, kind}.
 
 read       a raw line or row becomes a problem
-distinct   the first of equal problems (by canonical text) stays
-reference  the reference answer itself must pass the verifier
+distinct   keep the first of equal problems (by canonical text)
+reference  the verifier must accept the reference answer itself
 length     the whole prompt, template included, must fit
 measure    pass rate of the model, or a measured one from a file
 band       the pass rate must lie in the band
@@ -12,53 +11,53 @@ band       the pass rate must lie in the band
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.data.bands import PassRateBand
 from nemo_ada.data.journal import Journal
-from nemo_ada.data.judge import Judge
 from nemo_ada.data.measure import Measurement
 from nemo_ada.data.problem import Fields, Problem, excerpt, parse_record, problem_id
 from nemo_ada.data.prompting import PromptEncoder
-from nemo_ada.data.source import Raw
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
-from nemo_ada.tasks.jsonl import MAX_BYTES, normalised
+from nemo_ada.tasks.jsonl import MAX_BYTES
 from nemo_ada.tasks.lines import parse_line
 from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.verify.judge import Judge, normalised
 
 Record = dict[str, Any]
 Watch = Callable[[str, int, int | None], None]
-"""Called with (stage, inputs done, inputs in all, where that is known)."""
+"""Called with (stage, inputs done, inputs in all if known)."""
+ROUNDING = 1e-9
 
 
-class Stage(ABC):
-    """name: of its journal. chunk: inputs per commit."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """process: inputs -> records, in order. chunk: inputs per commit.
+
+    remembers: the records depend on earlier inputs, so a restart processes those again (without a second commit).
+    """
 
     name: str
-    chunk = 256
-
-    @abstractmethod
-    def process(self, inputs: Sequence[Any]) -> list[Record]:
-        """One record per input, in order."""
-
-    def pass_over(self, inputs: Iterable[Any]) -> None:
-        """See inputs again whose records are in the journal already (after a restart)."""
-        for _ in inputs:
-            pass
+    process: Callable[[Sequence[Any]], list[Record]]
+    chunk: int = 256
+    remembers: bool = False
 
 
 def run_stage(stage: Stage, inputs: Iterable[Any], total: int | None, journal: Journal, watch: Watch) -> None:
-    """Work off what the journal does not hold yet. total: inputs, where they are known."""
+    """Process the inputs that the journal does not cover yet. total: number of inputs, where it is known."""
     watch(stage.name, journal.items, total)
     if journal.complete:
         return
     source = iter(inputs)
-    stage.pass_over(islice(source, journal.items))
+    done = journal.items
+    while before := list(islice(source, min(done, stage.chunk))):
+        done -= len(before)
+        if stage.remembers:
+            stage.process(before)
     while chunk := list(islice(source, stage.chunk)):
         records = stage.process(chunk)
         journal.commit(records, len(chunk), sum("reason" not in record for record in records))
@@ -66,172 +65,172 @@ def run_stage(stage: Stage, inputs: Iterable[Any], total: int | None, journal: J
     journal.finish()
 
 
-def kept(journal: Journal) -> Iterator[Record]:
-    """Records that the stage let through."""
-    return (record for record in journal.read() if "reason" not in record)
+def kept(records: Iterable[Record]) -> Iterator[Record]:
+    """The records that a stage did not leave out."""
+    return (record for record in records if "reason" not in record)
 
 
-def left_out(line: int, reason: str, **facts: Any) -> Record:
-    """The record of an input that a stage left out; `facts` hold `kind`, a short name of the reason, for counts."""
-    return {"line": line, "reason": reason, **facts}
+def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
+    """The record of an input that a stage left out. kind: a short name of the reason, for counts."""
+    return {"line": line, "reason": reason, "kind": kind, **facts}
 
 
-class Read(Stage):
-    """Raw records to problems; the refused ones keep an excerpt."""
+def read_stage(fields: Fields) -> Stage:
+    """Raw records to problems. Refused records keep an excerpt."""
 
-    name = "read"
-
-    def __init__(self, fields: Fields) -> None:
-        self._fields = fields
-
-    def process(self, inputs: Sequence[tuple[int, Raw]]) -> list[Record]:
-        return [self._record(line, raw) for line, raw in inputs]
-
-    def _record(self, line: int, raw: Raw) -> Record:
+    def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
         try:
             record = parse_line(raw) if isinstance(raw, bytes) else raw
-            return parse_record(line, record, self._fields).record()
+            return parse_record(line, record, fields).record()
         except ValueError as problem:
-            return left_out(line, str(problem), kind="malformed", excerpt=excerpt(raw))
+            return left_out(line, str(problem), "malformed", excerpt=excerpt(raw))
+
+    return Stage("read", lambda inputs: [one(line, raw) for line, raw in inputs])
 
 
-class Distinct(Stage):
-    """The first of equal problems stays. Holds 48 bytes per problem, not its text."""
+def distinct_stage() -> Stage:
+    """Keep the first of equal problems. Holds 48 bytes per problem, not its text."""
+    first: dict[bytes, tuple[int, bytes]] = {}
 
-    name = "distinct"
-    chunk = 4096
-
-    def __init__(self) -> None:
-        self._first: dict[bytes, tuple[int, bytes]] = {}
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        return [self._record(record) for record in inputs]
-
-    def pass_over(self, inputs: Iterable[Record]) -> None:
-        """The first of equal problems may be among them."""
-        for record in inputs:
-            self._record(record)
-
-    def _record(self, record: Record) -> Record:
+    def one(record: Record) -> Record:
         answer = _digest(normalised(record["answer"]))
-        key = _digest(canonical_text(record["problem"]))
-        line, first = self._first.setdefault(key, (record["line"], answer))
+        line, known = first.setdefault(_digest(canonical_text(record["problem"])), (record["line"], answer))
         if line == record["line"]:
             return record
-        if answer == first:
-            return left_out(record["line"], f"repeats line {line}", kind="repeated")
-        return left_out(record["line"], f"repeats line {line} with another answer", kind="conflicting")
+        if answer == known:
+            return left_out(record["line"], f"repeats line {line}", "repeated")
+        return left_out(record["line"], f"repeats line {line} with another answer", "conflicting")
+
+    return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True)
 
 
-class Reference(Stage):
-    """The reference answer, written as a response, must get label 1 from the verifier."""
+def reference_stage(judge: Judge) -> Stage:
+    """The reference answer, written as a response, must get label 1."""
 
-    name = "reference"
-
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        shown = [(self._judge.shown(record["answer"]), record["answer"], True) for record in inputs]
-        found = []
-        for record, verdict in zip(inputs, self._judge.verdicts(shown), strict=True):
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        verdicts = judge.verdicts([(judge.shown(record["answer"]), record["answer"], True) for record in inputs])
+        records = []
+        for record, verdict in zip(inputs, verdicts, strict=True):
             why = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
             reason = f"reference answer {record['answer'][:80]!r}: {why}"
-            ok = verdict.label == 1.0
-            found.append(record if ok else left_out(record["line"], reason, kind="reference"))
-        return found
+            records.append(record if verdict.label == 1.0 else left_out(record["line"], reason, "reference"))
+        return records
+
+    return Stage("reference", process)
 
 
-class Length(Stage):
-    """Tokens of the whole prompt, at most `limit`."""
+def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
+    """The whole prompt has at most `limit` tokens."""
 
-    name = "length"
-
-    def __init__(self, encoder: PromptEncoder, limit: int) -> None:
-        self._encoder, self._limit = encoder, limit
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        return [self._record(record) for record in inputs]
-
-    def _record(self, record: Record) -> Record:
+    def one(record: Record) -> Record:
         try:
-            tokens = len(self._encoder.encode(record["problem"]))
+            tokens = len(encoder.encode(record["problem"]))
         except UserError:  # of the tokenizer itself, not of this problem
             raise
         except ValueError as problem:
-            return left_out(record["line"], str(problem), kind="unreadable")
-        if tokens > self._limit:
-            return left_out(record["line"], f"{tokens} tokens, at most {self._limit} are wanted", kind="overlong")
+            return left_out(record["line"], str(problem), "unreadable")
+        if tokens > limit:
+            return left_out(record["line"], f"{tokens} tokens, above the limit of {limit}", "overlong")
         return {**record, "prompt_tokens": tokens}
 
+    return Stage("length", lambda inputs: list(map(one, inputs)))
 
-class Measure(Stage):
-    """Pass rate over k responses. Its chunks are also what the engine sees at once."""
 
-    name = "measure"
+def measure_stage(measurement: Measurement, chunk: int) -> Stage:
+    """Pass rate over k responses. The engine sees one chunk at once."""
 
-    def __init__(self, measurement: Measurement, chunk: int) -> None:
-        self._measurement, self.chunk = measurement, chunk
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        drawn = self._measurement.draw([Problem.of(record) for record in inputs])
-        found = []
-        for record, responses in zip(inputs, drawn, strict=True):
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        records = []
+        for record, responses in zip(inputs, measurement.draw([Problem.of(record) for record in inputs]), strict=True):
             rewards = [judged.reward for judged in responses if judged.reward is not None]
             if not rewards:
-                found.append(left_out(record["line"], "no response could be judged", kind="unjudged"))
+                records.append(left_out(record["line"], "the verifier failed on every response", "unjudged"))
                 continue
+            correct = int(sum(rewards))
             facts = {
                 "responses": len(rewards),
-                "correct": int(sum(rewards)),
+                "correct": correct,
                 "failed": len(responses) - len(rewards),
                 "tokens": sum(judged.response.tokens for judged in responses),
+                "pass_rate": correct / len(rewards),
             }
-            found.append({**record, **facts, "pass_rate": facts["correct"] / facts["responses"]})
-        return found
+            records.append({**record, **facts})
+        return records
+
+    return Stage("measure", process, chunk)
 
 
-class Lookup(Stage):
-    """Pass rates measured before. Problems that the file does not have are left out."""
+def lookup_stage(rates: Mapping[str, Record]) -> Stage:
+    """Earlier measured pass rates, by problem id."""
 
-    name = "measure"
+    def one(record: Record) -> Record:
+        if record["id"] not in rates:
+            return left_out(record["line"], "the file of pass rates does not have this problem", "unmeasured")
+        return {**record, **rates[record["id"]]}
 
-    def __init__(self, rates: dict[str, Record]) -> None:
-        self._rates = rates
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        missing = "the file of pass rates does not have this problem"
-        return [
-            {**record, **self._rates[record["id"]]}
-            if record["id"] in self._rates
-            else left_out(record["line"], missing, kind="unmeasured")
-            for record in inputs
-        ]
+    return Stage("measure", lambda inputs: list(map(one, inputs)))
 
 
-class InBand(Stage):
+@dataclass(frozen=True, slots=True)
+class PassRateBand:
+    """Pass rates from low to high. Both belong to it, except `low` where `above` is set."""
+
+    name: str
+    low: float
+    high: float
+    above: bool = True
+
+    def holds(self, rate: float) -> bool:
+        """Whether the band includes this pass rate."""
+        return (rate > self.low if self.above else rate >= self.low - ROUNDING) and rate <= self.high + ROUNDING
+
+    def __str__(self) -> str:
+        return f"{self.low:g} {'<' if self.above else '<='} pass rate <= {self.high:g}"
+
+
+# The published filters (recipes.md, "Data and evaluation"), in sixteenths: of 16 responses so many correct.
+BANDS = {
+    band.name: band
+    for band in (
+        PassRateBand("v1", 0.0, 1.0),  # 1 to 16
+        PassRateBand("v3", 0.0, 0.375),  # 1 to 6
+        PassRateBand("easy", 0.0, 0.313),  # 1 to 5
+        PassRateBand("hard", 0.0, 0.125),  # 1 or 2
+    )
+}
+
+
+def parse_band(text: str) -> PassRateBand:
+    """A named band, or `low,high` (both included). Raises UserError for anything else."""
+    if text in BANDS:
+        return BANDS[text]
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        known = "; ".join(f"{name}: {band}" for name, band in BANDS.items())
+        raise UserError(f"--band={text}: use a name ({known}) or two numbers such as 0.1,0.9") from None
+    if not 0.0 <= low <= high <= 1.0:
+        raise UserError(f"--band={text}: use two ordered numbers between 0 and 1, such as 0.1,0.9")
+    return PassRateBand(text, low, high, above=False)
+
+
+def band_stage(band: PassRateBand) -> Stage:
     """The pass rate must lie in the band."""
 
-    name = "band"
-    chunk = 4096
+    def one(record: Record) -> Record:
+        if band.holds(record["pass_rate"]):
+            return record
+        return left_out(record["line"], f"pass rate {record['pass_rate']:.4g} is outside {band}", "band")
 
-    def __init__(self, band: PassRateBand) -> None:
-        self._band = band
-
-    def process(self, inputs: Sequence[Record]) -> list[Record]:
-        return [
-            record
-            if self._band.holds(record["pass_rate"])
-            else left_out(record["line"], f"pass rate {record['pass_rate']:.4g} is outside {self._band}", kind="band")
-            for record in inputs
-        ]
+    return Stage("band", lambda inputs: list(map(one, inputs)), 4096)
 
 
 def read_pass_rates(path: Path) -> dict[str, Record]:
-    """Measured pass rates by problem, from a pass_rates.jsonl of this program or lines with a problem (or id) and
-    `pass_rate`, or `correct` of `responses`.
+    """Measured pass rates by problem id, from a pass_rates.jsonl of this program or a similar file.
+
+    Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`. Raises UserError.
     """
-    found: dict[str, Record] = {}
+    rates: dict[str, Record] = {}
     try:
         lines = read_bounded(path, MAX_BYTES).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as problem:
@@ -243,17 +242,17 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
             except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
                 why = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
                 raise UserError(
-                    f"--pass-rates={path}: line {number} is unusable ({why}); each line needs `problem` or `id`, and "
-                    "`pass_rate` or `correct` and `responses`"
+                    f"--pass-rates={path}: line {number} cannot be used ({why}); each line needs `problem` or `id`, "
+                    "and `pass_rate` or `correct` and `responses`"
                 ) from None
-            found[uid] = facts
-    if not found:
-        raise UserError(f"--pass-rates={path} holds no line")
-    return found
+            rates[uid] = facts
+    if not rates:
+        raise UserError(f"--pass-rates={path} has no line")
+    return rates
 
 
 def _measured(record: Record) -> tuple[str, Record]:
-    """Identity and pass rate of a line; raises what damaged values raise."""
+    """Id and pass rate of a line."""
     uid = record["id"] if "id" in record else problem_id(record["problem"])
     if not isinstance(uid, str):
         raise ValueError(f"its id is {type(uid).__name__}, not text")

@@ -1,4 +1,4 @@
-"""From counts per problem to estimates: avg@k, pass@k, per benchmark and over all prompts, and by difficulty."""
+"""From counts per problem to avg@k and pass@k, per benchmark, over all prompts, and by difficulty."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from nemo_ada.run.folder import flatten
 
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
+COUNTS = ("responses", "correct", "failed", "tokens", "finished")  # per problem
 EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkResult:
-    """Counts over the P problems of a benchmark. rejected: problems that could not be asked."""
+    """Counts over the P problems of a benchmark. rejected: problems that cannot be used."""
 
     name: str
     ids: tuple[str, ...]
@@ -37,16 +38,12 @@ class BenchmarkResult:
     @classmethod
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
         """From the lines of problems.jsonl."""
-        responses_P, correct_P, failed_P, tokens_P, finished_P = (
-            np.array([record[key] for record in records], np.int64)
-            for key in ("responses", "correct", "failed", "tokens", "finished")
-        )
-        ids = tuple(record["id"] for record in records)
-        return cls(name, ids, responses_P, correct_P, failed_P, tokens_P, finished_P, rejected)
+        columns = (np.array([record[key] for record in records], np.int64) for key in COUNTS)
+        return cls(name, tuple(record["id"] for record in records), *columns, rejected=rejected)
 
     @property
     def rate_P(self) -> FloatArray:
-        """Share of correct responses per problem; nan where none could be judged."""
+        """Share of correct responses per problem, nan without a judged response."""
         return np.where(self.responses_P > 0, self.correct_P / np.maximum(self.responses_P, 1), np.nan)
 
     def at(self, k: int) -> FloatArray:
@@ -55,14 +52,14 @@ class BenchmarkResult:
 
 
 def ladder(k: int) -> list[int]:
-    """The k of which pass@k is reported: powers of two below k, and k."""
+    """The k for which pass@k is reported: powers of two below k, and k."""
     return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
 
 
 def results(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
-    """For results.json. `overall` is weighted by prompts; its interval draws prompts within their benchmark."""
-    found = {benchmark.name: _summary([benchmark], k, seed) for benchmark in benchmarks}
-    return {"benchmarks": found, "overall": _summary(benchmarks, k, seed)}
+    """The content of results.json. `overall` is weighted by prompts. Its interval resamples within each benchmark."""
+    summaries = {benchmark.name: _summary([benchmark], k, seed) for benchmark in benchmarks}
+    return {"benchmarks": summaries, "overall": _summary(benchmarks, k, seed)}
 
 
 def _summary(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
@@ -88,7 +85,7 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A complete evaluation that was read back from its folder."""
+    """A complete evaluation, read from its folder."""
 
     folder: Path
     k: int
@@ -100,11 +97,11 @@ class Evaluation:
         """Raises UserError for a folder without a complete evaluation."""
         try:
             content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-            found = {
+            benchmarks = {
                 name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
                 for name, summary in content["benchmarks"].items()
             }
-            return cls(folder, content["settings"]["k"], content["settings"], found)
+            return cls(folder, content["settings"]["k"], content["settings"], benchmarks)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
             why = f"no {problem}" if isinstance(problem, KeyError) else problem
             raise UserError(
@@ -129,26 +126,25 @@ class _Pairs:
 def compare(
     first: Evaluation, second: Evaluation, base: Evaluation | None = None, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """avg@k of `second` minus `first`, over the problems that both have: per benchmark, `overall` (weighted by
-    prompts), and, with the evaluation of a base model, per bucket of its pass rate.
+    """avg@k of `second` minus `first`, over the problems that both have.
 
-    Buckets are defined by a third model, never by one of the two: a bucket chosen by a model's own luck moves towards
-    the mean by itself. Raises UserError where no benchmark has two problems in common, and where the base is one of
-    the two.
+    Rows: per benchmark, and `overall` (weighted by prompts). With the evaluation of a base model, also per bucket of
+    its pass rate. The base must be a third evaluation: buckets by a model's own luck regress to the mean. Raises
+    UserError where no benchmark has two problems in common, and where the base is one of the two.
     """
     if base is not None and _draws(base) in (_draws(first), _draws(second)):
         raise UserError(
-            f"--base={base.folder} holds the responses of one of the two that are compared: buckets by its own luck "
-            "would move towards the mean by themselves; evaluate the base model again with another --seed"
+            f"--base={base.folder} has the same responses as one of the two evaluations, so its buckets would regress "
+            "to the mean; evaluate the base model again with another --seed"
         )
     rows: dict[str, dict[str, Any]] = {}
     pairs = {}
     for name in first.benchmarks:
         if name in second.benchmarks:
-            found, left_out = _pair(name, first, second, base)
-            if len(found.first_P) >= 2:
-                pairs[name] = found
-                rows[name] = _row(found, seed) | {"left_out": left_out}
+            pair, left_out = _pair(name, first, second, base)
+            if len(pair.first_P) >= 2:
+                pairs[name] = pair
+                rows[name] = _row(pair, seed) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
@@ -162,7 +158,7 @@ def compare(
 
 
 def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
-    """How the two were evaluated differently, apart from the model and the seed; a comparison should find nothing."""
+    """Settings of the two evaluations that differ, except model and seed. A fair comparison has none."""
     old, new = flatten(first.settings), flatten(second.settings)
     shared = {name for name in first.benchmarks if name in second.benchmarks}
     return [
@@ -180,12 +176,12 @@ def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
 
 def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[_Pairs, int]:
     rates = [
-        dict(zip(found.ids, found.rate_P.tolist(), strict=True))
+        dict(zip(result.ids, result.rate_P.tolist(), strict=True))
         for evaluation in (first, second, *([] if base is None else [base]))
-        if (found := evaluation.benchmarks.get(name)) is not None
+        if (result := evaluation.benchmarks.get(name)) is not None
     ]
     if base is not None and len(rates) < 3:
-        raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it too")
+        raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
     ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
     columns = [np.array([own[i] for i in ids], np.float64) for own in rates]
     every = set(rates[0]) | set(rates[1])

@@ -1,9 +1,9 @@
-"""Tasks: where prompts, their verifier and the base model's demonstrations come from. No torch, ray or vllm in here."""
+"""Tasks: prompts, their verifier, and the base model's demonstrations. Imports no torch, ray or vllm."""
 
 from __future__ import annotations
 
 from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, Task, canonical_text
-from nemo_ada.tasks.registry import build_task, parse_task_settings
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, MiniSudokuSettings, SpellBackwardSettings, TaskSettings
 from nemo_ada.tasks.supervision import DemonstrationBatches, SupervisedBatch
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -23,5 +23,4 @@ __all__ = [
     "TaskSettings",
     "build_task",
     "canonical_text",
-    "parse_task_settings",
 ]

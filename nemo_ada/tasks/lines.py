@@ -1,6 +1,6 @@
-"""A line of a JSONL file that people wrote: what it holds, or why it holds nothing that can be used.
+"""Parse a line of a JSONL file with prompts and answers. Bad lines get a reason.
 
-The one parser for prompts and answers: of a task's file (`jsonl`), of data preparation and of evaluation.
+Used by the jsonl task, data preparation and evaluation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MAX_REASON = 200
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The object that a line holds; a ValueError says why it holds none. NaN and Infinity are read as floats."""
+    """The JSON object of a line. Raises ValueError with the reason. NaN and Infinity are read as floats."""
     if b"\0" in line:  # never part of a JSON text
         raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
     try:
-        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings, line by line
+        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as problem:
@@ -36,12 +36,14 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
-    """Text (NFC) of the first field that the record has; finite numbers become text. A ValueError says what is wrong,
-    in characters that can be written as UTF-8."""
+    """Text (NFC) of the first field that the record has. Finite numbers become text.
+
+    Raises ValueError with the reason, which is valid UTF-8.
+    """
     name = next((n for n in names if n in record), None)
     if name is None:
-        found = ", ".join(sorted(map(str, record))) or "no field"
-        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {found}"[:MAX_REASON]))
+        present = ", ".join(sorted(map(str, record))) or "no field"
+        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {present}"[:MAX_REASON]))
     value = record[name]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")
@@ -57,5 +59,5 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
 
 
 def _plain(text: str) -> str:
-    """Half characters become question marks."""
+    """Surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
-"""Demonstrations that are wrong in a systematic way, so that the base model's pass rates spread between 0 and 1.
+"""Demonstrations with systematic errors, so that the base model's pass rates spread between 0 and 1.
 
-A base that only stopped early hardly improves under RL. One that imitates demonstrations with an error rate per
-*context* does: the right answer stays the likelier one in most contexts, and RL sharpens it. The rates are drawn
-once per data set from a mixture of uniform bands; errors are drawn independently per symbol.
+A base model that only stopped training early hardly improves under RL. Error rates per *context* work better: in most
+contexts the correct answer stays the most likely one, and RL sharpens it. Each data set samples its rates once from a
+mixture of uniform bands. Errors are independent per symbol.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class NoiseBand:
-    """A `share` of the contexts has its error rate drawn uniformly from [low, high)."""
+    """A `share` of the contexts has error rates uniform in [low, high)."""
 
     share: float
     low: float
     high: float
 
 
-# Mostly reliable, some doubtful, a few that are more often wrong than right.
+# Most contexts are reliable, some are doubtful, a few are wrong more often than correct.
 SUDOKU_BANDS = (NoiseBand(0.75, 0.0, 0.04), NoiseBand(0.18, 0.1, 0.4), NoiseBand(0.07, 0.5, 0.8))
 SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBand(0.13, 0.6, 0.85))
 
@@ -31,9 +31,7 @@ SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBa
 def rate_table(
     bands: Sequence[NoiseBand], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
 ) -> NDArray[np.float64]:
-    """Error rates of the given shape. The bands hold exactly their share of the contexts (rounded), in random
-    places.
-    """
+    """Error rates of the given shape. Each band gets its rounded share of the contexts, in random places."""
     size = int(np.prod(shape))
     edges = np.rint(np.cumsum([band.share for band in bands]) * size).astype(int)
     counts = np.diff(edges, prepend=0)
@@ -44,10 +42,10 @@ def rate_table(
 def corrupt_blanks(
     digit_RC: NDArray[np.int64], blank_RC: NDArray[np.bool_], rate_CD: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Replace digits in blank cells by another digit, drawn evenly.
+    """Replace digits in blank cells by another, uniformly random digit.
 
-    R demonstrations of C cells hold digits 0..D-1. A blank cell c whose right digit is d goes wrong at `rate_CD[c, d]`;
-    given cells are never changed.
+    R demonstrations of C cells hold digits 0..D-1. A blank cell c with correct digit d changes at rate `rate_CD[c, d]`.
+    Given cells never change.
     """
     cells, digits = rate_CD.shape
     wrong_RC = blank_RC & (rng.random(digit_RC.shape) < rate_CD[np.arange(cells), digit_RC])
@@ -58,12 +56,11 @@ def corrupt_blanks(
 def corrupt_letters(
     letter_RL: NDArray[np.int64], length_R: NDArray[np.int64], rate_AB: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Replace letters by another letter, drawn evenly, at a rate that depends on the letter and on the one
-    written before it.
+    """Replace letters by another, uniformly random letter.
 
-    R demonstrations of up to L letters hold 0..A-1. `rate_AB[a, b]` is the rate of the right letter a after the
-    *written* letter b (which may itself be wrong, as it is when a model generates); b = A stands for the start of the
-    output. Positions at or past `length_R` are left alone.
+    R demonstrations of up to L letters hold 0..A-1. `rate_AB[a, b]` is the rate for the correct letter a after the
+    *written* letter b, which may itself be wrong, as in generation. b = A stands for the start of the output.
+    Positions from `length_R` on do not change.
     """
     letters = rate_AB.shape[0]
     written_RL = letter_RL.copy()

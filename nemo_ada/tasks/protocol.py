@@ -1,6 +1,6 @@
-"""What a task is: prompts, their splits, demonstrations for the base model, and a reward.
+"""A task: prompts, their splits, demonstrations for the base model, and a reward.
 
-Everything else in the package sees a task only through `Task`; what a prompt means and who verifies it stays here.
+The rest of the package uses a task only through `Task`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ from nemo_ada.verify.verdict import Verdict
 
 
 def canonical_text(text: str) -> str:
-    """The text that decides whether two prompts are the same prompt: Unicode NFC, runs of white space made one
-    space, trimmed.
-    """
+    """Two prompts are equal where this text is: Unicode NFC, single spaces, trimmed."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def content_id(task_name: str, text: str) -> str:
-    """Sixteen hex digits that depend on the task and the canonical text only, so they survive reordering and
-    resuming.
-    """
+    """Sixteen hex digits of the task and the canonical text. The order of prompts does not matter."""
     return hashlib.sha256(f"{task_name}\0{canonical_text(text)}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One problem: what the model reads (`text`), what is right (`answer`) and what its verifier needs (`entry`)."""
+    """One problem. text: the model reads it. answer: the correct one. entry: data for the verifier."""
 
     prompt_id: str
     text: str
@@ -42,7 +38,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One supervised example. `answer_text` may be wrong on purpose: see `nemo_ada.tasks.noise`."""
+    """One supervised example. `answer_text` may be wrong on purpose (`nemo_ada.tasks.noise`)."""
 
     prompt_text: str
     answer_text: str
@@ -52,7 +48,7 @@ class Demonstration:
 class Splits:
     """Three sets with no prompt in common: `train` for RL, `heldout` for evaluation, `supervision` for the base model.
 
-    Raises InvariantError where a prompt (by canonical text) occurs twice, within a set or across two of them.
+    Raises InvariantError where a prompt (by canonical text) occurs twice, in one set or in two.
     """
 
     train: tuple[Prompt, ...]
@@ -69,7 +65,7 @@ class Splits:
 
 
 class ScoringFailedError(RuntimeError):
-    """A response has no reward because the verifier failed, for a `cause` of `nemo_ada.verify.CAUSES`."""
+    """A response has no reward because the verifier failed. cause: one of `nemo_ada.verify.CAUSES`."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"the verifier gave no label: {cause}")
@@ -92,25 +88,25 @@ class Task(Protocol):
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens that an answer may take, its end-of-sequence token included."""
+        """Longest answer in tokens, end-of-sequence token included."""
         ...
 
     def splits(self) -> Splits: ...
 
     def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """Reward of a response's decoded `text`; `finished` says that it ended by itself, not at the token limit.
+        """Reward of a response's decoded `text`. finished: it ended by itself, not at the token limit.
 
         Raises ScoringFailedError where the verifier failed.
         """
         ...
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished) triples in their order, or the cause where the verifier failed.
+        """Labels of (prompt, text, finished), in order, or the cause where the verifier failed.
 
-        The same labels as `score`, and faster where answers are verified in several processes.
+        Equal to `score`, and faster where several processes verify answers.
         """
         ...
 
     def close(self) -> None:
-        """End the verifier's processes, if there are any. Idempotent."""
+        """End the verifier's processes if there are any. Idempotent."""
         ...

@@ -1,18 +1,22 @@
-"""Two tasks whose problems and verifier come from the reasoning-gym package: `mini_sudoku` and `spell_backward`.
+"""Two tasks with problems and verifier of the package reasoning-gym: `mini_sudoku` and `spell_backward`.
 
 The package writes long English questions. A tiny character model reads a compact form instead
-(`243?3???1324?21?=`, `fetidly=`), and its compact answer, or the last draft of one, is rewritten into the package's
-form before the package's own `score_answer` sees it. The package takes seconds to import, so that happens on the first
-problem or the first score, never on import of this module.
+(`243?3???1324?21?=`, `fetidly=`). Its compact answer, or the last draft, is converted for the package's own
+`score_answer`. The package takes seconds to import, so only the first problem or score imports it.
+
+Splits are cached on disk, one file per fingerprint of the settings: a header line with the sizes, then one JSON list
+per prompt or demonstration. A damaged file is built again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
@@ -22,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.errors import UserError
-from nemo_ada.tasks.cache import cached_splits
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, content_id
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
@@ -31,11 +35,12 @@ from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
-# score_answer gives parts of a point. Not ">= .999": spell_backward adds 1/n for each right letter, so a right answer
-# with letters after it gets 1 +- 2e-16 for words of 6, 7, 9 and 10 letters; the right answer alone gets 1.0 exactly.
+# score_answer gives parts of a point. Not ">= .999": spell_backward adds 1/n for each correct letter. A correct answer
+# with further letters gets 1 +- 2e-16 for 6, 7, 9 and 10 letters; the correct answer alone gets exactly 1.0.
 FULL_MARKS = 1.0
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+FORMAT = 1  # of the cache files
 
 
 def _dataset(name: str, **options: Any) -> Any:
@@ -46,23 +51,20 @@ def _dataset(name: str, **options: Any) -> Any:
 
 
 class ReasoningTask(ABC):
-    """Splits and scoring that both tasks share; a subclass knows the compact form and the noise.
+    """Splits and scoring of both tasks. A subclass knows the compact form and the noise.
 
-    Streams of random numbers: problem i of a set is seeded by the package with `first_seed + i`; the split, the
-    error rates and the errors have a generator each, keyed by the settings' seed.
+    Seeds: the package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
+    generators, each from the settings' seed.
     """
 
     name: str
     max_prompt_tokens: int
     draft_tokens: int
 
-    def __init__(
-        self, settings: MiniSudokuSettings | SpellBackwardSettings, cache_dir: Path | None, where: str
-    ) -> None:
+    def __init__(self, settings: MiniSudokuSettings | SpellBackwardSettings, cache_dir: Path | None) -> None:
         self.settings = settings
         self.tokenizer = CharTokenizer()
         self._cache_dir = cache_dir
-        self._where = where
 
     @property
     def max_new_tokens(self) -> int:
@@ -70,25 +72,25 @@ class ReasoningTask(ABC):
         return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
-        """The three sets, built on the first call (or read from the cache) and kept.
+        """The three sets, built (or read from the cache) on the first call.
 
-        Raises UserError where too few different problems exist for the sizes asked.
+        Raises UserError where there are too few different problems for the sizes.
         """
         return self._splits
 
     def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """1.0 where the response ended by itself and the package's verifier gives it full marks, else 0.0."""
+        """1.0 where the response ended by itself and the package gives full marks, else 0.0."""
         if not finished:
             return 0.0
         answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
         return float(self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS)
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished) triples; this verifier never fails."""
+        """Labels of (prompt, text, finished). This verifier never fails."""
         return [Verdict(self.score(*response)) for response in responses]
 
     def close(self) -> None:
-        """Let go of the package's data set; its verifier runs in this process."""
+        """Release the package's data set."""
         self.__dict__.pop("_verifier", None)
 
     @cached_property
@@ -121,8 +123,8 @@ class ReasoningTask(ABC):
         train, heldout = self.settings.train_prompts, self.settings.heldout_prompts
         if len(distinct) <= train + heldout:
             raise UserError(
-                f"{self._where}.size={self.settings.size} gives {len(distinct)} different problems, too few for "
-                f"{train} train + {heldout} held-out prompts and any supervision; raise size or lower train_prompts"
+                f"task.size={self.settings.size} gives {len(distinct)} different problems, too few for "
+                f"{train} train, {heldout} held-out and any supervision prompts; raise size or lower train_prompts"
             )
         texts = list(distinct)
         order = [texts[i] for i in self._rng(0).permutation(len(texts))]
@@ -132,7 +134,7 @@ class ReasoningTask(ABC):
         return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, taught, answers)))
 
     def _drafted(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
-        """One or more drafts of each answer, every draft with errors of its own."""
+        """One or more drafts of each answer, each with its own errors."""
         drafts_R = np.minimum(self._rng(3).geometric(0.5, len(texts)), self.settings.drafts).tolist()
         of_draft = [row for row, drafts in enumerate(drafts_R) for _ in range(drafts)]
         written = iter(self._noisy([texts[row] for row in of_draft], [answers[row] for row in of_draft]))
@@ -148,11 +150,11 @@ class ReasoningTask(ABC):
 
     @abstractmethod
     def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
-        """Prompt text and right answer of one of the package's entries."""
+        """Prompt text and correct answer of one of the package's entries."""
 
     @abstractmethod
     def _package_answer(self, text: str) -> str:
-        """A response in the form that the package's verifier reads."""
+        """A response in the form of the package's verifier."""
 
     @abstractmethod
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
@@ -160,7 +162,7 @@ class ReasoningTask(ABC):
 
 
 class MiniSudoku(ReasoningTask):
-    """4x4 boards: 16 cells row by row, `?` for a blank, then `=`; the answer is the whole grid, 16 digits."""
+    """4x4 boards: 16 cells row by row, `?` for a blank, then `=`. The answer is the whole grid, 16 digits."""
 
     name = "mini_sudoku"
     max_prompt_tokens = 17
@@ -188,7 +190,7 @@ class MiniSudoku(ReasoningTask):
 
 
 class SpellBackward(ReasoningTask):
-    """Lower-case words of 3 to 10 letters, then `=`; the answer is the word from its last letter to its first."""
+    """Lower-case words of 3 to 10 letters, then `=`. The answer is the reversed word."""
 
     name = "spell_backward"
     lengths = ((3, 5), (6, 7), (8, 10))
@@ -216,3 +218,45 @@ class SpellBackward(ReasoningTask):
         rate_AB = rate_table(SPELLING_BANDS, (len(LETTERS), len(LETTERS) + 1), self._rng(1), self.settings.noise_scale)
         noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, self._rng(2)).tolist()
         return ["".join(LETTERS[i] for i in row[:n]) for row, n in zip(noisy_RL, length_R.tolist(), strict=True)]
+
+
+def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any], build: Callable[[], Splits]) -> Splits:
+    """The splits of these facts, from `folder` if they are there, else built and stored (None: not stored).
+
+    Both ways give equal splits, because they always pass through JSON.
+    """
+    if folder is None:
+        return _loads(_dumps(build()))
+    path = folder / f"{task_name}-{_fingerprint(facts)}.jsonl"
+    if path.exists():
+        try:
+            return _loads(path.read_text(encoding="utf-8"))
+        except (ValueError, KeyError, TypeError, InvariantError) as problem:
+            log.warning("the cached splits %s are damaged (%s); building them again", path, problem)
+    text = _dumps(build())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    return _loads(text)
+
+
+def _fingerprint(facts: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of everything that the splits depend on."""
+    return hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _dumps(splits: Splits) -> str:
+    header = {"train": len(splits.train), "heldout": len(splits.heldout), "supervision": len(splits.supervision)}
+    rows: list[Any] = [header]
+    rows += [[p.prompt_id, p.text, p.answer, p.entry] for p in splits.train + splits.heldout]
+    rows += [[d.prompt_text, d.answer_text] for d in splits.supervision]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _loads(text: str) -> Splits:
+    header, *rows = [json.loads(line) for line in text.splitlines()]
+    train, heldout, supervision = header["train"], header["heldout"], header["supervision"]
+    if len(rows) != train + heldout + supervision:
+        raise ValueError(f"{len(rows)} rows where the header promises {train + heldout + supervision}")
+    prompts = tuple(Prompt(*row) for row in rows[: train + heldout])
+    demonstrations = tuple(Demonstration(*row) for row in rows[train + heldout :])
+    return Splits(prompts[:train], prompts[train:], demonstrations)

@@ -1,6 +1,6 @@
-"""The settings of a task: one frozen dataclass per task name, told apart by `name`.
+"""The settings of a task: one frozen dataclass per task name. The field `name` selects one.
 
-Defaults and bounds live here and nowhere else; pydantic checks them on construction.
+Only this module has defaults and bounds. Pydantic checks them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ Drafts = Annotated[
     Field(
         ge=1,
         le=32,
-        description="Drafts that a response may hold, `=` between them; the last one counts. In the demonstrations "
-        "each is followed by another with probability 1/2, so that lengths have a tail.",
+        description="Drafts that a response may hold, separated by `=`. The last one counts. In demonstrations another "
+        "draft follows with probability 1/2, so lengths vary.",
     ),
 ]
-
-
 Seed = Annotated[
     int,
     Field(ge=0, lt=2**31, description="Seed of the problems, of their split and of the noise in the demonstrations."),
@@ -36,14 +34,14 @@ NoiseScale = Annotated[
     Field(
         ge=0,
         le=1,
-        description="Factor on every error rate of the demonstrations: 0 is clean, 1 is the documented noise.",
+        description="Factor on the error rates of the demonstrations: 0 is clean, 1 is the documented noise.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class MiniSudokuSettings:
-    """4x4 sudoku from reasoning-gym; the answer is the full grid of 16 digits."""
+    """4x4 sudoku from reasoning-gym. The answer is the full grid of 16 digits."""
 
     name: Literal["mini_sudoku"] = "mini_sudoku"
     seed: Seed = 0
@@ -68,7 +66,7 @@ class MiniSudokuSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SpellBackwardSettings:
-    """Words from reasoning-gym to spell backward; a third each of 3 to 5, 6 to 7 and 8 to 10 letters."""
+    """Words from reasoning-gym to spell backward: a third each has 3 to 5, 6 to 7 and 8 to 10 letters."""
 
     name: Literal["spell_backward"] = "spell_backward"
     seed: Seed = 0
@@ -83,17 +81,17 @@ class SpellBackwardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class JsonlSettings:
-    """Any local file of JSON objects, one per line, each with a prompt and its answer."""
+    """A local file with one JSON object per line, each with a prompt and its answer."""
 
     name: Literal["jsonl"] = "jsonl"
-    path: Annotated[str, Field(min_length=1, description="The file; a relative path starts at the working directory.")]
+    path: Annotated[str, Field(min_length=1, description="The file. A relative path starts at the working directory.")]
     prompt_fields: Annotated[
         tuple[str, ...],
-        Field(min_length=1, description="Names of the prompt field; the first one that a line has is used."),
+        Field(min_length=1, description="Names of the prompt field. The first one that a line has is used."),
     ] = PROMPT_FIELDS
     answer_fields: Annotated[
         tuple[str, ...],
-        Field(min_length=1, description="Names of the answer field; the first one that a line has is used."),
+        Field(min_length=1, description="Names of the answer field. The first one that a line has is used."),
     ] = ANSWER_FIELDS
     prompt_suffix: Annotated[
         str, Field(description="Text put after every prompt, to mark where the answer starts.")
@@ -115,7 +113,7 @@ class JsonlSettings:
     )
     max_new_tokens: Annotated[
         int | None,
-        Field(ge=2, le=32_768, description="Tokens that a response may take; null takes the longest answer's."),
+        Field(ge=2, le=32_768, description="Longest response in tokens. null: as long as the longest answer."),
     ] = None
 
     @model_validator(mode="after")
@@ -123,15 +121,10 @@ class JsonlSettings:
         if self.heldout_fraction + self.supervision_fraction >= 1:
             raise ValueError(
                 f"heldout_fraction={self.heldout_fraction} and supervision_fraction={self.supervision_fraction} "
-                "leave nothing to train on; lower them until their sum is below 1"
+                "leave no prompts for training; lower them until their sum is below 1"
             )
         return self
 
 
 AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings
 TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]
-SETTINGS_BY_NAME: dict[str, type[AnyTaskSettings]] = {
-    "mini_sudoku": MiniSudokuSettings,
-    "spell_backward": SpellBackwardSettings,
-    "jsonl": JsonlSettings,
-}

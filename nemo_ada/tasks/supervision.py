@@ -1,4 +1,4 @@
-"""Batches of demonstrations that depend on (seed, step) alone, so that training resumes without any stored position."""
+"""Batches of demonstrations. They depend only on (seed, step), so training resumes without a stored position."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SupervisedBatch:
 class DemonstrationBatches:
     """Endless shuffled passes over the demonstrations, `batch_size` rows at a time.
 
-    Row k of step s is number s * batch_size + k of the endless sequence; pass e over the data is a permutation
-    drawn from (seed, e), so a batch may span two passes and every pass shows each demonstration once.
+    Row k of step s has number s * batch_size + k in the endless sequence. Pass e over the data is a permutation from
+    (seed, e). So a batch may span two passes, and each pass shows every demonstration once.
     """
 
     def __init__(
@@ -34,9 +34,7 @@ class DemonstrationBatches:
     ) -> None:
         """Raises UserError where there is no demonstration or `batch_size` is below 1."""
         if not demonstrations:
-            raise UserError(
-                "the task has no demonstrations to train a base model on; give it a larger supervision share"
-            )
+            raise UserError("the task has no demonstrations to train a base model; use a larger supervision share")
         if batch_size < 1:
             raise UserError(f"the supervised batch size is {batch_size}; use 1 or more")
         self._batch_size = batch_size

@@ -1,8 +1,8 @@
 """A character tokenizer that is fast in plain Python and exports to Hugging Face with the same ids.
 
-Ids: 0 pad, 1 end of sequence, then one id per character. Every task starts from the same 62 characters, so a
-vocabulary of 64 serves all of them; a data file with other characters extends it, and the vocabulary grows in
-multiples of 64, which any usual tensor-parallel size divides.
+Ids: 0 pad, 1 end of sequence, then one id per character. Every task starts from the same 62 characters, so its
+vocabulary has 64 ids. Other characters of a data file extend it. The vocabulary grows in multiples of 64, which usual
+tensor-parallel sizes divide.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CharTokenizer:
 
     def __init__(self, charset: str = BASE_CHARSET) -> None:
         if len(set(charset)) != len(charset):
-            raise UserError("the charset of a character tokenizer holds a character twice; give each one once")
+            raise UserError("the charset of a character tokenizer holds a character twice; list each one once")
         if reserved := sorted(set(charset) & set(PAD_TOKEN[0] + PAD_TOKEN[-1] + UNKNOWN)):
             raise UserError(
                 f"the characters {reserved} are reserved by the character tokenizer; remove them from the data"
@@ -47,7 +47,7 @@ class CharTokenizer:
         self.charset = charset
         self._id_of = {char: i + 2 for i, char in enumerate(charset)}
         self._text_of = ["", "", *charset]
-        # Bytes and prefixes of the characters above one byte, which the export needs and `encode` never gives.
+        # Bytes and prefixes of multi-byte characters. The export needs them; `encode` never returns them.
         wide = [char.encode() for char in charset if char > "\x7f"]
         pieces = [p for e in wide for p in [e[:k] for k in range(1, len(e))] + [e[k : k + 1] for k in range(1, len(e))]]
         self._parts = list(dict.fromkeys(pieces))
@@ -60,7 +60,7 @@ class CharTokenizer:
 
     @property
     def symbols(self) -> int:
-        """Ids in use: the two special ones, the characters', and those of parts of characters in the export."""
+        """Ids in use: two special ones, the characters', and parts of characters in the export."""
         return len(self._text_of) + len(self._parts)
 
     @property
@@ -80,20 +80,17 @@ class CharTokenizer:
             ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids; pad and end of sequence give nothing, an id without a character gives U+FFFD (so no
-        answer matches).
-        """
+        """Text of the ids. Pad and end of sequence give nothing. Unknown ids give U+FFFD, so no answer matches."""
         known = self._text_of
         return "".join([known[i] if 0 <= i < len(known) else UNKNOWN for i in ids])
 
     def write_hf(self, folder: Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer.from_pretrained(folder)`
-        reads.
+        """Write tokenizer.json and tokenizer_config.json for `transformers.AutoTokenizer.from_pretrained(folder)`.
 
-        The file describes a byte-level BPE with one token per character. That is the only form that gives the same ids
-        both alone and beside a Qwen2 config.json: transformers 5 then rebuilds the tokenizer as Qwen2's, keeping
-        nothing of the file but the vocabulary and the merges. A character of several bytes takes a chain of merges; the
-        parts of that chain are tokens too, after the charset's. Qwen2's form composes characters (NFC), so this does.
+        The file describes a byte-level BPE with one token per character. Only this form gives the same ids alone and
+        beside a Qwen2 config.json: there transformers 5 rebuilds Qwen2's tokenizer from the vocabulary and the merges.
+        A character of several bytes needs a chain of merges. The parts of the chain are tokens too, after the
+        charset's. Qwen2 composes characters (NFC), so this does as well.
         """
         from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -121,7 +118,7 @@ class CharTokenizer:
 
 
 def _byte_alphabet() -> dict[int, str]:
-    """The character that byte-level BPE writes for each byte: the same where printable, else one from U+0100 on."""
+    """The character of each byte in byte-level BPE: the same if printable, else one from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + k) for k, byte in enumerate(others)}

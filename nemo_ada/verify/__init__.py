@@ -1,12 +1,12 @@
-"""Is this response right? math-verify in killable processes, with a hard deadline per answer.
+"""Whether a response is correct: math-verify in killable processes, with a hard deadline per answer.
 
-Importing this package loads neither math-verify nor pebble: they run in the verifier's own processes (`server`).
+This package imports neither math-verify nor pebble. They run in the verifier's own processes (`server`).
 """
 
 from __future__ import annotations
 
 from nemo_ada.verify.boxed import last_boxed
-from nemo_ada.verify.limits import VerifierLimits
+from nemo_ada.verify.messages import VerifierLimits
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.selftest import VerifierSelfTestError
 from nemo_ada.verify.verdict import CAUSES, CRASH, INVALID, MEMORY, TIMEOUT, Verdict

@@ -1,4 +1,4 @@
-r"""Find the answer that a response commits to: the content of its last \boxed{...}."""
+r"""The final answer of a response: the content of its last \boxed{...}."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped, 
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} (or \fbox{...}) of the text, None where there is none or it is not closed.
+    r"""Content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
 
-    An unclosed last box is a response that was cut off in its answer: an earlier box is not taken in its place.
-    Nested boxes: the innermost last one counts. Linear in the length of the text.
+    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it.
+    Of nested boxes the innermost last one counts. Takes linear time in the length of the text.
     """
     start = None
     for match in _START.finditer(text):
@@ -29,6 +29,6 @@ def last_boxed(text: str) -> str | None:
 
 
 def plain_reference(reference: str) -> str:
-    r"""The reference answer without its \boxed{}, where it has one."""
+    r"""The reference answer, without its \boxed{} if it has one."""
     inner = last_boxed(reference)
     return reference.strip() if inner is None else inner

@@ -1,16 +1,16 @@
-"""What a worker process may still do once it judges answers: compute, read code, and answer on its pipe.
+"""Confine a worker process: it may compute, read code, and answer on its pipe.
 
-Answers are model output, and a scorer is a parser of some ten thousand lines: an answer that finds a way to run code in
-it must not find a network, a file to write, a process to start or a secret to read. Three layers, none needing root:
+Answers are model output, and the scorer is a large parser. An answer that manages to run code there must not reach a
+network, write a file, start a process or read a secret. There are three layers, and none needs root:
 
 * the kernel's limits (`limits_of`): memory, no core dump, no growing file, few descriptors, no new process or thread
-  (the last one does not bind root);
-* the interpreter's audit hook (`refuse`), which cannot be removed again: no socket, no file opened for writing, none
-  for reading outside of the places that Python code is imported from, no process, no foreign library, no signal;
-* the environment without secrets, which the server's starter leaves out (`process`).
+  (root is exempt from the last one);
+* the interpreter's audit hook, which cannot be removed: no socket, no file opened for writing, no file opened for
+  reading outside the folders that Python imports from, no process, no foreign library, no signal;
+* an environment without secrets (see `process`).
 
-That is defence in depth and no sandbox: code that has found a way around the interpreter (native code in a library
-that is loaded already) is stopped by the kernel's limits only. SECURITY.md says what follows from that.
+This is defence in depth, not a sandbox. Native code in a loaded library can pass the interpreter; then only the
+kernel's limits hold. SECURITY.md describes the consequences.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def limits_of(memory_bytes: int) -> dict[int, int]:
 
 
 def confine(memory_bytes: int) -> None:
-    """Bind this process, for good."""
+    """Confine this process. This cannot be undone."""
     for kind, value in limits_of(memory_bytes).items():
         resource.setrlimit(kind, (value, value))
     sys.dont_write_bytecode = True
@@ -69,7 +69,7 @@ def confine(memory_bytes: int) -> None:
             _refuse(event)
         elif event in _READING:
             _check_inside(args[0] if args else ".", roots, event)
-        elif event == "resource.setrlimit" and args[0] != resource.RLIMIT_CPU:  # `judge` moves that one
+        elif event == "resource.setrlimit" and args[0] != resource.RLIMIT_CPU:  # `judge` changes this one
             _refuse(event)
 
     sys.addaudithook(hook)
@@ -82,7 +82,7 @@ def _folder(path: str) -> str:
 def _check_open(args: tuple[Any, ...], roots: tuple[str, ...]) -> None:
     path, mode, flags = args
     if isinstance(path, int):
-        return  # a descriptor that is open already; RLIMIT_FSIZE keeps files behind it from growing
+        return  # an open descriptor; RLIMIT_FSIZE keeps its file from growing
     writing = any(letter in mode for letter in "wax+") if isinstance(mode, str) else False
     if writing or (isinstance(flags, int) and flags & _WRITING):
         _refuse(f"open {path!r} for writing")

@@ -1,4 +1,4 @@
-"""`MathVerifier`: responses in, verdicts out, and no way for one answer to hurt another."""
+"""`MathVerifier`: responses in, verdicts out. No answer can harm another one."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from typing import Self
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify import selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
-from nemo_ada.verify.limits import VerifierLimits
-from nemo_ada.verify.messages import Done, Work
+from nemo_ada.verify.messages import Done, VerifierLimits, Work
 from nemo_ada.verify.process import ServerProcess
 from nemo_ada.verify.verdict import CRASH, Verdict
 from nemo_ada.verify.worker import DEFAULT_SCORER
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # patience with a cold start (imports on a loaded machine)
-STOP_S = 2.0  # what killing and replacing a worker may add to a deadline
-SELF_TEST_DEADLINE_S = 60.0  # the known pairs wait for a cold scorer; only their verdicts are tested
+START_S = 120.0  # for a cold start (imports on a loaded machine)
+STOP_S = 2.0  # for killing and replacing a worker, on top of a deadline
+SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
 
 
 class MathVerifier:
     r"""Judges the last \boxed{...} of a response against a reference answer, with math-verify.
 
-    Every answer is judged in a process that is killed at its deadline. A failure has no label but a cause
-    (`nemo_ada.verify.verdict`). A response without a closed box is wrong: label 0, at once.
+    Every answer is judged in a process that is killed at its deadline. A failure has a cause instead of a label
+    (`nemo_ada.verify.verdict`). A response without a closed box gets label 0 at once.
 
-    Life cycle: the constructor starts the server process and, unless told not to, runs the self-test; `close` (or
-    leaving the `with` block in any way) ends all of its processes. If the server dies, its open answers get the
-    cause "verifier_crash" and the next submit starts another one; a server that dies without a single answer is not
-    replaced (InvariantError). Thread-safe. A forked child of the owner must start its own.
+    Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
+    ends all processes. If the server dies, its open answers get the cause "verifier_crash", and the next submit starts
+    another server. A server that dies before its first answer is not replaced (InvariantError). Thread-safe. A forked
+    child must make its own verifier.
 
     scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only.
     """
@@ -51,7 +50,7 @@ class MathVerifier:
         self_test: bool = True,
     ) -> None:
         if ":" not in scorer:
-            raise UserError(f"verifier.scorer={scorer!r} is no package.module:function")
+            raise UserError(f"verifier.scorer={scorer!r} must be package.module:function")
         self.limits = limits if limits is not None else VerifierLimits()
         self._scorer = scorer
         self._owner = os.getpid()
@@ -71,26 +70,26 @@ class MathVerifier:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Verdicts so far: "labelled" and every cause that occurred. For metrics."""
+        """Number of verdicts so far: "labelled", and each cause that occurred."""
         with self._lock:
             return dict(self._counts)
 
     @property
     def process_group(self) -> int | None:
-        """Process group of the verifier's processes, None when none run. For tests and watchdogs."""
+        """Process group of the verifier's processes, None while none run."""
         with self._lock:
             return self._server.pid if self._server is not None else None
 
     def submit(self, response: str, reference: str) -> Future[Verdict]:
-        """Queue one response. The future never raises a verifier's failure: that is a verdict with a cause."""
+        """Queue one response. A failure of the verifier is a verdict with a cause, never an exception."""
         return self._submit([(response, reference)], self.limits.deadline_s)[0]
 
     def verify_many(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
-        """Verdicts of (response, reference) pairs, in their order. Its wait is bounded by their deadlines."""
+        """Verdicts of (response, reference) pairs, in order. The wait is bounded by their deadlines."""
         return self._verify(list(pairs), self.limits.deadline_s)
 
     def self_test(self) -> None:
-        """Judge the known pairs and one hanging answer; raises VerifierSelfTestError naming the pair that failed."""
+        """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
         pairs = selftest.KNOWN_PAIRS
         selftest.check(pairs, self._verify([(p.response, p.reference) for p in pairs], SELF_TEST_DEADLINE_S))
         hanging = selftest.HANGING
@@ -98,7 +97,7 @@ class MathVerifier:
         selftest.check([hanging], self._verify([(hanging.response, hanging.reference)], deadline))
 
     def close(self) -> None:
-        """End all processes; open futures are cancelled. Idempotent."""
+        """End all processes and cancel open futures. Idempotent."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -107,7 +106,7 @@ class MathVerifier:
             abandoned, self._open = list(self._open.values()), {}
         for future in abandoned:
             future.cancel()
-            future.set_running_or_notify_cancel()  # wakes those who wait
+            future.set_running_or_notify_cancel()  # wakes waiting threads
         if server is not None:
             server.close()
 
@@ -122,7 +121,7 @@ class MathVerifier:
     def _verify(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Verdict]:
         futures = self._submit(pairs, deadline_s)
         with self._lock:
-            queued = len(self._open)  # those of other callers are ahead in the same queue
+            queued = len(self._open)  # includes those of other callers
         worst = math.ceil(queued / self.limits.processes) * (max(deadline_s, self.limits.deadline_s) + STOP_S)
         if wait(futures, timeout=START_S + worst).not_done:
             log.error("the verifier's server did not answer within %.0f s; it is killed", START_S + worst)
@@ -134,7 +133,7 @@ class MathVerifier:
 
     def _submit(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
-            raise InvariantError("this MathVerifier belongs to the process that made it; make one in this process")
+            raise InvariantError("this MathVerifier belongs to another process; make one in this process")
         futures: list[Future[Verdict]] = []
         batch: list[Work] = []
         for response, reference in pairs:
@@ -163,7 +162,9 @@ class MathVerifier:
         if self._closed:
             raise InvariantError("this MathVerifier is closed")
         if not self._answered:
-            raise InvariantError("the verifier's server process died without one answer; see its error output above")
+            raise InvariantError(
+                "the verifier's server process died before its first answer; see its error output above"
+            )
         self._answered = False
         return ServerProcess(self._scorer, self.limits, self._on_done, self._on_end)
 

@@ -1,4 +1,4 @@
-"""The trainer's end of one verifier server process: start it, exchange messages, end all of it."""
+"""The trainer's side of one verifier server process: start it, exchange messages, end it with its workers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
 from nemo_ada.run.redaction import without_secrets
-from nemo_ada.verify.limits import VerifierLimits
-from nemo_ada.verify.messages import Done, Hello, Work
+from nemo_ada.verify.messages import Done, Hello, VerifierLimits, Work
 
 log = logging.getLogger(__name__)
 
-CLOSE_S = 10.0  # patience with an orderly end before the process group is killed
+CLOSE_S = 10.0  # time for an orderly end before the process group is killed
 
 
 class ServerProcess:
@@ -47,8 +46,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                # The scorer is found where the caller finds it; one thread per worker is what the pool counts on; who
-                # reads model output needs no token of a hub.
+                # The caller's import path, for the scorer. One thread per worker. No secrets near model output.
                 env=without_secrets(os.environ)
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
             )
@@ -58,11 +56,11 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the server, which is its process group too."""
+        """Process id of the server. It is also its process group."""
         return self._process.pid
 
     def send(self, batch: list[Work] | None) -> None:
-        """Hand over work, or None: end. A server that is gone takes nothing; on_end tells what that means."""
+        """Send work, or None to end the server. If the server is gone, `on_end` is called."""
         with self._sending, suppress(OSError):
             self._connection.send(batch)
 
@@ -71,7 +69,7 @@ class ServerProcess:
             while True:
                 for done in self._connection.recv():
                     self._on_done(done)
-        if not self._closing:  # it died: nothing of its group may stay behind
+        if not self._closing:  # it died: end the rest of its group
             self.kill()
             self._process.wait()
         self._on_end(self)
@@ -82,7 +80,7 @@ class ServerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End in order where possible, by force after CLOSE_S; afterwards no process of the group is left."""
+        """End the server, by force after CLOSE_S. Afterwards no process of the group is left."""
         self._closing = True
         self.send(None)
         try:
@@ -93,7 +91,7 @@ class ServerProcess:
             self.kill()
             raise
         if not orderly:
-            log.warning("the verifier's server did not end in order; its process group %d is killed", self.pid)
+            log.warning("the verifier's server did not end within its time; its process group %d is killed", self.pid)
             self.kill()
             self._process.wait()
         self._reader.join(CLOSE_S)

@@ -1,12 +1,12 @@
-r"""The default scorer: is this boxed answer equal to the reference, by math-verify.
+r"""The default scorer: math-verify decides whether a boxed answer equals the reference.
 
-Runs only in the verifier's worker processes. Two habits of the library are turned off there:
+Runs only in the verifier's worker processes. Importing it fills math-verify's caches, so that new workers of the fork
+server start warm. Two behaviours of the library are turned off:
 
-* its deadlines by SIGALRM (`parsing_timeout`, `timeout_seconds`): they work in the main thread only, cannot interrupt
-  a C function that does not look for signals, and their expiry reads as "not equal". The pool's deadline kills the
-  process instead.
-* its `except Exception` around comparisons, which would turn "out of memory" into "not equal". The name is rebound
-  in its modules to all direct subclasses of Exception but MemoryError, so that only that one passes through.
+* Its deadlines by SIGALRM (`parsing_timeout`, `timeout_seconds`). They cannot interrupt a long C function, and a
+  timeout reads as "not equal". The pool's deadline kills the process instead.
+* Its `except Exception` around comparisons, which turns "out of memory" into "not equal". In its modules the name
+  `Exception` stands for all direct subclasses except MemoryError, so only that one passes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import latex2sympy2_extended.math_normalization as math_normalization
 import math_verify.grader as grader
 import math_verify.parser as parser
 
-# The library warns once per process that its own deadlines are off, which is the purpose here.
+# The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _EXTRACTION = (parser.LatexExtractionConfig(boxed_match_priority=0), parser.ExprExtractionConfig())
 
 
 def let_memory_errors_pass(*modules: ModuleType) -> None:
-    """Make the modules' `except Exception` let MemoryError through (see the module docstring)."""
+    """Let MemoryError pass the modules' `except Exception` (see the module docstring)."""
     caught = tuple(kind for kind in Exception.__subclasses__() if kind is not MemoryError)
     for module in modules:
         vars(module)["Exception"] = caught
@@ -42,16 +42,29 @@ def _parse(latex: str) -> list[Any]:
     return parsed
 
 
-_parse_reference = lru_cache(maxsize=4096)(_parse)  # the responses of a prompt share it
+_parse_reference = lru_cache(maxsize=4096)(_parse)  # all responses of a prompt share it
 
 
 def score_math(answer: str, reference: str) -> float:
     r"""1.0 where the content of the answer's box equals the reference, else 0.0.
 
-    The reference is LaTeX or plain text without a box. Raises ValueError where the reference itself cannot be read:
-    then no answer can be judged.
+    The reference is LaTeX or plain text without a box. Raises ValueError where the reference cannot be read.
     """
     gold = _parse_reference(reference)
     if not gold:
         raise ValueError(f"the reference answer {reference[:80]!r} cannot be parsed")
     return float(grader.verify(gold, _parse(answer), timeout_seconds=None))
+
+
+for _answer, _reference in (
+    (r"\frac{1}{2}", "0.5"),
+    (r"\sqrt{2}+1", r"1+\sqrt{2}"),
+    ("(1,2)", "[1,2]"),
+    (r"\{1,2\}", r"\{2,1\}"),
+    ("x=3", "3"),
+    ("x^2-1", "(x-1)(x+1)"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"),
+    (r"\text{Tuesday}", r"\text{Monday}"),
+    (r"50\%", "0.5"),
+):
+    score_math(_answer, _reference)

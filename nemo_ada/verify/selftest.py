@@ -1,6 +1,6 @@
-r"""Does the verifier, as it is installed and started here, judge what is known?
+r"""Self-test: the installed verifier must judge known pairs as expected.
 
-Every report of "all rewards are 0 since the upgrade" would have been caught by these pairs before the first step.
+It catches upgrades that turn all rewards to 0 before the first step.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 
 class VerifierSelfTestError(UserError):
-    """The verifier misjudges a known pair: no reward of this installation can be trusted."""
+    """The verifier misjudges a known pair. Rewards of this installation cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPair:
-    """A response, its reference, and the verdict that it must get."""
+    """A response, its reference, and the expected verdict."""
 
     response: str
     reference: str
@@ -37,7 +37,7 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
     KnownPair(r"\boxed{-\frac{1}{2}}", r"\frac{1}{2}", WRONG),
     KnownPair("the answer is 42", "42", WRONG),
 )
-# Hours of big-integer arithmetic.
+# Takes hours of big-integer arithmetic.
 HANGING = KnownPair(r"\boxed{9^{9^{9^{9}}}}", "1", Verdict(None, TIMEOUT))
 
 

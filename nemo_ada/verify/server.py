@@ -1,15 +1,15 @@
 """The verifier's server process: a pebble pool behind one connection.
 
-Why a process of its own, and not a pool inside the trainer:
+Why a separate process, and not a pool inside the trainer:
 
-* `spawn` and `forkserver` workers import the main script of the process that starts them: a recipe or a Ray worker
-  would be imported, torch and all, into each of them. This process has no main script.
-* `fork` of a process with threads (Ray, vLLM, gloo) is unsafe. Here the workers come from a fork server: one
-  single-threaded process that has math-verify loaded (`warm`). A new worker costs milliseconds.
-* The whole tree is one process group, which the trainer can end at once, whatever state it is in.
+* `spawn` and `forkserver` workers import the main script of their parent. A recipe or a Ray worker would load torch
+  into each of them. This process has no main script.
+* `fork` of a process with threads (Ray, vLLM, gloo) is unsafe. Here workers come from a fork server: one
+  single-threaded process with math-verify loaded. A new worker costs milliseconds.
+* The whole tree is one process group. The trainer can end it at once, in any state.
 
-Life cycle: `main` is started by `pool` with an open connection; it receives a Hello, then lists of Work, and sends
-lists of Done; it ends on None, when the connection closes, or when its parent is gone.
+Life cycle: `process` starts `main` with an open connection. It receives a Hello, then lists of Work, and sends lists
+of Done. It ends on None, when the connection closes, or when its parent is gone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pebble import ProcessExpired, ProcessPool
 
 from nemo_ada.verify.messages import Done, Hello, Work
 from nemo_ada.verify.verdict import CRASH, INVALID, TIMEOUT
-from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, judge, start
+from nemo_ada.verify.worker import Judgement, judge, start
 
-CHECK_S = 0.5  # how often a quiet server looks for a lost parent or a broken pool
-MAX_BREAKS = 3  # breaks of the pool without one judgement in between, after which open answers are given up
+CHECK_S = 0.5  # how often an idle server checks for its parent and a broken pool
+MAX_BREAKS = 3  # breaks of the pool in a row, after which open answers get a cause
 
 
 def read(future: Future[Judgement]) -> Judgement:
-    """The judgement of a finished task; a failure of the process becomes its cause. Raises BrokenProcessPool."""
+    """The judgement of a finished task. A process failure becomes a cause. Raises BrokenProcessPool."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -46,15 +46,15 @@ def read(future: Future[Judgement]) -> Judgement:
         if error.exitcode == -signal.SIGXCPU:
             return None, TIMEOUT, "the processor time limit was reached"
         return None, CRASH, f"the worker ended with exit code {error.exitcode}"
-    except Exception as error:  # noqa: BLE001 - a boundary: an answer that cannot even be sent to a worker
+    except Exception as error:  # noqa: BLE001 - a boundary: an answer that cannot be sent to a worker
         return None, INVALID, f"{type(error).__name__}: {error}"[:500]
 
 
 class Server:
     """Feeds one pebble pool from one connection.
 
-    The pool breaks when workers die before they took any work. It is replaced then, and what was open is scheduled
-    again: nobody knows whose fault it was, and pebble forgets what it had not yet handed to a worker.
+    The pool breaks when workers die before they take work. Then it is replaced, and all open answers are scheduled
+    again: the guilty answer is unknown, and pebble forgets its queue.
     """
 
     def __init__(self, connection: Connection, hello: Hello) -> None:
@@ -65,8 +65,7 @@ class Server:
         self._broken = threading.Event()
         self._breaks = 0
         self._context = multiprocessing.get_context("forkserver")
-        preload = "nemo_ada.verify.warm" if hello.scorer == DEFAULT_SCORER else hello.scorer.partition(":")[0]
-        self._context.set_forkserver_preload([preload])
+        self._context.set_forkserver_preload([hello.scorer.partition(":")[0]])
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPool:
@@ -83,7 +82,7 @@ class Server:
         arguments = (self._hello.scorer, work.answer, work.reference, work.deadline_s)
         try:
             future = self._pool.schedule(judge, args=arguments, timeout=work.deadline_s)
-        except RuntimeError:  # pebble's word for a broken pool
+        except RuntimeError:  # pebble raises this for a broken pool
             self._broken.set()
             return
         future.add_done_callback(lambda finished: self._finish(work.ticket, finished))
@@ -99,7 +98,7 @@ class Server:
 
     def _report(self, done: Done) -> None:
         self._open.pop(done.ticket, None)
-        with self._sending, suppress(OSError):  # the parent is gone: serve() notices it and ends
+        with self._sending, suppress(OSError):  # the parent is gone; serve() will end
             self._connection.send([done])
 
     def _mend(self) -> None:
@@ -135,14 +134,14 @@ class Server:
         self._pool.join()
 
     def close(self) -> None:
-        """End the workers, then multiprocessing's two helper processes, and reap all of them."""
+        """End and reap the workers, then multiprocessing's two helper processes."""
         self._close_pool()
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
         resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Entry of the server process: serve the connection on an inherited file descriptor."""
+    """Entry point of the server process: serve the connection on an inherited file descriptor."""
     connection = Connection(descriptor)
     server = Server(connection, connection.recv())
     try:

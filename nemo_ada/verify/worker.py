@@ -1,4 +1,4 @@
-"""What runs in one worker process: limits, and the judgement of one answer."""
+"""One worker process: its limits, and the judgement of one answer."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ def load_scorer(name: str) -> Scorer:
 def start(memory_bytes: int) -> None:
     """Confine a new worker (`confine`).
 
-    SIGTERM gets its default action back: pebble's handler for it is Python code, which does not run while the
-    interpreter is inside a C function that does not look for signals, and pebble would wait 3 s for it with the pool's
-    lock held, in which no other worker gets an answer.
+    SIGTERM gets its default action back. Pebble's handler is Python code, which cannot run inside a long C function.
+    Pebble would then wait 3 s with the pool's lock held, and no other worker would get an answer.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     confine(memory_bytes)
 
 
 def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
-    """Judge one answer; any error of the scorer is a cause, not a label.
+    """Judge one answer. An error of the scorer becomes a cause, not a label.
 
-    cpu_s: processor seconds after which the kernel ends this process. That is the backstop for the case that the
-    pool, which keeps the wall deadline, is gone.
+    cpu_s: CPU seconds after which the kernel ends this process. The pool keeps the wall-clock deadline; this limit
+    remains when the pool is gone.
     """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -50,7 +49,7 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
         return _checked(score)
     except MemoryError as error:
         return None, MEMORY, repr(error)
-    except Exception as error:  # noqa: BLE001 - a boundary: whatever a scorer raises is the verdict on one answer
+    except Exception as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
         return None, INVALID, f"{type(error).__name__}: {error}"[:500]
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))

@@ -14,17 +14,17 @@ import os
 import random
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from nemo_ada.data import stages
-from nemo_ada.data.bands import parse_band
 from nemo_ada.data.journal import Journal
-from nemo_ada.data.judge import Judge
-from nemo_ada.data.measure import MeasuredResponse, Request
 from nemo_ada.data.prepare import Preparation, prepare
-from nemo_ada.data.source import JsonlFile
+from nemo_ada.data.providers import MeasuredResponse, Request
+from nemo_ada.data.source import open_source
+from nemo_ada.data.stages import parse_band
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import Asked, Drawing, evaluate
+from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, evaluate
+from nemo_ada.verify.judge import Judge
 
 
 class Characters:
@@ -73,13 +73,13 @@ def preparation(source: Path, **changes) -> Preparation:
         "chunk": 4,
         "band": parse_band("0.1,0.9"),
     }
-    return Preparation(source=JsonlFile(source), **(settings | changes))
+    return Preparation(source=open_source(str(source)), **(settings | changes))
 
 
 def run_evaluation(source: Path, out: Path) -> dict:
     """The tests' usual evaluation."""
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12)
-    return evaluate([Asked(benchmark, Characters(), Adder())], Drawing(8, 0, {"temperature": 1.0}, chunk=4), out)
+    return evaluate([BenchmarkJob(benchmark, Characters(), Adder())], Drawing(8, 0, {"temperature": 1.0}, chunk=4), out)
 
 
 def kill_at(number: int) -> None:
@@ -121,8 +121,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--kill-at", type=int, default=0)
     options = parser.parse_args()
-    for stage in (stages.Read, stages.Distinct, stages.Reference, stages.Length, stages.InBand):
-        stage.chunk = 9
+    usual = Preparation.stages
+    Preparation.stages = lambda plan: [replace(stage, chunk=min(stage.chunk, 9)) for stage in usual(plan)]
     if options.kill_at:
         kill_at(options.kill_at)
     if options.what == "prepare":

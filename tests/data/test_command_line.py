@@ -29,11 +29,11 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
     [
         (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier=maths: no such choice; choices: math, exact"),
         (["data", "prepare", "FILE"], "--max-prompt-tokens=700 needs a tokenizer"),
-        (["data", "prepare", "FILE", "--max-prompt-tokens", "0", "--band", "v9"], "--band=v9: give a name (v1:"),
+        (["data", "prepare", "FILE", "--max-prompt-tokens", "0", "--band", "v9"], "--band=v9: "),
         (["data", "prepare", "FILE", "--k", "0"], "--k=0 must be at least 1"),
         (["data", "prepare", "nowhere.jsonl"], "no such file"),
         (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
-        (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model with the folder"),
+        (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model"),
         (["eval", "nowhere", "--data", "mth500"], "--data=mth500: no preset and no file"),
         (["eval", "nowhere", "--data", "FILE"], "is no Hugging Face model folder"),
         (["eval", "compare", "nowhere", "nowhere"], "holds no complete evaluation"),

@@ -16,9 +16,7 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from nemo_ada.cli.main import guarded
-from nemo_ada.data.engine_provider import EngineProvider
-from nemo_ada.data.measure import Request
-from nemo_ada.data.model_folder import Limits
+from nemo_ada.data.providers import EngineProvider, Limits, Request
 from nemo_ada.data.prompting import ModelTokenizer
 
 folder = Path(sys.argv[1])

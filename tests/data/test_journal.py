@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from nemo_ada.data.journal import Journal
-from nemo_ada.data.stages import Distinct, kept, run_stage
-from nemo_ada.data.workfolder import claim
+from nemo_ada.data.journal import Journal, claim
+from nemo_ada.data.stages import distinct_stage, kept, run_stage
 from nemo_ada.errors import InvariantError, UserError
 
 
@@ -36,7 +35,7 @@ def test_a_journal_that_was_cut_or_damaged_is_refused(tmp_path):
     path = tmp_path / "j.jsonl"
     Journal(path).commit([{"n": 1}], items=1)
     path.write_text("")
-    with pytest.raises(UserError, match="it was changed"):
+    with pytest.raises(UserError, match="is damaged"):
         Journal(path)
     (tmp_path / "j.jsonl.state.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
@@ -48,11 +47,10 @@ def test_a_restarted_stage_knows_the_problems_before_the_kill(tmp_path):
         {"line": n, "problem": text, "answer": "1"} for n, text in enumerate(["a", "b", " a ", "c", "b"], start=1)
     ]
     journal = Journal(tmp_path / "j.jsonl")
-    before = Distinct()
-    journal.commit(before.process(records[:2]), 2, 2)
-    run_stage(Distinct(), records, 5, Journal(tmp_path / "j.jsonl"), silent)
+    journal.commit(distinct_stage().process(records[:2]), 2, 2)
+    run_stage(distinct_stage(), records, 5, Journal(tmp_path / "j.jsonl"), silent)
     done = Journal(tmp_path / "j.jsonl")
-    assert [record["line"] for record in kept(done)] == [1, 2, 4]
+    assert [record["line"] for record in kept(done.read())] == [1, 2, 4]
     assert [r["reason"] for r in done.read() if "reason" in r] == ["repeats line 1", "repeats line 2"]
     assert (done.items, done.passed, done.complete) == (5, 3, True)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.data.bands import parse_band
-from nemo_ada.data.judge import Judge
 from nemo_ada.data.measure import REDRAWS, Measurement
 from nemo_ada.data.prepare import prepare
 from nemo_ada.data.problem import Problem, problem_id
+from nemo_ada.data.stages import parse_band
 from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.verify.judge import Judge
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ def test_every_line_is_kept_or_listed_with_a_reason(messy, tmp_path):
     assert "no prompt field" in reasons[21][1] and "is empty" in reasons[22][1] and "surrogate" in reasons[31][1]
     assert reasons[41] == ("distinct", "repeats line 7")
     assert reasons[42] == ("distinct", "repeats line 7 with another answer")
-    assert reasons[46] == ("length", "14 tokens, at most 12 are wanted")
+    assert reasons[46] == ("length", "14 tokens, above the limit of 12")
     assert reasons[47] == ("length", "a NUL character")
     assert "NoneType" in reasons[51][1]
     assert card["stages"]["read"]["left_out"] == {"malformed": 6}
@@ -149,7 +149,7 @@ def test_nothing_left_is_an_error_that_names_the_stage(messy, tmp_path):
     ("changes", "message"),
     [
         ({"provider": None}, "needs pass rates"),
-        ({"pass_rates": Path("x")}, "not from both"),
+        ({"pass_rates": Path("x")}, "both give pass rates"),
         ({"encoder": None, "provider": None, "band": None}, "needs a tokenizer"),
     ],
 )
@@ -189,7 +189,7 @@ def test_what_could_not_be_judged_is_drawn_again_with_its_own_seed():
 
 
 def test_a_broken_verifier_stops_the_measurement():
-    with pytest.raises(FailedResponsesError, match="could not be judged"):
+    with pytest.raises(FailedResponsesError, match="failed on"):
         Measurement(Adder(), Characters(), Failing(2), 8, 0).draw(problems(40))
 
 

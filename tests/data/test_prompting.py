@@ -11,10 +11,10 @@ import json
 
 import pytest
 
-from nemo_ada.data.judge import Judge
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat, positions
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.verify.judge import Judge
 
 TEMPLATE = (
     "{% for m in messages %}⟨pad⟩{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
@@ -52,12 +52,12 @@ def test_the_template_is_applied_once(chat):
 
 
 def test_a_problem_that_holds_the_templates_markers_is_refused(chat):
-    with pytest.raises(ValueError, match="the chat template is applied here, once"):
+    with pytest.raises(ValueError, match="contains the special token"):
         ModelTokenizer(chat).encode("⟨pad⟩user:1+2;a:")
 
 
 def test_text_that_the_tokenizer_does_not_keep_is_refused(plain):
-    with pytest.raises(ValueError, match=r"does not keep its text.*lost: 'é'"):
+    with pytest.raises(ValueError, match=r"loses characters of its text \('é'\)"):
         ModelTokenizer(plain).encode("caf\u00e9")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.benchmark import Choice, presets, resolve
+from nemo_ada.evaluation.benchmark import presets, resolve
 from nemo_ada.evaluation.results import (
     BenchmarkResult,
     Evaluation,
@@ -20,7 +20,7 @@ from nemo_ada.evaluation.results import (
     setting_differences,
 )
 
-NONE = Choice({})
+NONE: dict = {}
 
 
 def records(correct, k=8, offset=0):
@@ -91,7 +91,7 @@ def test_buckets_are_those_of_a_third_model(tmp_path):
     assert sum(row["prompts"] for row in buckets) == 60
     assert rows["base = 0"]["first"] == 0.0 and rows["base = 1"]["second"] == 1.0
     same = saved(tmp_path / "copy", {"x": records(counts.tolist())}, model={"fingerprint": "a"})
-    with pytest.raises(UserError, match="holds the responses of one of the two"):
+    with pytest.raises(UserError, match="has the same responses as one of the two"):
         compare(a, b, same)
 
 
@@ -132,7 +132,7 @@ def test_the_papers_suite_and_its_single_sets():
 
 
 def test_a_preset_takes_a_local_copy_and_changes_from_the_command_line(tmp_path):
-    (found,) = resolve([f"math500={tmp_path}/m.jsonl"], Choice({"max_new_tokens": 64, "system": None}))
+    (found,) = resolve([f"math500={tmp_path}/m.jsonl"], {"max_new_tokens": 64, "system": None})
     assert found.source == f"{tmp_path}/m.jsonl" and found.name == "math500"
     assert found.max_new_tokens == 64 and found.system is not None and found.expected_problems is None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.data.measure import Request, Response
+from nemo_ada.data.providers import MeasuredResponse, Request
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, evaluate
@@ -30,11 +30,11 @@ class Model:
     def __init__(self, fails: int = 0) -> None:
         self.fails = fails
 
-    def respond(self, requests: list[Request]) -> list[Response]:
+    def respond(self, requests: list[Request]) -> list[MeasuredResponse]:
         if self.fails:
             self.fails -= 1
             raise UserError("no server")
-        return [Response("2", 2, True) for _ in requests]
+        return [MeasuredResponse("2", 2, True) for _ in requests]
 
     def close(self) -> None:
         pass
@@ -62,13 +62,13 @@ def test_drawn_responses_keep_their_folder(tmp_path):
     model = Model()
     draws = iter([False, True])
 
-    def second_fails(requests: list[Request]) -> list[Response]:
+    def second_fails(requests: list[Request]) -> list[MeasuredResponse]:
         if next(draws):
             raise UserError("no server")
-        return [Response("2", 2, True) for _ in requests]
+        return [MeasuredResponse("2", 2, True) for _ in requests]
 
     model.respond = second_fails
     with pytest.raises(UserError, match="no server"):
         evaluate(asked(tmp_path, model), Drawing(2, 0, {}, chunk=1), tmp_path / "out")
-    with pytest.raises(UserError, match="was begun with other settings"):
+    with pytest.raises(UserError, match="was started with other settings"):
         evaluate(asked(tmp_path, Model()), Drawing(4, 0, {}, chunk=1), tmp_path / "out")

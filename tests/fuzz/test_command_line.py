@@ -42,7 +42,8 @@ QUICK = ["--seeds", "1", "--prompts", "2", "--preset", "grpo"]  # of `simulate`,
 
 
 def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, inner in sorted(group.commands.items()):
+    for name, listed in sorted(group.commands.items()):
+        inner = listed.load() if hasattr(listed, "load") else listed
         if isinstance(inner, TyperGroup):
             yield from groups(inner, (*path, name))
         else:

@@ -88,6 +88,6 @@ def test_a_file_is_a_task_or_an_error_that_names_it(data: bytes, verifier: Any, 
         prompt.text.encode("utf-8"), prompt.answer.encode("utf-8")
         if verifier == "exact":
             assert task.score(prompt, prompt.answer, True) == 1.0
-    left_out = [number for number, _ in task.report.malformed]
+    left_out = list(task.malformed)
     assert left_out == sorted(set(left_out))
-    assert all(len(text) < 5000 for text in task.report.warnings())
+    assert all(len(text) < 5000 for text in task.warnings())

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.jsonl import JsonlTask, normalised
+from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.protocol import Prompt, ScoringFailedError
 from nemo_ada.tasks.settings import JsonlSettings
+from nemo_ada.verify.judge import normalised
 
 SAMPLE = Path(__file__).parents[2] / "recipes" / "data" / "chain_sum.jsonl"
 
@@ -65,18 +66,15 @@ def test_bad_lines_are_skipped_counted_and_named(tmp_path: Path, caplog: pytest.
     with path.open("ab") as file:
         file.write(b'{"problem": "\xff", "answer": "1"}\n')
     with caplog.at_level(logging.WARNING):
-        report = load(path).report
-    assert report.rows == 20
-    assert [line for line, _ in report.malformed] == [21, 22, 23, 24, 25, 27, 28]  # 26 is blank, which is no fault
-    reasons = dict(report.malformed)
+        reasons = load(path).malformed
+    assert list(reasons) == [21, 22, 23, 24, 25, 27, 28]  # 26 is blank, which is no fault
     assert "not JSON" in reasons[21]
     assert "not an object" in reasons[22]
     assert "no prompt field (problem, prompt, question); it has answer" in reasons[23]
     assert "'answer' is NoneType" in reasons[24]
     assert "empty" in reasons[25]
     assert "not UTF-8" in reasons[28]
-    assert "7 malformed line(s): line 21: not JSON" in caplog.text
-    assert "and 2 more" in caplog.text
+    assert "7 line(s), malformed: line 21: not JSON" in caplog.text and "and 2 more" in caplog.text
 
 
 def test_repeated_conflicting_and_overlong_prompts_are_left_out_and_told(tmp_path: Path) -> None:
@@ -86,7 +84,7 @@ def test_repeated_conflicting_and_overlong_prompts_are_left_out_and_told(tmp_pat
         {"problem": "1" * 30 + "=", "answer": "1"},  # line 23: too long
     ]
     task = load(write(tmp_path / "a.jsonl", *sums(20), *extra), max_prompt_tokens=10)
-    assert (task.report.repeated, task.report.conflicting, task.report.overlong) == ((21,), (22,), (23,))
+    assert (task.repeated, task.conflicting, task.overlong) == ([21], [22], [23])
     splits = task.splits()
     answers = {p.text: p.answer for p in splits.train + splits.heldout}
     answers |= {d.prompt_text: d.answer_text for d in splits.supervision}
@@ -113,9 +111,9 @@ def test_a_useless_file_is_an_error_that_names_it_and_what_works(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        JsonlTask(JsonlSettings(path=str(path)), where="data.task")
+        JsonlTask(JsonlSettings(path=str(path)))
     message = str(caught.value)
-    assert message.startswith("data.task.path")
+    assert message.startswith("task.path")
     assert str(path) in message
     assert says in message
     assert "JSON object" in message
@@ -212,7 +210,7 @@ def test_token_limits_and_charset_follow_the_data(tmp_path: Path) -> None:
 
 def test_the_checked_in_sample_is_what_its_script_writes() -> None:
     task = load(SAMPLE)
-    assert (task.report.rows, task.report.warnings()) == (2000, [])
+    assert sum(map(len, (s := task.splits(), s.train, s.heldout, s.supervision)[1:])) == 2000 and not task.warnings()
     assert SAMPLE.stat().st_size < 200 * 1024
     assert task.tokenizer.vocab_size == 64
     for prompt in task.splits().train:

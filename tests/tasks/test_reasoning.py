@@ -15,14 +15,24 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.tasks import Demonstration, Prompt, Splits, Task, build_task, canonical_text
+from nemo_ada.tasks import (
+    Demonstration,
+    MiniSudokuSettings,
+    Prompt,
+    SpellBackwardSettings,
+    Splits,
+    Task,
+    build_task,
+    canonical_text,
+)
 
 SMALL = {"size": 600, "train_prompts": 200, "heldout_prompts": 50}
-NAMES = ["mini_sudoku", "spell_backward"]
+KINDS = {"mini_sudoku": MiniSudokuSettings, "spell_backward": SpellBackwardSettings}
+NAMES = list(KINDS)
 
 
 def small(name: str, cache_dir: Path | None = None, **options: object) -> Task:
-    return build_task({"name": name, **SMALL, **options}, cache_dir)
+    return build_task(KINDS[name](**(SMALL | options)), cache_dir)
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -163,12 +173,13 @@ def test_cached_splits_equal_built_ones_and_need_no_generator(name: str, tmp_pat
     assert built == small(name).splits()
     assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == [name]
     code = (
-        "import json, sys; from pathlib import Path; from nemo_ada.tasks import build_task\n"
-        "splits = build_task(json.loads(sys.argv[1]), Path(sys.argv[2])).splits()\n"
+        "import json, sys; from pathlib import Path; from nemo_ada import tasks\n"
+        "settings = getattr(tasks, sys.argv[1])(**json.loads(sys.argv[2]))\n"
+        "splits = tasks.build_task(settings, Path(sys.argv[3])).splits()\n"
         "heavy = {'reasoning_gym', 'torch', 'ray', 'vllm', 'transformers', 'tokenizers'}\n"
         "print(json.dumps([[p.prompt_id for p in splits.train], sorted(heavy & set(sys.modules))]))"
     )
-    arguments = [sys.executable, "-c", code, json.dumps({"name": name, **SMALL}), str(tmp_path)]
+    arguments = [sys.executable, "-c", code, KINDS[name].__name__, json.dumps(SMALL), str(tmp_path)]
     root = Path(__file__).parents[2]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60, cwd=root)
     assert json.loads(done.stdout) == [[p.prompt_id for p in built.train], []]
@@ -252,5 +263,5 @@ def test_prompts_and_answers_fit_the_token_limits(task: Task) -> None:
 
 
 def test_too_few_problems_for_the_splits_is_a_user_error() -> None:
-    with pytest.raises(UserError, match=r"data\.task\.size=300 gives \d+ different problems.*raise size"):
-        build_task({"name": "mini_sudoku", "size": 300, "train_prompts": 290}, where="data.task").splits()
+    with pytest.raises(UserError, match=r"task\.size=300 gives \d+ different problems.*raise size"):
+        small("mini_sudoku", size=300, train_prompts=290).splits()

@@ -1,0 +1,37 @@
+"""The command `nemo-ada train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_ada.errors import UserError
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+) -> None:
+    """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
+    from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
+
+    loaded = apply_overrides(load_yaml(config), overrides or [])
+    if backend_of(loaded) == "nemo_rl":
+        try:
+            from nemo_ada.nemo.launch import run as run_nemo_rl
+        except ImportError as error:
+            raise UserError(
+                f"backend=nemo_rl needs NeMo-RL's environment, which is not here ({error}); use backend=embedded"
+            ) from None
+        raise typer.Exit(run_nemo_rl(config, overrides or []))
+    from nemo_ada.cli.progress import observer
+    from nemo_ada.config.run import RunConfig
+    from nemo_ada.config.strict import parse
+    from nemo_ada.embedded.trainer import train as run
+
+    checked = parse(RunConfig, plain(loaded))
+    with observer(checked) as watching:
+        outcome = run(checked, watching)
+    raise typer.Exit(outcome.exit_code)
