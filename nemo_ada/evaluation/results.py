@@ -38,8 +38,10 @@ class BenchmarkResult:
     @classmethod
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
         """From the lines of problems.jsonl."""
-        columns = (np.array([record[key] for record in records], np.int64) for key in COUNTS)
-        return cls(name, tuple(record["id"] for record in records), *columns, rejected=rejected)
+        columns: dict[str, Any] = {
+            f"{key}_P": np.array([record[key] for record in records], np.int64) for key in COUNTS
+        }
+        return cls(name, tuple(record["id"] for record in records), rejected=rejected, **columns)
 
     @property
     def rate_P(self) -> FloatArray:
