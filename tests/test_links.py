@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import typer.core
 import typer.main
+from typer.core import TyperGroup
 
-from nemo_ada.cli.main import app
+from nemo_ada.cli.main import LazyCommand, app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -85,11 +85,12 @@ def commands() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "words"), sorted(set(commands())))
 def test_a_command_has_the_options_that_a_page_uses(page: str, words: str) -> None:
     command, rest = typer.main.get_command(app), words.split()
-    while isinstance(command, typer.core.TyperGroup):
+    while isinstance(command, TyperGroup):
         name = rest[0] if rest and rest[0] in command.commands else "run"  # `eval FOLDER` is `eval run FOLDER`
         assert name in command.commands, f"nemo-ada has no command {words!r}"
         rest = rest[1:] if rest and rest[0] == name else rest
         command = command.commands[name]
+        command = command.load() if isinstance(command, LazyCommand) else command
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     used = {word.partition("=")[0] for word in rest if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
     assert used - known - {"--help"} == set()
