@@ -1,4 +1,7 @@
-"""The facts of a NeMo-RL recipe that checks and plans need, read once from the resolved YAML."""
+"""The one reader of a NeMo-RL config: what `check` and `plan` need of the resolved YAML.
+
+The hooks in `nemo/` read the live configuration of a run; what both derive (`rollout_sizes`) stands here once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,6 +21,8 @@ from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
+# What vLLM 0.20 takes where nobody sets max_num_seqs (NeMo-RL pull request 4221).
+ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
 
 
@@ -97,6 +102,33 @@ def usable_values() -> Iterator[None]:
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as problem:
         key, value = Values.asked
         raise UserError(f"{key}={str(value)[:80]!r} cannot be used: {str(problem)[:200]}") from problem
+
+
+class Getter(Protocol):
+    """Looks up a dotted key; the default where it is missing or null."""
+
+    def __call__(self, dotted: str, default: Any = None, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSizes:
+    """Prompts of one rollout call, rows kept per prompt, tokens of the longest response over all of its turns."""
+
+    prompts: int
+    group: int
+    longest: int
+
+
+def rollout_sizes(get: Getter) -> RolloutSizes:
+    """As NeMo-RL derives them; dynamic sampling draws grpo.batch_multiplier times the prompts of a step."""
+    multiplier = float(get("grpo.batch_multiplier", 1)) if get("grpo.use_dynamic_sampling", False) else 1.0
+    room = int(get("policy.max_total_sequence_length"))
+    turns = int(get("grpo.max_rollout_turns", 1))
+    return RolloutSizes(
+        prompts=max(1, int(int(get("grpo.num_prompts_per_step")) * multiplier)),
+        group=int(get("grpo.num_generations_per_prompt")),
+        longest=min(int(get("policy.generation.max_new_tokens", room)) * turns, room),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +232,26 @@ class ClusterConfig:
     def engines(self) -> int:
         """vLLM replicas."""
         return max(1, self.gpus // (self.vllm_tp * self.vllm_pp))
+
+    @property
+    def recompute(self) -> bool:
+        """Whether the learner recomputes all activations."""
+        full = self.values.get("policy.megatron_cfg.recompute_granularity", "full") == "full"
+        return bool(self.values.get("policy.megatron_cfg.activation_checkpointing", False)) and full
+
+    @property
+    def logprob_passes(self) -> int:
+        """Forward passes of a step for log-probabilities: the policy's and the reference's, where they are needed."""
+        policy = not self.values.get("loss_fn.force_on_policy_ratio", False)
+        reference = not self.values.get("grpo.skip_reference_policy_logprobs_calculation", False)
+        return int(policy) + int(reference)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Responses that one engine decodes at once, whatever its cache holds. vLLM's default depends on the caller."""
+        asynchronous = self.values.get("policy.generation.vllm_cfg.async_engine", False)
+        default = ASYNC_MAX_NUM_SEQS if asynchronous else SYNC_MAX_NUM_SEQS
+        return self.values.integer("policy.generation.vllm_kwargs.max_num_seqs", default)
 
     @property
     def pack_unit(self) -> int:

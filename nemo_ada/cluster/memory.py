@@ -129,11 +129,7 @@ def _stage_phase(recipe: ClusterConfig, shape: ModelShape, params: Held, layers:
     each = layer_bytes_per_token(r, shape)
     per_replica = -(-r.train_rows // r.replicas)
     flights = min(r.pp, per_replica) - position if position == 0 else 1
-    recompute = (
-        bool(v.get(f"{here}.activation_checkpointing", False))
-        and v.get(f"{here}.recompute_granularity", "full") == "full"
-    )
-    if recompute:
+    if r.recompute:
         kept = 2.0 * shape.hidden / (r.tp if r.sequence_parallel else 1)
         activations = tokens * (kept * layers * flights + each)
         how = f"{tokens:.0f} tokens x ({kept:.0f} x {layers} layers x {flights} in flight + {each:.0f} recomputed)"

@@ -72,6 +72,12 @@ class ModelShape:
         layer = self.attention_parameters + self.ffn_parameters + self.replicated_parameters
         return self.layers * layer + self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
 
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token visits."""
+        idle = self.layers * 3 * self.hidden * self.ffn * (self.experts - self.top_k) if self.experts else 0
+        return self.parameters - idle
+
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> ModelShape:
         """The shape that a config.json describes. Raises UserError for a missing key."""

@@ -1,6 +1,6 @@
-"""`nemo-ada plan`: how long a step takes, how many fit into a job slot, which caps bound it, which preset pays.
+"""`nemo-ada plan`: how long a step takes, how many fit into a job slot, which caps bound it, what each preset costs.
 
-`history` reads an earlier run, `published` holds published step times, `model` simulates the sampling phase (`phase`)
-with the session that trains, `forecast` turns both into step times, `slots` into job slots, `caps` chooses caps,
-`presets` weighs the alternatives; `command` puts them together and `render` says it.
+`job` reads the config, `assumptions` gives pass rates and lengths, `sampling` simulates the sampling phase with the
+session that trains, `roofline` gives seconds where no run was measured, `history` reads an earlier run, `forecast`
+turns these into step times, `slots` into job slots, `caps` chooses caps; `command` puts them together, `render` prints.
 """

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.planning.forecast import Forecast
-from nemo_ada.planning.phase import Phases
+from nemo_ada.planning.sampling import Phases
 
 EVEN = 1.15  # p95 / p50 of the sampling phase
-LEAST_GAIN = 0.05  # in p95 / p50
+MIN_GAIN = 0.05  # in p95 / p50
 SHARES = (1.2, 1.05, 0.9, 0.75, 0.6, 0.5, 0.4)  # of the uncapped median that are tried, widest first
 
 
@@ -20,7 +20,7 @@ SHARES = (1.2, 1.05, 0.9, 0.75, 0.6, 0.5, 0.4)  # of the uncapped median that ar
 class EvenCap:
     """p95 / p50 of the simulated sampling phase without a cap on seconds; the widest budget.max_seconds under which no
     simulated phase takes EVEN times the median, else the one under which the slowest takes least (None where none is
-    needed or none gains LEAST_GAIN); p95 / p50 with it, and the share of prompts that it refuses another response.
+    needed or none gains MIN_GAIN); p95 / p50 with it, and the share of prompts that it refuses another response.
 
     The slowest phase decides, not the 95th percentile: how many prompts need many waves is what a few steps of a run
     tell least about. First waves are never cut: where they alone vary by more than EVEN, no cap can reach it."""
@@ -41,17 +41,17 @@ def even_cap(phases: Callable[[float | None], Phases]) -> EvenCap:
     best, slowest = EvenCap(uncapped, None, uncapped, free.cut), np.inf
     for share in SHARES:
         cap = _rounded(share * float(np.median(free.seconds_S)))
-        found = phases(cap)
-        if ratio(found, 1.0) < slowest and ratio(found) <= uncapped - LEAST_GAIN:
-            best, slowest = EvenCap(uncapped, cap, ratio(found), found.cut), ratio(found, 1.0)
+        tried = phases(cap)
+        if ratio(tried, 1.0) < slowest and ratio(tried) <= uncapped - MIN_GAIN:
+            best, slowest = EvenCap(uncapped, cap, ratio(tried), tried.cut), ratio(tried, 1.0)
         if slowest <= EVEN:
             break
     return best
 
 
-def ratio(found: Phases, quantile: float = 0.95) -> float:
+def ratio(work: Phases, quantile: float = 0.95) -> float:
     """A quantile of the duration of the sampling phase over its median."""
-    middle, high = np.quantile(found.seconds_S, (0.5, quantile))
+    middle, high = np.quantile(work.seconds_S, (0.5, quantile))
     return float(high / middle)
 
 

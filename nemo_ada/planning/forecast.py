@@ -1,27 +1,28 @@
-"""Step times: phases measured in an earlier run, or published, carried to this plan by the simulated sampling phase.
+"""Step times: the pace of an earlier run, or of the roofline, over the simulated work of the sampling phase.
 
-Sampling of a step = (a * engine steps + b * tokens) * noise, with a, b >= 0 and the noise fitted to the run. The last
-factor is resampled, so p95 has the machine's noise in it; worst is a bound of the plan (`phase.worst_work`) at the
-slowest pace seen.
+Sampling of a step = (a * engine steps + b * tokens) * noise. A run's noise is fitted and resampled, so that its p95 has
+the machine's noise in it. The roofline has none: its p95 and worst take the slow end of its range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning.history import History
-from nemo_ada.planning.phase import Phases
+from nemo_ada.planning.roofline import RANGE, Roofline
+from nemo_ada.planning.sampling import Phases
 
 DRAWS = 4000
+DRIVER_SECONDS = 0.0077  # of CPU per response in NeMo-RL's driver, one thread (measured without a GPU)
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Seconds of a phase and how far to trust them: measured here, published, extrapolated or assumed."""
+    """Seconds of a phase and how far to trust them: measured here, roofline or assumed."""
 
     p50: float
     p95: float
@@ -31,166 +32,166 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of the sampling phase = (per_step * engine steps + per_token * tokens) * calibration * one of noise_S."""
+    """Seconds of the sampling phase = (per_step * engine steps + per_token * tokens) * one of noise_S, and no less than
+    per_response for each response."""
 
     per_step: float
     per_token: float
     noise_S: FloatArray
-    calibration: float = 1.0
-
-    def seconds(self, engine_steps: FloatArray | float, tokens: FloatArray | float) -> FloatArray:
-        """Of simulated work, without noise."""
-        return np.asarray(self.calibration * (self.per_step * engine_steps + self.per_token * tokens), np.float64)
-
-    def bound(self, engine_steps: float, tokens: float) -> float:
-        """Of work that no step passes, at the slowest pace seen."""
-        slowest = max(1.0, float(self.noise_S.max()))
-        return float(self.seconds(engine_steps, tokens)) / min(self.calibration, 1.0) * slowest
+    per_response: float = 0.0
 
     @property
     def clock(self) -> tuple[float, float]:
         """Seconds of a simulated engine step, and more of it per running response."""
-        return max(self.calibration * self.per_step, 1e-9), self.calibration * self.per_token
+        return max(self.per_step, 1e-9), self.per_token
 
-    def calibrated(self, history: History, own: Phases) -> Pace:
-        """With the run's median as the median of its own simulated phases."""
-        simulated = self.per_step * own.engine_steps_S + self.per_token * own.tokens_S
-        return replace(self, calibration=float(np.median(history.sampling_S) / np.median(simulated)))
+    def seconds(self, work: Phases) -> FloatArray:
+        """Of simulated steps, without noise."""
+        engine = self.per_step * work.engine_steps_S + self.per_token * work.tokens_S
+        return np.asarray(np.maximum(engine, self.per_response * work.responses_S), np.float64)
+
+    def bound(self, engine_steps: float, tokens: float, responses: float = 0.0) -> float:
+        """Of work that no step passes, at the slowest pace seen."""
+        slowest = max(1.0, float(self.noise_S.max()))
+        return max(self.per_step * engine_steps + self.per_token * tokens, self.per_response * responses) * slowest
+
+    @classmethod
+    def of_roofline(cls, roofline: Roofline, mean_tokens: float) -> Pace:
+        """Without a run. mean_tokens: of a response."""
+        return cls(*roofline.clock(mean_tokens), np.ones(1), DRIVER_SECONDS)
 
     @classmethod
     def fit(cls, history: History) -> Pace:
         """Least squares with both coefficients >= 0 over the run's steps; engine steps alone where that is as good."""
-        work = {
-            (1, 0): np.stack([history.engine_steps_S, np.zeros_like(history.tokens_S)]),
-            (0, 1): np.stack([np.zeros_like(history.tokens_S), history.tokens_S]),
-            (1, 1): np.stack([history.engine_steps_S, history.tokens_S]),
-        }
+        steps_S, tokens_S = history.engine_steps_S, history.tokens_S
+        zeros_S = np.zeros_like(tokens_S)
         best: tuple[float, FloatArray] | None = None
-        for columns in work.values():
-            found = np.linalg.lstsq(columns.T, history.sampling_S, rcond=None)[0]
-            fitted = found @ columns
-            if (found < 0).any() or (fitted <= 0).any():
+        for columns in ([steps_S, zeros_S], [zeros_S, tokens_S], [steps_S, tokens_S]):
+            work = np.stack(columns)
+            factors: FloatArray = np.linalg.lstsq(work.T, history.sampling_S, rcond=None)[0].astype(np.float64)
+            fitted_S = factors @ work
+            if (factors < 0).any() or (fitted_S <= 0).any():
                 continue
-            error = float(np.abs(history.sampling_S / fitted - 1.0).mean())
+            error = float(np.abs(history.sampling_S / fitted_S - 1.0).mean())
             if best is None or error < 0.98 * best[0]:
-                best = error, found
+                best = error, factors
         if best is None:
-            best = 0.0, np.array([0.0, float(np.median(history.sampling_S / history.tokens_S))])
+            best = 0.0, np.array([0.0, float(np.median(history.sampling_S / tokens_S))])
         a, b = best[1]
-        ratio = history.sampling_S / (a * history.engine_steps_S + b * history.tokens_S)
-        middle = float(np.median(ratio))
-        return cls(float(a) * middle, float(b) * middle, ratio / middle)
+        ratio_S = history.sampling_S / (a * steps_S + b * tokens_S)
+        middle = float(np.median(ratio_S))
+        return cls(float(a) * middle, float(b) * middle, ratio_S / middle)
 
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A published step without its update: seconds per engine step, seconds that do not follow the engine's steps, and
-    where they come from."""
-
-    per_step: float
-    fixed: float
-    source: str
+    def calibrated(self, history: History, own: Phases) -> Pace:
+        """With the run's median as the median of its own simulated phases."""
+        factor = float(np.median(history.sampling_S) / np.median(self.seconds(own)))
+        return replace(self, per_step=factor * self.per_step, per_token=factor * self.per_token)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Phases of a step by name, and the whole step; evaluation and save come between steps."""
+    """Phases of a step by name, and the whole step; evaluation and save come between steps. low, high: of the median
+    step, in seconds."""
 
     phases: dict[str, Time]
     step: Time
     evaluation: Time
     save: Time
-    fixed: float = 0.0
-    """Seconds of the first phase that do not follow the engine's steps (published figures hold log-probs and refit)."""
+    low: float
+    high: float
 
     @property
     def sampling(self) -> Time:
         """The first phase, which the caps bound."""
-        return next(iter(self.phases.values()))
+        return self.phases["sampling"]
 
 
-def from_history(
-    history: History,
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no step passes: engine steps, tokens and responses; seconds after which no response starts
+    (budget.max_seconds), and tokens that the longest response in flight may still take."""
+
+    engine_steps: float
+    tokens: float
+    responses: float
+    max_seconds: float | None
+    longest: int
+
+
+def forecast(
     pace: Pace,
-    this: Phases,
-    plan: SamplingPlan,
+    work: Phases,
+    bounds: Bounds,
+    others: Mapping[str, tuple[FloatArray, float]],
     *,
-    prompts: int,
-    longest: int,
-    worst: tuple[float, float],
-    save: Time,
-    carried: float | None = None,
-    seed: int = 0,
-) -> Forecast:
-    """Forecast for `plan` from a run. pace: calibrated. this: simulated phases of `plan`.
-
-    worst: engine steps and tokens that no step of `plan` passes. carried: where `plan` is not the run's own, its rows
-    with an advantage over the run's, which is what the update costs.
-    """
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(len(history.update_S), size=DRAWS)  # phases of a step together: a slow machine slows all
-    sampling = rng.choice(pace.seconds(this.engine_steps_S, this.tokens_S), DRAWS) * pace.noise_S[drawn]
-    update, refit = history.update_S[drawn] * (carried or 1.0), history.refit_S[drawn]
-    bound = max(pace.bound(*worst), float(sampling.max()))
-    if plan.caps.max_seconds is not None:
-        drain = pace.bound(longest, longest * tokens_per_engine_step(history))
-        bound = min(bound, max(plan.caps.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
-    every_row = prompts * plan.group_size / max(float(np.median(history.rows_S)), 1.0)
-    label = "measured here" + ("" if carried is None else ", carried to this plan by simulation")
-    phases = {
-        "sampling": Time(*_quantiles(sampling), bound, label),
-        "update": Time(*_quantiles(update), float(history.update_S.max()) * max(every_row, 1.0), label),
-        "refit": Time(*_quantiles(refit), float(history.refit_S.max()), "measured here"),
-    }
-    total = sampling + update + refit
-    step = Time(*_quantiles(total), sum(time.worst for time in phases.values()), label)
-    seen = history.evaluation
-    evaluation = Time(seen, 1.5 * seen, 2 * seen, "measured here") if seen else Time(0.0, 0.0, 0.0, "not measured")
-    return Forecast(phases, step, evaluation, save)
-
-
-def tokens_per_engine_step(history: History) -> float:
-    """Responses in flight, mean over the run's engine steps."""
-    return float((history.tokens_S / np.maximum(history.engine_steps_S, 1)).mean())
-
-
-def _quantiles(seconds: FloatArray) -> tuple[float, float]:
-    return float(np.quantile(seconds, 0.5)), float(np.quantile(seconds, 0.95))
-
-
-def from_published(
-    sampling: Published,
-    update: tuple[float, str],
-    this: Phases,
-    worst_steps: float,
-    *,
-    longest: int,
     evaluation: Time,
     save: Time,
-    cap: float | None = None,
+    source: str,
+    error: tuple[float, float] = (1.0, 1.0),
+    seed: int = 0,
 ) -> Forecast:
-    """Forecast from step times that somebody published, spread as simulated. update: seconds, and their source.
-
-    Log-probs, refit and whatever else the published figure held stay inside the first phase, as its part `fixed`:
-    nobody published them apart. cap: budget.max_seconds, which `this` was simulated under; what is in flight then
-    takes a longest response more.
-    """
-    fixed, unit = sampling.fixed, sampling.per_step
-    p50, p95 = (fixed + unit * float(np.quantile(this.engine_steps_S, q)) for q in (0.5, 0.95))
-    worst = fixed + unit * worst_steps
-    said = f"{sampling.source}; p95 and worst simulated"
-    if cap is not None:
-        worst = max(p95, min(worst, fixed + cap + unit * longest))
-        said += f", and the effect of max_seconds={cap:g}"
-    seconds, update_said = update
+    """A step's phases. work: simulated. others: phase -> (seconds of the steps that pace.noise_S is of, worst). error:
+    true seconds over forecast seconds, smallest and largest; p95 and worst take the largest."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(pace.noise_S), size=DRAWS)  # phases of a step together: a slow machine slows all
+    sampling = rng.choice(pace.seconds(work), DRAWS) * pace.noise_S[drawn]
+    worst = max(pace.bound(bounds.engine_steps, bounds.tokens, bounds.responses), float(sampling.max()))
+    if bounds.max_seconds is not None:
+        drain = drain_seconds(pace, work, bounds.longest)
+        worst = min(worst, max(bounds.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
+    draws = {"sampling": (sampling, worst)}
+    draws |= {name: (seconds_S[drawn], most) for name, (seconds_S, most) in others.items()}
+    slow = error[1]
     phases = {
-        "sampling, rest": Time(p50, p95, worst, said),
-        "update": Time(seconds, 1.1 * seconds, 1.3 * seconds, f"{update_said}; p95 and worst assumed: x1.1, x1.3"),
+        name: Time(float(np.median(seconds)), slow * float(np.quantile(seconds, 0.95)), slow * most, source)
+        for name, (seconds, most) in draws.items()
     }
+    total = np.sum([seconds for seconds, _ in draws.values()], axis=0)
+    median = float(np.median(total))
     step = Time(
-        sum(time.p50 for time in phases.values()),
-        sum(time.p95 for time in phases.values()),
-        sum(time.worst for time in phases.values()),
-        f"{sampling.source.partition(' (')[0]}; update {update_said.partition(' (')[0]}",
-    )
-    return Forecast(phases, step, evaluation, save, fixed)
+        median, slow * float(np.quantile(total, 0.95)), sum(phase.worst for phase in phases.values()), source
+    )  # fmt: skip
+    return Forecast(phases, step, evaluation, save, error[0] * median, slow * median)
+
+
+def drain_seconds(pace: Pace, work: Phases, longest: int) -> float:
+    """Seconds that the longest response takes beside as many as run on average."""
+    running = float((work.tokens_S / np.maximum(work.engine_steps_S, 1)).mean())
+    return pace.bound(longest, longest * running)
+
+
+def of_roofline(
+    roofline: Roofline, pace: Pace, work: Phases, bounds: Bounds, *, rows: int, val_samples: int, save: Time
+) -> Forecast:
+    """Without a run. rows: of a step. val_samples: responses of a validation."""
+    mean = work.mean_tokens
+    others = {
+        "log-probs": roofline.logprobs(rows, mean),
+        "update": roofline.update(rows, mean),
+        "refit": roofline.refit,
+        "rest": roofline.efficiencies.rest,
+    }
+    longest = roofline.logprobs(rows, bounds.longest), roofline.update(rows, bounds.longest)
+    worst = others | {"log-probs": longest[0], "update": longest[1]}
+    seconds = pace.per_step * bounds.longest + pace.per_token * val_samples * mean + roofline.refit
+    evaluation = Time(seconds, RANGE[1] * seconds, 2 * RANGE[1] * seconds, "roofline")
+    return forecast(
+        pace, work, bounds, {name: (np.array([value]), worst[name]) for name, value in others.items()},
+        evaluation=evaluation, save=save, source="roofline, H100-80GB", error=RANGE,
+    )  # fmt: skip
+
+
+def of_history(
+    history: History, pace: Pace, work: Phases, bounds: Bounds, *, rows: int, save: Time, carried: float | None
+) -> Forecast:
+    """From a run. rows: of a step. carried: where the plan is not the run's own, its rows with an advantage over the
+    run's, which is what the update costs."""
+    label = "measured here" + ("" if carried is None else ", carried to this plan by simulation")
+    every_row = max(rows / max(float(np.median(history.rows_S)), 1.0), 1.0)
+    others = {
+        "update": (history.update_S * (carried or 1.0), float(history.update_S.max()) * every_row),
+        "refit": (history.refit_S, float(history.refit_S.max())),
+    }
+    seen = history.evaluation
+    evaluation = Time(seen, 1.5 * seen, 2 * seen, "measured here") if seen else Time(0.0, 0.0, 0.0, "not measured")
+    return forecast(pace, work, bounds, others, evaluation=evaluation, save=save, source=label)

@@ -11,20 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.planning.facts import Facts
-from nemo_ada.planning.model import variant
 from nemo_ada.run.folder import read_lines
-from nemo_ada.simulate.steps import Variant
 
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 log = logging.getLogger(__name__)
 
-LARGEST = 1e15  # of any figure of a step
-FEWEST = 3  # steps from which something can be said
+MAX_VALUE = 1e15  # of any figure of a step
+MIN_STEPS = 3  # steps from which something can be said
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +47,12 @@ class History:
     @classmethod
     def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
         """The first `steps` steps of a run (all by default). Raises UserError where there is too little, or damage."""
-        if steps is not None and steps < FEWEST:
-            raise UserError(f"--run-steps={steps} must be at least {FEWEST}")
+        if steps is not None and steps < MIN_STEPS:
+            raise UserError(f"--run-steps={steps} must be at least {MIN_STEPS}")
         records = read_lines(run_dir / "metrics.jsonl")[:steps]
-        if len(records) < FEWEST:
+        if len(records) < MIN_STEPS:
             raise UserError(
-                f"--run={run_dir}: metrics.jsonl holds {len(records)} steps, at least {FEWEST} are needed; name a "
+                f"--run={run_dir}: metrics.jsonl holds {len(records)} steps, at least {MIN_STEPS} are needed; name a "
                 "folder that `nemo-ada train` wrote"
             )
 
@@ -101,9 +96,9 @@ class History:
 def _number(record: Mapping[str, Any], name: str, default: float | None, path: Path) -> float:
     """A finite number that is not negative. Raises UserError with the file and the record's step."""
     value = record.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LARGEST:
-        found = "is missing" if value is None else f"is {str(value)[:40]!r}, no number that can be"
-        raise UserError(f"--run: {path}: {name} of step {str(record.get('step'))[:20]} {found}; mend the file")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_VALUE:
+        fault = "is missing" if value is None else f"is {str(value)[:40]!r}, no number that can be"
+        raise UserError(f"--run: {path}: {name} of step {str(record.get('step'))[:20]} {fault}; mend the file")
     return float(value)
 
 
@@ -115,36 +110,12 @@ def _all_equal(a: float, b: float, n: int) -> float:
 
 def _lengths(run_dir: Path) -> IntArray:
     """From the newest checkpoint of either back end."""
-    found = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
-    numbered = [path for path in found if path.parent.name[5:].isdigit()]
+    states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
+    numbered = [path for path in states if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):
         try:
             lengths = json.loads(state.read_text(encoding="utf-8"))["sampler"]["latency"]["lengths"]
-            return np.array([length for length in lengths if 0 < int(length) < LARGEST], np.int64)
+            return np.array([length for length in lengths if 0 < int(length) < MAX_VALUE], np.int64)
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as problem:
             log.warning("%s: no response lengths (%s)", state, str(problem)[:100])
     return np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class PastRun:
-    """What an earlier run sampled, and for how many prompts per step."""
-
-    variant: Variant
-    prompts: int
-
-    @classmethod
-    def read(cls, run_dir: Path, facts: Facts) -> PastRun | None:
-        """From its config.yaml; None where there is none."""
-        path = run_dir / "config.yaml"
-        config = read_yaml(path, "the run's configuration") if path.is_file() else {}
-        section = config.get("reinforce_ada") if isinstance(config, dict) else None
-        grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
-        if not isinstance(section, dict) or not isinstance(grpo, dict):
-            return None
-        group = grpo.get("num_generations_per_prompt", facts.group)
-        prompts = grpo.get("num_prompts_per_step", facts.prompts)
-        for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < LARGEST:
-                raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-        return cls(variant(ada_settings(section), group, facts.longest), prompts)

@@ -23,12 +23,15 @@ def render(plan: Plan, *, as_json: bool) -> str:
     lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
     named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
     lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.source}" for name, t in named.items()]
+    if forecast.low != forecast.high:
+        lines += [f"median step: {forecast.low:.0f} to {forecast.high:.0f} s, by the errors on published step times"]
     lines += [
         "",
         f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
         f"slots: {slots.slots}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.source})"
         + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
+        f"saves take {slots.save_share:.1%} of the steps' time",
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
         *([] if plan.even is None else [_even_line(plan.even)]),
         "",
@@ -38,11 +41,7 @@ def render(plan: Plan, *, as_json: bool) -> str:
         f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {c.zero_signal:13.2f} {c.utilisation:16.0%}"
         for c in plan.costs
     ]
-    advice = plan.advice
-    lines += [f"prompts are {advice.difficulty}; by simulation, start from {advice.best}: {advice.why}"]
-    if advice.gain is not None:
-        lines += [f"expected gain of ada_seq_balance at equal seconds: {advice.gain:+.3f} accuracy area (extrapolated)"]
-    lines += ["", *(f"note: {note}" for note in plan.notes)]
+    lines += ["which preset pays: recipes/guide/choosing.md", *(f"warning: {text}" for text in plan.warnings)]
     return "\n".join(lines)
 
 

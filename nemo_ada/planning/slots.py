@@ -10,13 +10,15 @@ from nemo_ada.errors import UserError
 from nemo_ada.planning.forecast import Forecast
 from nemo_ada.run.job_control import MARGIN_SECONDS
 
-LONGEST = 366 * 86400  # seconds of a slot, or of its start
+MAX_SECONDS = 366 * 86400  # seconds of a slot, or of its start
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
     """steps: expected per slot. guaranteed: even if all are worst. lead: seconds before the end at which the
-    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots. source: of the cold start."""
+    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots. source: of the cold start. save_share:
+    part of a slot's steps that saves take. kept: seconds for steps in the worst case, less the start, a validation, a
+    save and a margin."""
 
     seconds: float
     cold_start: float
@@ -26,9 +28,8 @@ class Slots:
     guaranteed: int
     slots: int
     gpu_hours: float
-
-    kept: float = 0.0
-    """Seconds of a slot for its steps in the worst case: less the start, a validation, a save and a margin."""
+    save_share: float
+    kept: float
 
     @property
     def fits(self) -> bool:
@@ -48,14 +49,14 @@ def parse_time(text: str) -> float:
         seconds = first * 3600 + second * 60 + third
     else:
         seconds = first * 60 + second
-    if not 0 < seconds <= LONGEST:
+    if not 0 < seconds <= MAX_SECONDS:
         raise UserError(f"--time={text}: a job slot lasts at least a second and at most a year, e.g. 04:00:00")
     return float(seconds)
 
 
 def check_cold_start(seconds: float) -> float:
     """The seconds of --cold-start. Raises UserError for what is no duration."""
-    if not 0 <= seconds <= LONGEST:
+    if not 0 <= seconds <= MAX_SECONDS:
         raise UserError(
             f"--cold-start={seconds:g} must be seconds, 0 or more; 1800 is assumed for NeMo-RL, 60 on a CPU"
         )
@@ -97,4 +98,5 @@ def plan_slots(
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
     hours = ((count - 1) * seconds + min(last, seconds)) / 3600 * gpus if count else 0.0
-    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours, kept)
+    share = save.p50 / (save.p50 + save_period * step.p50)
+    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours, share, kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.shapes import TABLE, ModelShape
 
 VALID: dict[str, Any] = {
@@ -106,7 +106,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def read(changes: dict[str, Any]) -> tuple[Recipe, ModelShape]:
+def read(changes: dict[str, Any]) -> tuple[ClusterConfig, ModelShape]:
     """The facts of a changed recipe."""
-    recipe = Recipe.of(changed(changes))
+    recipe = ClusterConfig.of(changed(changes))
     return recipe, TABLE[recipe.model_name]

@@ -18,7 +18,7 @@ import pytest
 
 from nemo_ada.check.command import report
 from nemo_ada.check.finding import ok, warning
-from nemo_ada.cluster.config import Recipe
+from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.memory import (
     GIB,
     cache_bytes_per_token,
@@ -64,7 +64,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def megatron_static(recipe: Recipe, shape: ModelShape) -> float:
+def megatron_static(recipe: ClusterConfig, shape: ModelShape) -> float:
     """Weights, gradients, optimizer of the fullest stage."""
     h, tp, pp = shape.hidden, recipe.tp, recipe.pp
     attention = 2 * h * h * (1 + shape.kv / shape.heads)
@@ -75,7 +75,7 @@ def megatron_static(recipe: Recipe, shape: ModelShape) -> float:
     return (split + replicated) * (6 + 12 / recipe.replicas)
 
 
-def megatron_activations(recipe: Recipe, shape: ModelShape) -> float:
+def megatron_activations(recipe: ClusterConfig, shape: ModelShape) -> float:
     """First stage, sequence parallelism, no recompute, packs as one sequence of a micro-batch."""
     tokens, h = recipe.pack_tokens, shape.hidden
     total = tokens * h * (18 + 4 * shape.ffn / h) * shape.layers

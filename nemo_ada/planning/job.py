@@ -1,0 +1,118 @@
+"""What a plan needs of a config of either back end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.check.bounds import refuse_out_of_bounds
+from nemo_ada.cluster.config import ClusterConfig, Values, load_config, rollout_sizes, usable_values
+from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
+from nemo_ada.cluster.shapes import ModelShape, find_shape
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.run import RunConfig
+from nemo_ada.config.strict import parse
+from nemo_ada.errors import UserError
+from nemo_ada.planning.roofline import Roofline
+from nemo_ada.tasks.registry import build_task
+
+GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
+COLD_START = {"embedded": 60.0, "nemo_rl": 1800.0}  # NeMo-RL: containers, Ray, weights, CUDA graphs: 20 to 30 minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """prompts: of a step. drawn: of one rollout call. max_batches: rollout calls of a step, above 1 under NeMo-RL's
+    dynamic sampling. longest: tokens of a response. slots: responses that decode at once, on all engines. roofline:
+    None for the embedded back end."""
+
+    backend: str
+    ada: AdaSettings
+    prompts: int
+    group: int
+    drawn: int
+    max_batches: int
+    longest: int
+    slots: int
+    gpus: int
+    steps: int
+    val_period: int
+    val_samples: int
+    save_period: int
+    save_seconds: float
+    data: str
+    roofline: Roofline | None
+
+    @classmethod
+    def read(cls, path: Path, overrides: Sequence[str]) -> Job:
+        """From a YAML. Raises UserError."""
+        config = load_config(path, overrides)
+        if config.get("backend", "embedded") == "embedded":
+            return _embedded(config)
+        with usable_values():
+            return _cluster(config)
+
+
+def engine_slots(config: ClusterConfig, shape: ModelShape) -> int:
+    """Responses that all engines decode at once: as many as the cache holds at mean length, at most max_num_seqs."""
+    cache = vllm_cache(config, shape, config.rows, H100_GIB)
+    return max(1, int(min(cache.concurrency, config.max_num_seqs)) * config.engines)
+
+
+def _embedded(config: Mapping[str, Any]) -> Job:
+    run = parse(RunConfig, config)
+    prompts = run.grpo.num_prompts_per_step
+    return Job(
+        backend="embedded",
+        ada=run.reinforce_ada,
+        prompts=prompts,
+        group=run.grpo.num_generations_per_prompt,
+        drawn=prompts,
+        max_batches=1,
+        longest=run.policy.generation.max_new_tokens or build_task(run.task, Path(run.base.cache_dir)).max_new_tokens,
+        slots=run.policy.generation.max_num_seqs,
+        gpus=0,
+        steps=run.grpo.max_num_steps,
+        val_period=run.grpo.val_period,
+        val_samples=0,
+        save_period=run.checkpointing.save_period,
+        save_seconds=2.0,
+        data=run.task.name,
+        roofline=None,
+    )
+
+
+def _cluster(config: Mapping[str, Any]) -> Job:
+    values = Values(config)
+    refuse_out_of_bounds(values)
+    cluster, sizes = ClusterConfig.of(config), rollout_sizes(values.get)
+    known = find_shape(cluster.model_name)
+    if known is None:
+        raise UserError(
+            f"policy.model_name={cluster.model_name}: its config.json is neither in a folder of that name nor in the "
+            "hub cache; download the model first (slurm/prepare.sh)"
+        )
+    dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
+    # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches
+    max_batches = values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1
+    return Job(
+        backend="nemo_rl",
+        ada=ada_settings(config.get("reinforce_ada", {})),
+        prompts=cluster.prompts,
+        group=cluster.group,
+        drawn=sizes.prompts,
+        max_batches=max_batches,
+        longest=sizes.longest,
+        slots=engine_slots(cluster, known[0]),
+        gpus=cluster.gpus,
+        steps=values.integer("grpo.max_num_steps"),
+        val_period=int(values.get("grpo.val_period", 0)),
+        val_samples=int(values.get("grpo.max_val_samples", 0)),
+        save_period=values.integer("checkpointing.save_period", 50),
+        save_seconds=checkpoint_bytes(known[0]) / 2**30 / GIB_PER_SECOND,
+        data=str(values.get("data.train.data_path", "")),
+        roofline=Roofline.of(cluster, known[0]),
+    )

@@ -1,0 +1,105 @@
+"""Seconds of the phases of a step, from what they must compute, read and send: a roofline with fitted efficiencies.
+
+Update and log-probabilities: FLOPs over peak, a model-FLOPs utilisation (MFU) and the pipeline's bubble. Generation: an
+engine step reads the weights and costs a constant; each token of it reads its keys and values and computes. Refit:
+bytes of the weights that a GPU of vLLM receives. Dense models and mixtures of experts have an MFU and a constant of
+their own; refit and the remainder are shared. `recipes/benchmarks/fit_forecast.py` fits the six numbers to
+`published.yaml` and writes recipes/results/forecast.md with their errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_ada.cluster.config import ClusterConfig
+from nemo_ada.cluster.memory import cache_bytes_per_token, vllm_weight_bytes
+from nemo_ada.cluster.shapes import ModelShape
+
+FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
+BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
+PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Peak BF16 FLOP/s and bytes/s of its memory."""
+
+    flops: float
+    bandwidth: float
+
+
+H100, A100 = Gpu(989e12, 3.35e12), Gpu(312e12, 2.04e12)  # both SXM with 80 GB
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """mfu: of training, log-probabilities and the computing part of generation. layer_step: seconds per layer of an
+    engine step beside reading weights. refit: seconds per GB that a GPU of vLLM receives.
+    rest: seconds of a step outside all phases."""
+
+    mfu: float
+    layer_step: float
+    refit: float
+    rest: float
+
+
+# Fitted (recipes/results/forecast.md).
+DENSE = Efficiencies(mfu=0.356, layer_step=0.000106, refit=0.457, rest=2.84)
+EXPERTS = Efficiencies(mfu=0.101, layer_step=0.000268, refit=0.457, rest=2.84)
+RANGE = (0.66, 1.37)  # published seconds over forecast, of left-out points: the fastest and the slowest
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The seconds of one job's phases."""
+
+    config: ClusterConfig
+    shape: ModelShape
+    efficiencies: Efficiencies
+    gpu: Gpu = H100
+
+    @classmethod
+    def of(cls, config: ClusterConfig, shape: ModelShape) -> Roofline:
+        """With the fitted efficiencies of dense models, or of mixtures of experts."""
+        return cls(config, shape, EXPERTS if shape.experts else DENSE)
+
+    def clock(self, response: float) -> tuple[float, float]:
+        """Seconds of an engine step, and more of it per response that runs on any engine. response: mean tokens."""
+        c, e = self.config, self.efficiencies
+        bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
+        context = PROMPT_TOKENS + response / 2
+        weights = vllm_weight_bytes(c, self.shape) / bytes_per_second
+        read = cache_bytes_per_token(c, self.shape) * context / bytes_per_second
+        compute = self._flops(context) / (c.vllm_tp * c.vllm_pp * self.gpu.flops * e.mfu)
+        compute *= FP8_SPEED if c.fp8_rollout else 1.0
+        return weights + e.layer_step * self.shape.layers, (read + compute) / c.engines
+
+    def update(self, rows: float, response: float) -> float:
+        """Forward and backward pass of a step's rows; with full recomputation a second forward pass."""
+        c = self.config
+        tokens = c.train_rows * (PROMPT_TOKENS + response) / c.replicas  # of an optimizer step on a replica
+        return (4 if c.recompute else 3) * self._forward(rows, response) * self._bubble(tokens / c.pack_tokens)
+
+    def logprobs(self, rows: float, response: float) -> float:
+        """Forward passes of the policy and, where there is a KL penalty, of the reference."""
+        c = self.config
+        tokens = rows * (PROMPT_TOKENS + response) / c.replicas
+        return c.logprob_passes * self._forward(rows, response) * self._bubble(tokens / (c.logprob_rows * c.max_length))
+
+    @property
+    def refit(self) -> float:
+        """Weights to vLLM."""
+        return self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
+
+    def _forward(self, rows: float, response: float) -> float:
+        length = PROMPT_TOKENS + response
+        seconds = rows * length * self._flops(length / 2) / (self.config.gpus * self.gpu.flops * self.efficiencies.mfu)
+        return seconds * (FP8_SPEED if self.config.fp8_train else 1.0)
+
+    def _flops(self, context: float) -> float:
+        """Of a forward pass, per token with `context` tokens before it: 2 per weight, 4 per query width and token."""
+        return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
+
+    def _bubble(self, micro_batches: float) -> float:
+        """What an idle pipeline stage adds."""
+        return 1.0 + (self.config.pp - 1) / max(micro_batches, 1.0)
