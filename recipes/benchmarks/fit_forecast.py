@@ -249,7 +249,7 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
 PAGE_TEXT = """# How well `plan` forecasts a step
 
 Without a run of your own, `nemo-ada plan` computes step times with a roofline. Six efficiencies are fitted to
-published GRPO step times on H100-80GB. `nemo_ada/planning/published.yaml` has each with its source. We ran none of them.
+published GRPO step times on H100-80GB. `nemo_ada/planning/published.yaml` has each with its source. We ran none.
 Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. Each forecast is therefore
 a range: {low:.2f} to {high:.2f} times the median step. After a few steps of a run, `plan --run` uses the run's figures.
 
@@ -295,8 +295,8 @@ In `nemo_ada/planning/roofline.py`; a test refits them.
 {constants}
 ```
 
-Not in the forecast: the first step's compilation, a judge model, shared networks, GPUs other than H100. The driver costs
-7.7 ms per response on one core; no sampling phase is forecast to be shorter than that.
+Not in the forecast: the first step's compilation, a judge model, shared networks, GPUs other than H100. The driver
+costs 7.7 ms per response on one core; no sampling phase is forecast to be shorter than that.
 """
 
 
