@@ -20,14 +20,14 @@ from nemo_ada.planning.forecast import Pace
 from nemo_ada.planning.roofline import DENSE, EXPERTS, FP8_SPEED, H100, PROMPT_TOKENS, RANGE, Roofline
 from nemo_ada.planning.sampling import Phases
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests/check"))
-sys.path.insert(0, str(ROOT / "recipes/benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes/benchmarks"))
 import fit_forecast
 
 from recipes import EXPERTS as EXPERTS_CONFIG
 from recipes import FP8_ROLLOUT, FP8_TRAINING, read
 
+ROOT = Path(__file__).parents[2]
 LEARNER = "policy.megatron_cfg"
 
 
