@@ -59,6 +59,7 @@ sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -) and OVER
   OPTIONS=() OVERRIDES=()
   for word in "$@"; do
     case $word in
+      --force) PREFLIGHT=0 ;;
       --export | --export=*) die "--export: the job needs its whole environment; put variables in front of the command" ;;
       -*) OPTIONS+=("$word") ;;
       *=* | '~'*) OVERRIDES+=("$word") ;;
@@ -100,14 +101,19 @@ load_settings() {
   read_site "$site"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
-  : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=3600}"
+  : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
+  : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
+  if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
+  [[ $RUNTIME =~ ^(pyxis|apptainer|none)$ ]] || die "RUNTIME=$RUNTIME: choose pyxis, apptainer or none (PBS and other schedulers are not supported)"
+  if [[ $RUNTIME == none && -n $CONTAINER ]]; then die "RUNTIME=none starts no container, but CONTAINER=$CONTAINER: empty it, or choose pyxis or apptainer"; fi
+  if [[ $RUNTIME != none && -z $CONTAINER ]]; then die "RUNTIME=$RUNTIME needs an image: set CONTAINER (a .sqsh for pyxis, a .sif for apptainer)"; fi
   [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray that cannot"
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS PREFLIGHT; do
+    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
@@ -121,38 +127,38 @@ load_settings() {
 
 # --- does the job have the nodes that the configuration wants? --------------------------------------------------------
 
-config_nodes() {  # config_nodes FILE: cluster.num_nodes of a YAML, or of the files it builds on that can be read here
-  local found parent
+config_value() {  # config_value FILE KEY: cluster.KEY of a YAML, or of the files it builds on that can be read here
+  local value parent
   [[ -r $1 ]] || return 0
-  found=$(awk '/^[^ \t#]/ { inside = /^cluster:/ }
-    inside && !/^[ \t]*#/ && /num_nodes:/ { sub(/.*num_nodes:[ \t]*/, ""); sub(/[^0-9].*/, ""); print; exit }' "$1")
-  if [[ -z $found ]]; then
+  value=$(awk -v key="$2:" '/^[^ \t#]/ { inside = /^cluster:/ }
+    inside && !/^[ \t]*#/ && index($0, key) { sub(".*" key "[ \t]*", ""); sub(/[^0-9].*/, ""); print; exit }' "$1")
+  if [[ -z $value ]]; then
     while IFS= read -r parent; do
       parent=${parent//\$\{oc.env:NEMO_RL_HOME\}/${NEMO_RL_HOME:-}}
       [[ $parent == /* ]] || parent=$(dirname "$1")/$parent
-      found=$(config_nodes "$parent")
-      if [[ -n $found ]]; then break; fi
+      value=$(config_value "$parent" "$2")
+      if [[ -n $value ]]; then break; fi
     done < <(awk '/^defaults:/ { list = 1; sub(/^defaults:[ \t]*/, "") } /^[^ \t#-]/ && !/\.ya?ml/ { list = 0 }
       list && /\.ya?ml/ { sub(/^[ \t]*-[ \t]*/, ""); gsub(/["\047]/, ""); sub(/[ \t]+#.*/, ""); print }' "$1" | tac)
   fi
-  echo "$found"
+  echo "$value"
 }
 
-wanted_nodes() {  # by an override, else the YAML, else the recipe's name (-4n8g-); empty where nothing tells
-  local word found=
+wanted() {  # wanted KEY LETTER: by an override, else the YAML, else the config's name (-4n8g-); empty where nothing tells
+  local word value=
   for word in "${OVERRIDES[@]}"; do
-    if [[ $word =~ ^\+*cluster\.num_nodes=([0-9]+)$ ]]; then found=${BASH_REMATCH[1]}; fi
+    if [[ $word =~ ^\+*cluster\.$1=([0-9]+)$ ]]; then value=${BASH_REMATCH[1]}; fi
   done
-  if [[ -z $found ]]; then found=$(config_nodes "$CONFIG"); fi
-  if [[ -z $found && $(basename "$CONFIG") =~ -([0-9]+)n[0-9]+g ]]; then found=${BASH_REMATCH[1]}; fi
-  echo "$found"
+  if [[ -z $value ]]; then value=$(config_value "$CONFIG" "$1"); fi
+  if [[ -z $value && $(basename "$CONFIG") =~ [-n]([0-9]+)$2 ]]; then value=${BASH_REMATCH[1]}; fi
+  echo "$value"
 }
 
 check_nodes() {  # check_nodes COUNT: that of the job; a range (2-4) is left to the job's own check
-  local wanted
-  wanted=$(wanted_nodes)
-  if [[ -n $wanted && $1 =~ ^[0-9]+$ && $1 != "$wanted" ]]; then
-    die "the job has $1 node(s), cluster.num_nodes of $CONFIG is $wanted: give sbatch --nodes=$wanted, or name another CONFIG"
+  local nodes
+  nodes=$(wanted num_nodes n)
+  if [[ -n $nodes && $1 =~ ^[0-9]+$ && $1 != "$nodes" ]]; then
+    die "the job has $1 node(s), cluster.num_nodes of $CONFIG is $nodes: give sbatch --nodes=$nodes, or name another CONFIG"
   fi
 }
 
@@ -167,23 +173,24 @@ asked_nodes() {  # by an option of the command line, else the script's header
 
 # --- outside SLURM: submit --------------------------------------------------------------------------------------------
 
-preflight() {  # nemo-ada check, where this machine has what it needs
+FORCE='--force submits all the same'
+
+preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force says so
   local tool code=0
   local words=(check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
   ((PREFLIGHT)) || return 0
   if dry; then run nemo-ada "${words[@]}"; return; fi
   tool=$(command -v nemo-ada || true)
   if [[ -z $tool && -x $HOME_DIR/.venv/bin/nemo-ada ]]; then tool=$HOME_DIR/.venv/bin/nemo-ada; fi
-  if [[ -z $tool ]]; then say "not checked: there is no nemo-ada command here (make install)"; return; fi
+  if [[ -z $tool ]]; then die "nothing was submitted: no nemo-ada command here checks the config; run make install ($FORCE)"; fi
   if [[ $CONFIG != */configs/cpu/* && ! -d $CHECKOUT_HERE ]]; then
-    say "not checked: NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine; put NEMO_RL_HOME=CHECKOUT in front, of one that is"
-    return
+    die "nothing was submitted: NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine, so the config was not checked; put NEMO_RL_HOME=CHECKOUT in front of the command ($FORCE)"
   fi
   NEMO_RL_HOME=$CHECKOUT_HERE "$tool" "${words[@]}" || code=$?
   case $code in
     0 | 1) ;;
-    2) die "nothing was submitted: mend what is said above (PREFLIGHT=0 submits all the same)" ;;
-    *) say "nemo-ada check itself failed ($code): submitting unchecked" ;;
+    2) die "nothing was submitted: mend what is said above ($FORCE)" ;;
+    *) die "nothing was submitted: nemo-ada check itself failed with exit code $code ($FORCE)" ;;
   esac
 }
 
@@ -191,9 +198,9 @@ submit() {
   check_nodes "$(asked_nodes)"
   preflight
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
-  export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR
+  export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
   (
-    only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME "${!SBATCH_@}"
+    only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME NEMO_ADA_CHECKED "${!SBATCH_@}"
     run sbatch --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${OVERRIDES[@]}"
   )
 }
@@ -276,19 +283,26 @@ prepare() {
   if ! dry; then printf '%s\t%s\t%s\t%s\n' "$CHAIN" "$SLURM_JOB_ID" "$STARTED" "$(best_step)" >>"$RUN_DIR/attempts.tsv"; fi
   nodes="${NODES[*]}"
   export NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
-    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes"
+    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
+  GPUS_PER_NODE=$(wanted gpus_per_node g)
+  if [[ $CONFIG == */configs/cpu/* ]]; then GPUS_PER_NODE=0; fi
+  export GPUS_PER_NODE=${GPUS_PER_NODE:-8} PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
+  CHECK_FIRST=0
+  if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
+  export CHECK_FIRST
   if dry; then NEMO_ADA_JOB_END='<end of the job, epoch seconds>'; else NEMO_ADA_JOB_END=$(job_end); fi
   say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): $nodes"
   say "run directory $RUN_DIR; logs $ATTEMPT_DIR/node-*.log; the job ends at ${NEMO_ADA_JOB_END:-no set time}"
 }
 
 step_command() {  # sets STEP: the srun over all nodes, in the container where there is one
+  local mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}
   STEP=(srun "--nodes=${#NODES[@]}" "--ntasks=${#NODES[@]}" --ntasks-per-node=1
     "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL)
-  if [[ -n $CONTAINER ]]; then
-    STEP+=("--container-image=$CONTAINER" "--container-mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}"
-      "--container-workdir=$HOME_DIR" --no-container-mount-home)
-  fi
+  case $RUNTIME in
+    pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home) ;;
+    apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
+  esac
   STEP+=(bash "$HOME_DIR/slurm/node.sh" "$@")
 }
 
@@ -357,8 +371,13 @@ watch() {  # until the step ends; sets STALL where the watchdog ended it
   wait "$STEP_PID" 2>/dev/null || true
 }
 
-verdict() {  # done | stopped | failed | interrupted, from what this attempt wrote
+bad_nodes() {  # bad_nodes: those of this attempt that failed their health check, joined by commas
+  find "$ATTEMPT_DIR" -name 'bad-*' -printf '%f\n' 2>/dev/null | sed 's/^bad-//' | sort | paste -sd, -
+}
+
+verdict() {  # done | stopped | failed | interrupted | unhealthy, from what this attempt wrote
   local state='' code
+  if [[ -n $(bad_nodes) ]]; then echo unhealthy; return; fi
   code=$(cat "$ATTEMPT_DIR/driver.exit" 2>/dev/null || true)
   if newer "$RUN_DIR/status.json"; then state=$(field "$RUN_DIR/status.json" state || true); fi
   case $state:$code in
@@ -368,6 +387,14 @@ verdict() {  # done | stopped | failed | interrupted, from what this attempt wro
     *:0 | *:1 | *:2) echo failed ;;      # ended by itself without saying how
     *) if [[ -e $ATTEMPT_DIR/refused ]]; then echo failed; else echo interrupted; fi ;;  # killed, stalled, node lost
   esac
+}
+
+leave_out() {  # leave_out NODES: go on without them; a running job's ExcNodeList cannot change, so it is a new job
+  local node
+  for node in ${1//,/ }; do say "node $node is unhealthy: $(cat "$ATTEMPT_DIR/bad-$node")"; done
+  sed -i '$d' "$RUN_DIR/attempts.tsv"  # no attempt of the run: it must not end the chain
+  if [[ $REQUEUE == none ]]; then say "REQUEUE=none: submit $SCRIPT again with --exclude=$1"; return 1; fi
+  LEFT_OUT=$1 REQUEUE=resubmit
 }
 
 continue_chain() {
@@ -380,9 +407,9 @@ continue_chain() {
       if ! dry; then nap 60; fi ;;  # SLURM ends this script now
     resubmit)
       follow_up
-      export NEMO_ADA_CHAIN=$CHAIN
+      export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1
       (
-        only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN
+        only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
         run sbatch "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "$@"
       ) ;;
@@ -404,7 +431,8 @@ follow_up() {  # sets FOLLOW: sbatch's options for the next job, those of this o
   same partition "$partition"
   same qos "$qos"
   same reservation "$reservation"
-  same exclude "$exclude"
+  [[ $exclude != '(null)' ]] || exclude=
+  same exclude "$exclude${LEFT_OUT:+${exclude:+,}$LEFT_OUT}"
   same constraint "$constraint"
   same mem "${SLURM_MEM_PER_NODE:-}"
   same mem-per-cpu "${SLURM_MEM_PER_CPU:-}"
@@ -452,6 +480,7 @@ attempt() {
   if users_stop; then asked=1; rm -f "$RUN_DIR/STOP"; fi
   case $state in
     done) return 0 ;;
+    unhealthy) leave_out "$(bad_nodes)" || return 1 ;;
     failed)
       say "not continuing: see $ATTEMPT_DIR/node-${NODES[0]}.log"
       tail -n 20 "$ATTEMPT_DIR/node-${NODES[0]}.log" 2>/dev/null || true
@@ -464,13 +493,32 @@ attempt() {
   continue_chain "$@"
 }
 
+inside_another_job() {  # in salloc's shell or an editor's job the script was not started by sbatch
+  [[ -n ${SLURM_JOB_ID:-} && $(basename "$0") != slurm_script ]]
+}
+
+ask_where() {  # sets SUBMIT to 1 or 0: HERE=train|submit, else a question on a terminal
+  local answer=${HERE:-}
+  if [[ -z $answer && -t 0 ]]; then
+    read -r -p "This is job $SLURM_JOB_ID. Train in it, or submit a job of its own? [train/submit] " answer
+  fi
+  case $answer in
+    train) SUBMIT=0 ;;
+    submit) SUBMIT=1 ;;
+    *) die "this shell is inside job $SLURM_JOB_ID: put HERE=train in front to train in it, or HERE=submit to submit a job of its own" ;;
+  esac
+}
+
 main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   SCRIPT=$1
   load_settings "$2"
   shift 2
   refuse_secrets "$@"
   sort_arguments "$@"
-  if [[ -z ${SLURM_JOB_ID:-} ]]; then
+  SUBMIT=1
+  if inside_another_job; then ask_where; elif [[ -n ${SLURM_JOB_ID:-} ]]; then SUBMIT=0; fi
+  if ((SUBMIT)); then
+    if [[ -n ${SLURM_JOB_ID:-} ]]; then forget_slurm; fi
     submit
     if ! dry; then return; fi
     echo "# what the job then does:"

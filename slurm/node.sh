@@ -10,7 +10,8 @@ me=${SLURMD_NODENAME:?node.sh is started by srun}
 read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
-children=()
+children=() TERMINATED=
+: "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
 dry() { [[ ${DRY_RUN:-0} == 1 ]]; }
@@ -63,10 +64,54 @@ attend() {  # attend PID: until it ends (its exit code), or the batch script wan
   while kill -0 "$1" 2>/dev/null; do
     if [[ -e $dir/dump && $dumped == 0 ]]; then dumped=1; dump_stacks; fi
     if [[ -e $dir/end ]]; then say "asked to end"; return 143; fi
+    if [[ -n $TERMINATED ]] && ((SECONDS - TERMINATED > PREEMPT_SECONDS)); then say "not saved in time"; return 143; fi
     if [[ $me != "$head" && -e $dir/ended ]]; then return 0; fi
     nap 1
   done
   wait "$1"
+}
+
+bad_node() {  # a cause that this node would meet again and others would not: the next job leaves it out
+  say "error: $*" >&2
+  put "bad-$me" "$*"
+  exit 1
+}
+
+check_health() {  # before Ray: what would cost an hour to find out during a run
+  local count line free reason rank=0 name where port waited=0
+  ((HEALTH && GPUS_PER_NODE)) || return 0
+  if dry; then echo "+ check of the node: $GPUS_PER_NODE GPUs, free memory, ECC, Xid, $MIN_TMP_GIB GiB in /tmp, one all-reduce"; return; fi
+  if command -v nvidia-smi >/dev/null; then
+    count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+    ((count >= GPUS_PER_NODE)) || bad_node "nvidia-smi sees $count GPUs, cluster.gpus_per_node is $GPUS_PER_NODE"
+    while IFS=', ' read -r name count line; do
+      ((count <= 2048)) || bad_node "GPU $name already holds $count MiB: another job's processes are left on it"
+      [[ ! $line =~ ^[0-9]+$ ]] || ((line == 0)) || bad_node "GPU $name has $line uncorrected ECC errors"
+    done < <(nvidia-smi --query-gpu=index,memory.used,ecc.errors.uncorrected.volatile.total --format=csv,noheader,nounits)
+    line=$(dmesg 2>/dev/null | grep -E 'NVRM: Xid .*: (48|62|64|74|79|94|95|119|120),' | tail -n 1 || true)
+    [[ -z $line ]] || bad_node "the kernel log names a fatal GPU error: $line"
+  else
+    say "warning: no nvidia-smi on $me, so its GPUs were not checked"
+  fi
+  free=$(df -Pk /tmp | awk 'NR == 2 { print int($4 / 1048576) }')
+  ((free >= MIN_TMP_GIB)) || bad_node "/tmp has $free GiB free, MIN_TMP_GIB is $MIN_TMP_GIB"
+  if ((${#nodes[@]} > 1)) && [[ -z $(ls /sys/class/infiniband 2>/dev/null) ]]; then
+    say "warning: no InfiniBand or EFA device on $me: NCCL falls back to TCP without a word"
+  fi
+  for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
+  if ((rank == 0)); then
+    port=$(free_port "$((RAY_PORT + 50))") || refuse "ports $((RAY_PORT + 50)) to $((RAY_PORT + 59)) are all taken on $me: set RAY_PORT"
+    put health-address "$(address) $port"
+  fi
+  until [[ -r $dir/health-address ]]; do
+    if ((waited >= HEALTH_SECONDS)); then bad_node "the first node $head gave no address for the all-reduce within $HEALTH_SECONDS s"; fi
+    nap 1
+    waited=$((waited + 1))
+  done
+  read -r where port <"$dir/health-address"
+  reason=$(env "$mark" "$PYTHON" "$NEMO_ADA_HOME/slurm/all_reduce.py" "$where" "$port" "$rank" "$HEALTH_SECONDS" "$dir" "${nodes[@]}" 2>&1) ||
+    { say "error: the all-reduce over ${#nodes[@]} node(s) failed: $reason" >&2; exit 1; }
+  say "healthy: $reason"
 }
 
 check_shared() {
@@ -94,7 +139,7 @@ free_port() {  # the first free one of the ten from $1 on
   return 1
 }
 
-resources() { printf '{"worker_units": %d, "slurm_managed_ray_cluster": 1, "topo_rank": %d, "slurm_node:%s": 1}' "${GPUS_PER_NODE:-8}" "$1" "$me"; }
+resources() { printf '{"worker_units": %d, "slurm_managed_ray_cluster": 1, "topo_rank": %d, "slurm_node:%s": 1}' "$GPUS_PER_NODE" "$1" "$me"; }
 
 start_ray() {
   local rank=1 name port where waited=0
@@ -143,12 +188,27 @@ drive() {  # the first node: all nodes in Ray, then the driver
   fi
   if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; return; fi
   command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  if ((${CHECK_FIRST:-0})); then  # a job by a direct sbatch was not checked before
+    nemo-ada check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
+    if ((code > 1)); then refuse "nemo-ada check refuses the config, see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
+    code=0
+  fi
   say "driver: ${words[*]}"
   env "$mark" "${words[@]}" &
   children+=($!)
   attend "${children[-1]}" || code=$?
   say "driver ended with exit code $code"
   if [[ ! -e $dir/end ]]; then put driver.exit "$code"; fi
+}
+
+on_term() {  # SLURM preempts or cancels the job; only this process gets the signal where SLURM tracks by cgroup
+  if [[ -e $dir/end || -n $TERMINATED ]]; then exit 143; fi
+  TERMINATED=$SECONDS
+  say "TERM: asking the run to save within $PREEMPT_SECONDS s"
+  if [[ ! -e $RUN_DIR/STOP ]]; then
+    echo "slurm: TERM on $me" >"$RUN_DIR/STOP"
+    touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
+  fi
 }
 
 leave() {
@@ -163,7 +223,8 @@ if ! dry; then
   unset "${!SLURM_@}"  # what runs below is no part of SLURM: libraries that look for it must not find it
   mark=NEMO_ADA_TASK=$NEMO_ADA_JOB_ID@$me
   trap leave EXIT
-  trap 'exit 143' TERM INT
+  trap 'exit 143' INT
+  trap on_term TERM
   check_shared
   exec >>"$dir/node-$me.log" 2>&1
 fi
@@ -173,6 +234,13 @@ if [[ -n $NODE_SETUP ]]; then
     source "$NODE_SETUP"
   fi
 fi
+if ! dry; then  # what Ray and NeMo-RL's own launcher want
+  files=$(ulimit -Hn)
+  if [[ $files == unlimited ]] || ((files >= 65535)); then ulimit -Sn 65535
+  else ulimit -Sn "$files"; say "warning: only $files open files are allowed, Ray wants 65535: ask the site to raise it"; fi
+  unset UV_CACHE_DIR  # a cache of the submitting machine must not hide the image's
+  export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
+fi
 cd "$NEMO_ADA_HOME"
 if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on all nodes, whatever the image holds
   if dry; then echo "+ export PYTHONPATH=$NEMO_ADA_HOME:..."; else
@@ -180,6 +248,7 @@ if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on
     say "nemo_ada of $NEMO_ADA_HOME"
   fi
 fi
+check_health
 if ((RAY_START)); then start_ray; fi
 if [[ $me == "$head" ]]; then
   drive "$@"

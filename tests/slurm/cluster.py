@@ -86,9 +86,10 @@ class Cluster:
             "AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge/socket,cred_expire=5",
             "CredType=cred/munge", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
             "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "GresTypes=gpu", "ReturnToService=2",
+            "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
             "JobRequeue=1", "KillWait=5", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
             "AccountingStorageType=accounting_storage/none",
-            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0",
+            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,preempt_send_user_signal",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
@@ -96,7 +97,9 @@ class Cluster:
         for node in self.nodes:
             where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
             lines.append(f"NodeName={node} {where} CPUs={os.cpu_count()} Gres=gpu:{GPUS}")
-        lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP")
+        where = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
+        lines.append(f"PartitionName=main {where} Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=30")
+        lines.append(f"PartitionName=urgent {where} PriorityTier=10")
         return "\n".join(lines) + "\n"
 
     def _spawn(self, name: str, *arguments: str) -> None:

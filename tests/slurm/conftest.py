@@ -64,6 +64,8 @@ def start(tmp_path: Path) -> Callable[..., Run]:
             "RAY_START": "0",
             "POLL_SECONDS": "1",
             "END_SECONDS": "15",
+            "HEALTH": "0",
+            "PREFLIGHT": "0",
             **settings,
         }
         site = tmp_path / "site.env"

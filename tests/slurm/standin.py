@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
     folder, steps = Path(options["run_dir"]), int(options.get("steps", "5"))
     seconds = float(options.get("step_seconds", "0.5"))
     control = JobControl(folder, steps)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    reached = options.get("term") != "node"  # where SLURM tracks by cgroup, its TERM reaches node.sh alone
+    signal.signal(signal.SIGTERM, (lambda *_: sys.exit(143)) if reached else signal.SIG_IGN)
     saved = folder / "saved.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
     (folder / "job_end").write_text(os.environ.get("NEMO_ADA_JOB_END", ""))

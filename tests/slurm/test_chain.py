@@ -188,3 +188,35 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
     head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
     assert re.search(r"Ray runs on 1 of 2 nodes; missing: n2\.", head)
     run.until(lambda: not two_nodes.processes(), seconds=20)
+
+
+def test_an_unhealthy_node_is_left_out_of_the_next_job(two_nodes: Cluster, start: Callable[..., Run]) -> None:
+    gpus = 'nvidia-smi() { [[ $1 != -L ]] || { echo "GPU 0"; [[ $me == n1 ]] || seq -f "GPU %g" 7; }; }'
+    run = start(two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0", extra=gpus)
+    run.ends("FAILED", "COMPLETED", seconds=120)
+    run.until(lambda: "ended: done, step 3 of 3" in run.log(), seconds=120)
+    log = run.log()
+    assert "node n1 is unhealthy: nvidia-smi sees 1 GPUs, cluster.gpus_per_node is 8" in log
+    assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3]
+
+
+def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
+    """The partition has PreemptMode=CANCEL and a grace time, at whose beginning SLURM sends TERM."""
+    run = start(one_node, "steps=12", "term=node")
+    run.until(lambda: len(run.steps()) >= 2)
+    short = tmp_path / "urgent.sh"
+    short.write_text("#!/bin/bash\ntrue\n")
+    one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive"))
+    run.ends("COMPLETED", seconds=200)
+    assert "ended: stopped" in run.log()
+    assert run.steps() == list(range(1, 13)), "each step once, in order"
+
+
+def test_a_direct_sbatch_checks_the_config_before_the_driver_starts(
+    one_node: Cluster, start: Callable[..., Run]
+) -> None:
+    refuse = "nemo-ada() { echo checked $1; return 2; }"
+    run = start(one_node, "steps=2", PREFLIGHT="1", LAUNCH="nemo-ada train", extra=refuse)
+    run.ends("FAILED")
+    assert "nemo-ada check refuses the config" in "".join(path.read_text() for path in run.run_dir.rglob("node-*.log"))
+    assert run.steps() == [] and run.attempts() == 1

@@ -31,6 +31,7 @@ HEADER = {"config": r"CONFIG:-(.+?)\}", "time": r"#SBATCH --time=(\S+)", "lead":
 CASES = {
     "7b_container": ("train_7b_ada.sh", {}, ["grpo.max_num_steps=10"]),
     "7b_bare": ("train_7b_ada.sh", {"CONTAINER": "", "NODE_SETUP": "/shared/venv.sh"}, []),
+    "7b_apptainer": ("train_7b_ada.sh", {"RUNTIME": "apptainer", "CONTAINER": "/images/nemo-ada.sif"}, []),
     "32b_container": ("train_32b_ada.sh", {}, []),
     "70b_resubmit": ("train_70b_ada.sh", {"REQUEUE": "resubmit"}, ["grpo.seed=1"]),
 }

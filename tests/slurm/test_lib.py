@@ -5,11 +5,16 @@
 3. sbatch's options may stand anywhere; nodes that do not fit the configuration and errors of the check are refused.
 4. A chain that saves no new step ends; a stop file is ours only if it says so.
 5. The nodes run the checkout's code.
+6. Nothing is submitted unchecked by accident; inside another job the script asks where to train.
+7. An unhealthy node is named and left out of the next job.
 """
 
 from __future__ import annotations
 
 import os
+import resource
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -102,7 +107,7 @@ def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
 def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
     text = "".join(f"{key}={value}\n" for key, value in SITE.items())
     text += "SBATCH_ACCOUNT=payer\nHF_HOME=/shared/hf\nWANDB_MODE=offline\nPATH=$PATH:/site/bin\n"
-    done = script(tmp_path, site=text, **tools(tmp_path, 0), WANDB_MODE="online")
+    done = script(tmp_path, site=text, **tools(tmp_path, 0), WANDB_MODE="online", PREFLIGHT="0")
     assert done.returncode == 0, done.stderr
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
@@ -155,7 +160,7 @@ def test_arguments_that_sbatch_would_misread_are_refused(
 
 
 def test_an_option_behind_the_script_of_a_direct_sbatch_is_refused(tmp_path: Path) -> None:
-    done = script(tmp_path, "--qos=high", DRY_RUN="1", SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1")
+    done = script(tmp_path, "--qos=high", DRY_RUN="1", SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", HERE="train")
     assert done.returncode == 2 and "sbatch takes its options in front of the script" in done.stderr
 
 
@@ -164,7 +169,7 @@ def test_an_option_behind_the_script_of_a_direct_sbatch_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("inside", [False, True], ids=["submitting", "in the job"])
 def test_a_configuration_for_other_nodes_than_the_jobs_is_refused(tmp_path: Path, inside: bool) -> None:
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"} if inside else {}
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "HERE": "train"} if inside else {}
     done = script(tmp_path, DRY_RUN="1", CONFIG=RECIPE_4N, **job)
     assert done.returncode == 2
     assert f"the job has 1 node(s), cluster.num_nodes of {ROOT}/{RECIPE_4N} is 4: give sbatch --nodes=4" in done.stderr
@@ -196,16 +201,16 @@ def test_the_node_count_is_found_where_the_yaml_or_what_it_builds_on_says_it(tmp
     }
     for defaults, nodes in files.items():
         (tmp_path / "config.yaml").write_text(f"defaults: {defaults}\nrun_dir: runs/x\n")
-        done = bash(f"config_nodes {tmp_path}/config.yaml", NEMO_RL_HOME=str(tmp_path))
+        done = bash(f"config_value {tmp_path}/config.yaml num_nodes", NEMO_RL_HOME=str(tmp_path))
         assert done.stdout.strip() == nodes, (defaults, done)
-    done = bash(f"OVERRIDES=() CONFIG={tmp_path}/x-2n8g.yaml; wanted_nodes")
-    assert done.stdout.strip() == "2"
+    done = bash(f"OVERRIDES=() CONFIG={tmp_path}/x-2n8g.yaml; wanted num_nodes n; wanted gpus_per_node g")
+    assert done.stdout.split() == ["2", "8"]
 
 
 def test_every_recipe_tells_its_nodes_also_without_nemo_rls_files() -> None:
     recipes = sorted(path for path in (ROOT / "configs").glob("*/*-*n8g-*.yaml"))
     words = " ".join(map(str, recipes))
-    done = bash(f"OVERRIDES=(); for CONFIG in {words}; do wanted_nodes; done", NEMO_RL_HOME="/not/here")
+    done = bash(f"OVERRIDES=(); for CONFIG in {words}; do wanted num_nodes n; done", NEMO_RL_HOME="/not/here")
     assert done.stdout.split() == [path.name.rpartition("n8g")[0].rpartition("-")[2] for path in recipes]
     assert len(recipes) > 40
 
@@ -223,11 +228,53 @@ def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int)
         assert done.returncode == 0 and (tmp_path / "words").exists()
 
 
-def test_what_cannot_be_checked_here_is_said_and_submitted(tmp_path: Path) -> None:
-    done = script(tmp_path, **tools(tmp_path, 2), NEMO_RL_HOME="/not/on/the/login/node")
+@pytest.mark.parametrize("hole", ["checkout", "tool", "crash"])
+def test_what_cannot_be_checked_is_not_submitted_unless_forced(tmp_path: Path, hole: str) -> None:
+    programs = tools(tmp_path, 1 if hole != "crash" else 9)
+    home = {"NEMO_RL_HOME": "/not/on/the/login/node" if hole == "checkout" else str(tmp_path)}
+    if hole == "tool":
+        (tmp_path / "bin" / "nemo-ada").unlink()
+        programs["PATH"] = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+        (tmp_path / "project").mkdir()
+        for name in ("slurm", "configs"):
+            (tmp_path / "project" / name).symlink_to(ROOT / name)
+        home["NEMO_ADA_HOME"] = str(tmp_path / "project")
+    done = script(tmp_path, **programs, **home)
+    assert done.returncode == 2 and "nothing was submitted" in done.stderr and "--force" in done.stderr
+    assert not (tmp_path / "words").exists()
+    done = script(tmp_path, "--force", **programs, **home)
     assert done.returncode == 0, done.stderr
-    assert "not checked: NEMO_RL_HOME=/not/on/the/login/node is not on this machine" in done.stdout
-    assert (tmp_path / "words").exists() and not (tmp_path / "checked").exists()
+    assert "--force" not in (tmp_path / "words").read_text()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("submit", 0), ("", 2), ("maybe", 2)])
+def test_inside_another_job_nothing_is_trained_or_submitted_unasked(tmp_path: Path, answer: str, code: int) -> None:
+    given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "NEMO_RL_HOME": str(tmp_path), "HERE": answer}
+    done = script(tmp_path, **tools(tmp_path, 0), **given)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "words").exists() == (answer == "submit")
+    if code:
+        assert "HERE=train" in done.stderr and "HERE=submit" in done.stderr
+    else:
+        assert "SLURM_JOB_ID" not in (tmp_path / "environment").read_text(), (
+            "the new job is none of the old one's steps"
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"RUNTIME": "docker", "CONTAINER": "x.sif"}, "choose pyxis, apptainer or none"),
+        ({"RUNTIME": "apptainer", "CONTAINER": ""}, "needs an image: set CONTAINER"),
+        ({"RUNTIME": "none", "CONTAINER": "x.sqsh"}, "starts no container, but CONTAINER=x.sqsh"),
+    ],
+)
+def test_a_runtime_that_does_not_fit_its_image_is_refused(
+    tmp_path: Path, settings: dict[str, str], message: str
+) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in (SITE | settings).items())
+    done = script(tmp_path, site=text, DRY_RUN="1")
+    assert done.returncode == 2 and message in done.stderr
 
 
 # --- what ends a chain ---
@@ -266,19 +313,106 @@ def test_a_touch_makes_our_stop_file_the_users(tmp_path: Path) -> None:
 # --- the node's side ---
 
 
-def test_the_nodes_run_the_checkouts_code_and_not_the_installed_one(tmp_path: Path) -> None:
-    (tmp_path / "checkout" / "nemo_ada").mkdir(parents=True)
-    (tmp_path / "checkout" / "nemo_ada" / "__init__.py").touch()
-    (tmp_path / "driver.py").write_text("import nemo_ada\nprint('code:', nemo_ada.__file__)\n")
-    (tmp_path / "canary").touch()
-    variables = {
+def node(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run node.sh as the only node of a job whose driver prints where nemo_ada comes from."""
+    (folder / "checkout" / "nemo_ada").mkdir(parents=True, exist_ok=True)
+    (folder / "checkout" / "nemo_ada" / "__init__.py").touch()
+    (folder / "checkout" / "slurm").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "slurm" / "all_reduce.py", folder / "checkout" / "slurm")
+    (folder / "driver.py").write_text(
+        "import nemo_ada, resource, os\nprint('code:', nemo_ada.__file__)\n"
+        "print('files:', resource.getrlimit(resource.RLIMIT_NOFILE)[0], 'threads:', os.environ.get('OMP_NUM_THREADS'),"
+        " 'uv:', os.environ.get('UV_CACHE_DIR'))\n"
+    )
+    (folder / "canary").touch()
+    values = {
         "PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "NODE_NAMES": "n1",
-        "ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "NEMO_ADA_HOME": str(tmp_path / "checkout"),
-        "NODE_SETUP": "", "RAY_START": "0", "SHARED_SECONDS": "1", "CONFIG": "x.yaml",
-        "LAUNCH": f"{sys.executable} {tmp_path / 'driver.py'}",
+        "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "NEMO_ADA_HOME": str(folder / "checkout"),
+        "NODE_SETUP": "", "RAY_START": "0", "RAY_PORT": "9900", "SHARED_SECONDS": "1", "CONFIG": "x.yaml",
+        "LAUNCH": f"{sys.executable} {folder / 'driver.py'}", "PYTHON": sys.executable, "HEALTH": "0",
+        "HEALTH_SECONDS": "200", "MIN_TMP_GIB": "0", **variables,
     }  # fmt: skip
     command = ["bash", str(ROOT / "slurm" / "node.sh")]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=values, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_the_nodes_run_the_checkouts_code_with_ample_open_files_and_no_foreign_cache(tmp_path: Path) -> None:
+    done = node(tmp_path, OMP_NUM_THREADS="16", UV_CACHE_DIR="/of/the/login/node")
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "node-n1.log").read_text()
     assert f"code: {tmp_path}/checkout/nemo_ada/__init__.py" in log
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = 65535 if limit == resource.RLIM_INFINITY else min(limit, 65535)
+    assert f"files: {wanted} threads: 16 uv: None" in log
+
+
+NVIDIA_SMI = """#!/bin/sh
+case $1 in
+  -L) for gpu in 0 1 2 3 4 5 6 7; do {listed}; done ;;
+  *) for gpu in 0 1 2 3 4 5 6 7; do echo "$gpu, {held}, {ecc}"; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ({}, ""),
+        ({"listed": '[ $gpu = 3 ] || echo "GPU $gpu: H100"'}, "nvidia-smi sees 7 GPUs, cluster.gpus_per_node is 8"),
+        ({"held": "40000"}, "GPU 0 already holds 40000 MiB"),
+        ({"ecc": "2"}, "GPU 0 has 2 uncorrected ECC errors"),
+        ({"ecc": "[N/A]"}, ""),
+        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
+        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU fault of a user's program"}, ""),
+        ({"tmp": "999999999"}, "MIN_TMP_GIB is 999999999"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_an_unhealthy_node_is_named_before_ray_starts(tmp_path: Path, fault: dict[str, str], cause: str) -> None:
+    (tmp_path / "bin").mkdir()
+    text = NVIDIA_SMI
+    for name, usual in {"listed": 'echo "GPU $gpu: H100"', "held": "3", "ecc": "0"}.items():
+        text = text.replace("{" + name + "}", fault.get(name, usual))
+    for name, content in {"nvidia-smi": text, "dmesg": f"#!/bin/sh\necho '{fault.get('xid', 'quiet')}'\n"}.items():
+        (tmp_path / "bin" / name).write_text(content)
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    settings = {"PATH": path, "HEALTH": "1", "GPUS_PER_NODE": "8", "MIN_TMP_GIB": fault.get("tmp", "0")}
+    done = node(tmp_path, **settings, **({"PYTHON": "true"}))
+    bad = tmp_path / "bad-n1"
+    assert (bad.read_text() if bad.exists() else "").find(cause) >= 0 and bad.exists() == bool(cause)
+    assert (done.returncode == 0) == (not cause), (tmp_path / "node-n1.log").read_text()
+
+
+def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def start(port: int, rank: int, seconds: int, *nodes: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(ROOT / "slurm" / "all_reduce.py"), "127.0.0.1", str(port), str(rank)]
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+        return subprocess.Popen(
+            [*command, str(seconds), str(tmp_path), *nodes], stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    both = [start(port, rank, 200, "n1", "n2") for rank in (0, 1)]
+    said = [process.communicate(timeout=250)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0] and "over 2 node(s) by gloo: right" in said[0]
+    alone = start(port, 0, 3, "n1", "n2")
+    assert "n2 did not come" in alone.communicate(timeout=250)[0] and alone.returncode == 1
+    assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
+
+
+def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "bad-n2").write_text("nvidia-smi sees 7 GPUs\n")
+    (tmp_path / "attempts.tsv").write_text("c\t1\t0\t0\nc\t2\t0\t0\n")
+    variables = {"ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "REQUEUE": "requeue", "SLURM_JOB_ID": "2"}
+    program = (
+        "verdict; squeue() { echo '1:00|a|p|q|(null)|n7|(null)'; }; NODES=(n1 n2); leave_out $(bad_nodes); follow_up; "
+        'echo "$REQUEUE ${FOLLOW[*]}"; wc -l <$RUN_DIR/attempts.tsv'
+    )
+    done = bash(program, **variables)
+    assert done.stdout.splitlines()[0] == "unhealthy"
+    assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
+    assert "resubmit" in done.stdout and "--exclude=n7,n2" in done.stdout and done.stdout.rstrip().endswith("1")
