@@ -1,11 +1,14 @@
 """The sampler's state beside NeMo-RL's: reinforce_ada.json in the step folder, there before the folder gets its name.
 
-NeMo-RL writes a checkpoint into tmp_step_N and renames it when it finalizes it. Its own save state is no place for
-us (main drops unknown keys), so the method is wrapped on the instance: the file and the rename are one event.
+NeMo-RL writes a checkpoint into tmp_step_N and renames it at the end. Its own save state cannot hold ours (main drops
+unknown keys). So the method that finalizes a checkpoint is wrapped on the instance: file and rename are one event.
+
+The file holds its own SHA-256 and is verified before it is used. NeMo-RL's files have no checksum.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -17,15 +20,12 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run.files import read_json, write_atomically
 
 log = logging.getLogger(__name__)
 
 FILE = "reinforce_ada.json"
-VERSION = 1
-
-
-FINALIZERS = ("finalize_checkpoint", "begin_finalization")  # v0.6 and v0.7; main renames in a thread that it starts
+VERSION = 2
 
 
 @contextmanager
@@ -36,19 +36,27 @@ def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Ite
         def finalize(checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
             if Path(checkpoint_path).exists():
                 content = {"version": VERSION, **jsonable(state())}
-                write_atomically(Path(checkpoint_path) / FILE, json.dumps(content))
+                write_atomically(Path(checkpoint_path) / FILE, json.dumps(content | {"sha256": _checksum(content)}))
             return original(checkpoint_path, *args, **kwargs)
 
         return finalize
 
-    found = [name for name in FINALIZERS if hasattr(checkpointer, name)]
-    with methods_replaced(checkpointer, {name: writing(getattr(checkpointer, name)) for name in found}):
+    with methods_replaced(checkpointer, finalizers(checkpointer, writing)):
         yield
+
+
+def finalizers(
+    checkpointer: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> dict[str, Callable[..., Any]]:
+    """The methods that end a save, wrapped: v0.6 and v0.7 have the first, main calls the second, which starts a thread
+    that renames the folder."""
+    names = ("finalize_checkpoint", "begin_finalization")
+    return {name: wrap(getattr(checkpointer, name)) for name in names if hasattr(checkpointer, name)}
 
 
 @contextmanager
 def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Give one object other methods for the block, on top of those that it may have been given before."""
+    """Give one object other methods for the block, on top of replacements that it already has."""
     before = {name: vars(instance)[name] for name in methods if name in vars(instance)}
     for name, method in methods.items():
         setattr(instance, name, method)
@@ -65,8 +73,8 @@ def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -
 def restore(checkpointer: Any) -> dict[str, Any] | None:
     """State of the newest checkpoint; None for a fresh run. Raises UserError for a file that cannot be used.
 
-    A checkpoint without the file was made without Reinforce-Ada: the run goes on from it with its number of steps, and
-    an estimator that starts anew.
+    A checkpoint without the file was made without Reinforce-Ada. The run continues from it: the number of steps is
+    kept, the estimator starts anew.
     """
     newest = checkpointer.get_latest_checkpoint_path()
     if newest is None:
@@ -75,20 +83,23 @@ def restore(checkpointer: Any) -> dict[str, Any] | None:
     if not path.exists():
         steps = int((checkpointer.load_training_info(newest) or {}).get("total_steps", 0))
         log.warning("%s has no %s: it was trained without Reinforce-Ada, whose estimates start anew", newest, FILE)
-        return {"version": VERSION, "draws": steps, "sampler": None}
+        return {"draws": steps, "sampler": None}
+    advice = f"remove {newest} to continue from the checkpoint before it"
     try:
-        state = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); remove {newest} to continue from the one before") from None
+        state = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from None
     if state.get("version") != VERSION:
         raise UserError(
             f"{path} has version {state.get('version')}, this build reads {VERSION}; use the build that wrote it"
         )
+    if state.pop("sha256", None) != _checksum(state):
+        raise UserError(f"{path} is damaged: its content does not match its sha256; {advice}")
     return state
 
 
 def clear_abandoned(checkpointer: Any) -> None:
-    """Remove what saves that were killed left behind: NeMo-RL would write the next one of that step on top of it."""
+    """Remove the folders of killed saves. NeMo-RL v0.7 would write the next save of that step on top of them."""
     for path in sorted(Path(checkpointer.checkpoint_dir).glob("tmp_step_*")):
         shutil.rmtree(path)
         log.warning("removed %s: its save was never finished", path)
@@ -103,3 +114,8 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """SHA-256 of JSON content, equal before it is written and after it is read."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

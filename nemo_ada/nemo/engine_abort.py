@@ -1,12 +1,11 @@
-"""Stop requests inside NeMo-RL's vLLM workers, which offer no call for it (v0.6 to main).
+"""Stop requests inside NeMo-RL's vLLM workers.
 
-Cancelling NeMo-RL's coroutine ends the wait but not the request: its worker starts a task of its own per request and
-leaves it alone. A request that runs on would decode for nothing, and the engine could not be put to sleep for
-training. Ray lets the owner of an actor handle run a function on the actor, so the request is stopped where it lives:
-AsyncLLM.abort with the ids of the requests whose prompt is ours. The session drops responses of a whole prompt or all
-of them, so the prompt's tokens name them well enough.
+NeMo-RL v0.6 and v0.7 offer no call for it. Cancelling their coroutine ends the wait but not the request: the worker
+decodes on, and the engine cannot be put to sleep. Ray lets the owner of an actor handle run a function on the actor.
+That function calls AsyncLLM.abort for the requests whose prompt is ours. The session drops all responses of a prompt,
+so the prompt's tokens name them. NeMo-RL main cancels requests itself (ray.cancel); nothing is left to stop there.
 
-An engine without such workers (a stand-in, another back end) has nothing to stop here: cancelling is all there is.
+An engine without such workers (a stand-in, another back end) is left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 60.0
+ABORT_SECONDS = 60.0  # for the workers' answer; an abort may queue behind 1,000 calls, Ray's limit per async actor
 
 
 class EngineAbort:
@@ -30,31 +29,40 @@ class EngineAbort:
         self._workers = [worker for worker in getattr(group, "workers", []) if hasattr(worker, "__ray_call__")]
 
     def stop(self, prompts: list[list[int]]) -> None:
-        """Stop every request for one of these prompts (token ids); returns when the workers have been told."""
-        if prompts and self._workers:
-            self._ask([tuple(prompt) for prompt in prompts])
+        """Stop every request for one of these prompts (token ids).
+
+        Returns when all workers know, or logs a warning after ABORT_SECONDS: the requests then run to their end.
+        """
+        if prompts and self._workers and self._ask([tuple(prompt) for prompt in prompts], ABORT_SECONDS) is None:
+            log.warning("no answer to an abort within %.0f s: dropped responses decode to their end", ABORT_SECONDS)
 
     def stop_all(self) -> None:
-        """Stop everything and wait until the engines are empty, so that they can be put to sleep."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._workers and (left := self._ask(None)):
-            if time.monotonic() > deadline:
-                log.warning(
-                    "%d requests still run in the engine %.0f s after they were stopped", left, PATIENCE_SECONDS
-                )
+        """Stop everything; wait up to ABORT_SECONDS until the engines are empty and can be put to sleep."""
+        deadline = time.monotonic() + ABORT_SECONDS
+        while self._workers:
+            left = self._ask(None, max(deadline - time.monotonic(), 0.0))
+            if left == 0:
+                return
+            if left is None or time.monotonic() > deadline:
+                running = "an unknown number of" if left is None else left
+                log.warning("%s requests still run in the engine %.0f s after the abort", running, ABORT_SECONDS)
                 return
             time.sleep(0.05)
 
-    def _ask(self, prompts: list[tuple[int, ...]] | None) -> int:
+    def _ask(self, prompts: list[tuple[int, ...]] | None, seconds: float) -> int | None:
+        """Requests that were running on all workers; None when a worker does not answer in time."""
         import ray
 
         stop = request_stopper()
-        return sum(ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers]))
+        try:
+            return sum(ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers], timeout=seconds))
+        except ray.exceptions.GetTimeoutError:
+            return None
 
 
 def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
-    """The function that runs on a vLLM worker. Defined inside another one, it travels by value: the worker's own
-    Python environment need not have this package."""
+    """The function that runs on a vLLM worker. Ray sends a nested function by value, so the worker's Python
+    environment need not have this package."""
 
     def stop(worker: Any, prompts: list[tuple[int, ...]] | None) -> int:
         """Begin to abort the requests for these prompts (None = all); the number that was running."""
