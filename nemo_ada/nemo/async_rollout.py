@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 IntArray = NDArray[np.int64]
 SampleRollout = Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]
-STALL_SECONDS = 3600.0  # NeMo-RL's own limit for one response is 900 s
+STALL_SECONDS = 3600.0  # NeMo-RL has no limit of its own: it waits for the engine without a deadline
 
 
 class AsyncSource:

@@ -44,30 +44,44 @@ class RolloutCall:
 
 
 class Prompts:
-    """The P prompts of a call, kept as they were: rollouts append to the message logs that they are given."""
+    """The prompts of a call, kept as they were: rollouts append to the message logs that they are given.
+
+    P prompts are sampled; `position_P` are their places in the batch. The others, `masked`, have loss_multiplier 0:
+    NeMo-RL cuts a prompt above data.max_input_seq_length to four tokens, so its responses would mean nothing.
+    """
 
     def __init__(self, repeated_batch: Any, group: int) -> None:
         """repeated_batch: n contiguous rows per prompt. Raises UserError for columns that cannot be repeated."""
         if repeated_batch.size % group:
             raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
         _refuse_packed(repeated_batch)
-        self.count = repeated_batch.size // group
         self._pristine = self._copied(repeated_batch, list(range(0, repeated_batch.size, group)))
-        self.logs: list[list[Message]] = list(self._pristine["message_log"])  # not to be changed
-        self.ids = [_prompt_id(log, name) for log, name in zip(self.logs, self._column("task_name"), strict=True)]
+        in_loss = (self._pristine["loss_multiplier"] > 0).tolist()
+        self.position_P = [position for position, counts in enumerate(in_loss) if counts]
+        self.masked = [position for position, counts in enumerate(in_loss) if not counts]
+        if not self.position_P:
+            raise UserError(
+                f"all {len(in_loss)} prompts of the batch are longer than data.max_input_seq_length; raise it, or "
+                "remove such prompts from the data"
+            )
+        logs = self._pristine["message_log"]
+        names = self._pristine["task_name"] if "task_name" in self._pristine else [None] * len(logs)
+        self.logs: list[list[Message]] = [logs[position] for position in self.position_P]  # not to be changed
+        self.ids = [_prompt_id(logs[position], names[position]) for position in self.position_P]
 
-    def _column(self, name: str) -> list[Any]:
-        return list(self._pristine[name]) if name in self._pristine else [None] * self.count
+    def rows(self, prompts: list[int]) -> Any:
+        """A fresh batch with one row per entry (each one of the P prompts), which a rollout may change."""
+        return self._copied(self._pristine, [self.position_P[prompt] for prompt in prompts])
 
-    def rows(self, positions: list[int]) -> Any:
-        """A fresh batch with one row per position, which a rollout may change."""
-        return self._copied(self._pristine, positions)
-
-    def state(self, position: int) -> dict[str, Any]:
+    def state(self, prompt: int) -> dict[str, Any]:
         """One prompt as the asynchronous rollout takes it (it copies what it changes)."""
-        state = {name: column[position] for name, column in self._pristine.items()}
+        state = {name: column[self.position_P[prompt]] for name, column in self._pristine.items()}
         state.setdefault("stop_strings", None)
         return state
+
+    def training_rows(self, positions: list[int]) -> Any:
+        """One row per entry (each a position in the batch), to be filled with a response: message logs are shared."""
+        return self._pristine.select_indices(positions)
 
     @staticmethod
     def _copied(batch: Any, positions: list[int]) -> Any:

@@ -55,7 +55,9 @@ class EngineAbort:
 
         stop = request_stopper()
         try:
-            return sum(ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers], timeout=seconds))
+            return sum(
+                ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers], timeout=seconds)
+            )
         except ray.exceptions.GetTimeoutError:
             return None
 

@@ -47,10 +47,10 @@ class Hooks:
         master_config: Any,
         settings: NemoSettings,
         originals: Mapping[str, Callable[..., Any]],
-        watch: StopCheck | None = None,
+        stop_check: StopCheck | None = None,
     ) -> None:
         """originals: NeMo-RL's functions by name (targets.py), SAMPLE_ROLLOUT's among them."""
-        self._config, self.settings, self._originals, self._watch = master_config, settings, originals, watch
+        self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0  # rollout calls so far: the step number of every seed
         self.sampling_seconds = 0.0  # of the last rollout call
@@ -162,7 +162,7 @@ class Hooks:
                 prompts.ids,
                 source,
                 features_PF=self._features(prompts),
-                stop_check=self._watch,
+                stop_check=self._stop_check,
                 final_rewards=lambda result: self._rewards(result, source),
             )
         finally:
@@ -171,7 +171,7 @@ class Hooks:
             raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
         result, rows = sampled.result, sampled.rows
         moments = pool_moments(result, sampled.raw_reward_N)
-        batch, skipped = build_batch(repeated_batch, prompts, source, result, rows, moments, self.settings, draw)
+        batch, skipped = build_batch(prompts, source, result, rows, moments, self.settings, draw)
         self.draws, self._current = draw, batch
         self.sampling_seconds = result.stats["sampling_seconds"]
         responses = [source.response(row) for row in result.response_id_N.tolist()]

@@ -20,14 +20,16 @@ from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, repla
 
 
 @contextmanager
-def reinforce_ada(master_config: Any, *, checkpointer: Any, watch: StopCheck | None = None) -> Iterator[Hooks | None]:
+def reinforce_ada(
+    master_config: Any, *, checkpointer: Any, stop_check: StopCheck | None = None
+) -> Iterator[Hooks | None]:
     """Train with Reinforce-Ada inside NeMo-RL's own grpo_train.
 
     master_config: NeMo-RL's MasterConfig with our section `reinforce_ada:`. With another grpo.adv_estimator.name than
     `reinforce_ada` nothing is checked, read or changed, and None is yielded. checkpointer: the CheckpointManager that
     grpo_train gets; the sampler's state is written into its checkpoints and restored from its newest one.
-    watch: asked before each decision of the sampler; "drain" = issue nothing more, "drop" = give the step up, upon
-    which grpo_train ends with StepDroppedError.
+    stop_check: called before each decision of the sampler; "drain" = issue nothing more, "drop" = give the step up,
+    upon which grpo_train ends with StepDroppedError.
 
     Raises UserError for settings that cannot work together and for a NeMo-RL that is not as expected, before anything
     is touched. All names are restored in any case.
@@ -36,14 +38,14 @@ def reinforce_ada(master_config: Any, *, checkpointer: Any, watch: StopCheck | N
         yield None
         return
     with installed(
-        master_config, checkpointer, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS), watch
+        master_config, checkpointer, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS), stop_check
     ) as hooks:
         yield hooks
 
 
 @contextmanager
 def installed(
-    master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, watch: StopCheck | None = None
+    master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, stop_check: StopCheck | None = None
 ) -> Iterator[Hooks]:
     """`reinforce_ada` on given modules."""
     settings = nemo_settings.read(master_config)
@@ -52,7 +54,7 @@ def installed(
     SAMPLE_ROLLOUT.check(rollouts)
     originals = {target.name: getattr(loop, target.name) for target in TARGETS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
-    hooks = Hooks(master_config, settings, originals, watch)
+    hooks = Hooks(master_config, settings, originals, stop_check)
     state = restore(checkpointer)
     if state is not None:
         hooks.load_state_dict(state)

@@ -1,14 +1,13 @@
-"""The end of a job, seen from inside grpo_train: when to save and stop (operations.md, jobcontrol.py).
+"""The end of a job, seen from inside grpo_train: when to save and stop (files and exit codes: run/job_control.py).
 
-At a step's end NeMo-RL asks its own TimeoutChecker whether to save and return; `JobTimeout` answers that question, so
-NeMo-RL saves with its own code. While responses are drawn, `Watch` answers the sampler: a stop that was asked for lets
-the step finish without new waves; when its update, a validation and the save would not fit, or nothing has been drawn
-yet, the step is dropped and what is there is saved as of the step before (`save_between_steps`).
+At a step's end NeMo-RL asks its TimeoutChecker whether to save and return. `JobTimeout` answers, so NeMo-RL saves with
+its own code. During sampling, `SamplingStopCheck` answers the sampler. A requested stop issues no new waves and
+finishes the step. The step is dropped when its update, a validation and the save no longer fit, or when nothing has
+been drawn yet. `save_between_steps` then saves the state after the step before.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,16 +18,15 @@ from typing import Any, Literal
 
 import torch
 
+from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.access import get
-from nemo_ada.nemo.checkpoint import methods_replaced
+from nemo_ada.nemo.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.targets import replaced
 from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
-log = logging.getLogger(__name__)
-
-LOOK_SECONDS = 0.5
-RECENT_STEPS = 10  # whose longest update says how long the next one may take: the first step of an attempt compiles
+CHECK_SECONDS = 0.5
+RECENT_STEPS = 10  # the longest update of these predicts the next one: the first step of an attempt compiles
 ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
 
 
@@ -44,7 +42,7 @@ class Progress:
     prompts: int
     loader_state: Any = None
     updates: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    pause_seconds: float = 0.0  # validations and saves since the loop's last mark, which are no part of a step
+    pause_seconds: float = 0.0  # validations and saves since the last step ended; they are no part of a step
     reason: str | None = None
     signals: list[str] = field(default_factory=list)
 
@@ -75,8 +73,8 @@ COUNTERS = ("total_steps", "current_step", "current_epoch", "consumed_samples")
 SCORES = ("val_reward", "val:", "train:")  # of the step that was saved with them
 
 
-class Watch:
-    """Asked before each decision of the sampler: touches the heartbeat and looks whether the job ends."""
+class SamplingStopCheck:
+    """Called before each decision of the sampler: touches the heartbeat and checks whether the job ends."""
 
     def __init__(self, control: JobControl, progress: Progress) -> None:
         self._control, self._progress = control, progress
@@ -87,7 +85,7 @@ class Watch:
         now = time.time()
         if now < self._next:
             return None
-        self._next = now + LOOK_SECONDS
+        self._next = now + CHECK_SECONDS
         progress = self._progress
         self._control.heartbeat(progress.total_steps, "sampling")
         if self._end is not None and now + max(progress.updates, default=0.0) + self._control.closing > self._end:
@@ -127,8 +125,8 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
 
 @contextmanager
 def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the duration of every save is known to the control, and the heartbeat tells of it."""
-    begin, end = checkpointer.init_tmp_checkpoint, checkpointer.finalize_checkpoint
+    """Within the block the control learns the duration of every save, and the heartbeat shows the phase."""
+    begin = checkpointer.init_tmp_checkpoint
     started = [time.monotonic()]
 
     def init_tmp_checkpoint(*args: Any, **kwargs: Any) -> Any:
@@ -136,22 +134,25 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
         started[0] = time.monotonic()
         return begin(*args, **kwargs)
 
-    def finalize_checkpoint(*args: Any, **kwargs: Any) -> Any:
-        result = end(*args, **kwargs)
-        seconds = time.monotonic() - started[0]
-        progress.pause_seconds += seconds
-        control.observe_save(seconds)
-        control.heartbeat(progress.total_steps)
-        return result
+    def timed(end: Callable[..., Any]) -> Callable[..., Any]:
+        def finalize(*args: Any, **kwargs: Any) -> Any:
+            result = end(*args, **kwargs)
+            seconds = time.monotonic() - started[0]
+            progress.pause_seconds += seconds
+            control.observe_save(seconds)
+            control.heartbeat(progress.total_steps)
+            return result
 
-    methods = {"init_tmp_checkpoint": init_tmp_checkpoint, "finalize_checkpoint": finalize_checkpoint}
+        return finalize
+
+    methods = {"init_tmp_checkpoint": init_tmp_checkpoint, **finalizers(checkpointer, timed)}
     with methods_replaced(checkpointer, methods):
         yield
 
 
 @contextmanager
 def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control knows every validation's duration, and each rollout call, of training too, beats."""
+    """Within the block the control learns every validation's duration, and each rollout call touches the heartbeat."""
     validate = loop.validate
     phase = ["sampling"]
 
@@ -183,32 +184,44 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Ite
 def save_between_steps(parts: Mapping[str, Any], progress: Progress) -> bool:
     """Save the state after the last complete step, when a step was dropped while it sampled; whether it was needed.
 
-    Nothing but the data loader had moved on, and its state as of that step is written. parts: policy,
-    policy_generation, checkpointer, save_state, master_config. The prompts of the dropped step are drawn again.
+    Only the data loader had moved on; its state as of that step is written. So the prompts of the dropped step are
+    drawn again. parts: policy, policy_generation, checkpointer, save_state, master_config.
+    Raises ProcessLostError when the engine keeps its memory: a save could then run out of it and hang.
     """
-    checkpointer, config = parts["checkpointer"], parts["master_config"]
+    checkpointer, config, policy = parts["checkpointer"], parts["master_config"], parts["policy"]
+    _finish_renaming(checkpointer)
     newest = checkpointer.get_latest_checkpoint_path()
     saved = int(Path(newest).name.removeprefix("step_")) if newest is not None else 0
     if not get(config, "checkpointing.enabled", False) or saved >= progress.total_steps:
         return False
-    parts["policy_generation"].finish_generation()
-    parts["policy"].prepare_for_training()
+    if parts["policy_generation"].finish_generation() is False:
+        raise ProcessLostError(
+            f"the engine cannot be put to sleep, so the state after step {progress.total_steps} is not saved; "
+            f"resume=auto continues from step {saved}"
+        )
+    policy.prepare_for_training()
     state = parts["save_state"]
-    for name in COUNTERS:
-        if isinstance(state, dict):
-            state[name] = getattr(progress, name)
-        else:
-            setattr(state, name, getattr(progress, name))
-    if isinstance(state, dict):
-        for name in [name for name in state if name.startswith(SCORES)]:
-            del state[name]
-    path = Path(checkpointer.init_tmp_checkpoint(progress.total_steps, state, config))
-    parts["policy"].save_checkpoint(
+    fields = state if isinstance(state, dict) else vars(state)
+    for name in [name for name in fields if name.startswith(SCORES)]:
+        del fields[name]
+    fields.update({name: getattr(progress, name) for name in COUNTERS})
+    path = Path(checkpointer.init_tmp_checkpoint(progress.total_steps, fields, config))
+    policy.save_checkpoint(
         weights_path=str(path / "policy" / "weights"),
         optimizer_path=str(path / "policy" / "optimizer") if checkpointer.save_optimizer else None,
         tokenizer_path=str(path / "policy" / "tokenizer"),
         checkpointing_cfg=get(config, "checkpointing"),
     )
     torch.save(progress.loader_state, path / "train_dataloader.pt")
-    checkpointer.finalize_checkpoint(path)
+    if hasattr(checkpointer, "begin_finalization"):
+        checkpointer.begin_finalization(path, wait_fn=policy.finalize_async_save)
+        _finish_renaming(checkpointer)
+    else:
+        checkpointer.finalize_checkpoint(path)
     return True
+
+
+def _finish_renaming(checkpointer: Any) -> None:
+    """NeMo-RL main renames a checkpoint in a thread: wait for it."""
+    if hasattr(checkpointer, "finalize_pending"):
+        checkpointer.finalize_pending()

@@ -1,7 +1,7 @@
 """Train with NeMo-RL from a YAML: `nemo-ada train` with `backend: nemo_rl`, and what a cluster job runs.
 
 The order is that of NeMo-RL's examples/run_grpo.py, with our context manager around grpo_train and a run directory
-around both. A run can be stopped at any time (stop file, end of the job, signal) and continued with resume=auto.
+around both. A run can stop at any time (stop file, end of the job, signal) and continues with resume=auto.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,12 +22,19 @@ import yaml
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.access import plain
+from nemo_ada.nemo.access import get, plain
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import reinforce_ada
-from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves, timed_validations
+from nemo_ada.nemo.job import (
+    Progress,
+    SamplingStopCheck,
+    job_timeout,
+    save_between_steps,
+    timed_saves,
+    timed_validations,
+)
 from nemo_ada.nemo.records import Records
 from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
@@ -37,6 +45,8 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl
 log = logging.getLogger(__name__)
 
 TRACKING = "tracking.json"
+AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up writes it, from grpo.max_num_steps
 LOST = (
     "RayActorError",
@@ -52,6 +62,8 @@ LOST = (
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """NeMo-RL's own loading: `defaults` (with ${oc.env:...}), then hydra overrides. Raises UserError."""
+    # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
+    os.environ.setdefault(AUTO_CONNECT, "0")
     try:
         from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
     except ImportError as error:
@@ -80,9 +92,8 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
-    """Train to the end or until a stop is asked for; the process's exit code (jobcontrol.py)."""
-    resolved = load(config_path, overrides)
-    return train(resolved)
+    """Train to the end or until a stop is requested; the process's exit code (run/job_control.py)."""
+    return train(load(config_path, overrides))
 
 
 def train(resolved: dict[str, Any]) -> int:
@@ -96,6 +107,7 @@ def train(resolved: dict[str, Any]) -> int:
     if nemo_settings.chosen(master_config):
         nemo_settings.read(master_config)
     check_data(resolved, adaptive=nemo_settings.chosen(master_config))
+    check_learner(resolved)
     folder = str(resolved.get("run_dir") or "")
     if not folder:
         raise UserError("run_dir is empty: name the folder of the run, such as run_dir=runs/my_run")
@@ -108,6 +120,7 @@ def train(resolved: dict[str, Any]) -> int:
     control.heartbeat(0, "set-up")
     control.status("running", 0)
     progress: Progress | None = None
+    parts: dict[str, Any] = {}
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
         progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
@@ -118,19 +131,31 @@ def train(resolved: dict[str, Any]) -> int:
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
         lost = lost_process(error)
-        control.status("interrupted" if lost is not None or isinstance(error, StallError) else "failed", step)
+        again = lost is not None or isinstance(error, StallError | ProcessLostError)
+        control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
         raise
     finally:
         run_dir.close()
+        _shut_down(parts)
     if stopped:
         log.warning("stopped after step %d: %s; resume=auto continues", progress.total_steps, progress.reason)
     return EXIT_STOPPED if stopped else EXIT_DONE
 
 
+def _shut_down(parts: Mapping[str, Any]) -> None:
+    """End the workers of the engine and of the learner, which may be one object."""
+    ended: list[Any] = []
+    for part in (parts.get(name) for name in ("policy_generation", "policy")):
+        if part is not None and part not in ended:
+            ended.append(part)
+            with suppress(Exception):  # the run's own error matters more than one of its end
+                part.shutdown()
+
+
 def lost_process(error: BaseException | None) -> str | None:
-    """What Ray says of a process or node that died, when that is why the loop ended; None for any other reason."""
+    """Ray's message about a dead process or node, when that ended the loop; None for any other reason."""
     while error is not None:
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
             return str(error).strip().splitlines()[0]
@@ -142,9 +167,12 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
     """grpo_train under the job's control; whether it was stopped before its last step."""
     with ExitStack() as stack:
         checkpointer = parts["checkpointer"]
+        if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread: wait for it in any case
+            stack.callback(checkpointer.shutdown)
         stack.enter_context(_signals(control, progress))
-        watch = Watch(control, progress)
-        hooks = stack.enter_context(reinforce_ada(parts["master_config"], checkpointer=checkpointer, watch=watch))
+        stop_check = SamplingStopCheck(control, progress)
+        ada = reinforce_ada(parts["master_config"], checkpointer=checkpointer, stop_check=stop_check)
+        hooks = stack.enter_context(ada)
         stack.enter_context(timed_saves(checkpointer, control, progress))
         stack.enter_context(timed_validations(loop, control, progress))
         if hooks is not None:
@@ -171,8 +199,6 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
         except StepDroppedError as dropped:
             log.warning("%s", dropped)
             save_between_steps(parts, progress)
-        if hasattr(checkpointer, "shutdown"):
-            checkpointer.shutdown()
     return progress.reason is not None and progress.total_steps < control.max_steps
 
 
@@ -232,6 +258,24 @@ def check_data(config: Mapping[str, Any], *, adaptive: bool) -> None:
         )
 
 
+def check_learner(config: Mapping[str, Any]) -> None:
+    """Raise UserError for what would end NeMo-RL's learner later: when its workers start, or at the first save."""
+    if get(config, "policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
+        raise UserError(
+            f"{ARCHITECTURES} is not set, which policy.megatron_cfg.enabled=true needs (NVIDIA's image sets it); name "
+            f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100"
+        )
+    save_format = get(config, "checkpointing.model_save_format")
+    first_version = get(config, "policy.dtensor_cfg.enabled", False) and not get(
+        config, "policy.dtensor_cfg._v2", False
+    )
+    if first_version and get(config, "checkpointing.enabled", False) and save_format is not None:
+        raise UserError(
+            f"checkpointing.model_save_format={save_format} is for policy.dtensor_cfg._v2=true; DTensor v1 would fail "
+            "at its first save; set checkpointing.model_save_format=null or policy.dtensor_cfg._v2=true"
+        )
+
+
 def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
     """Give a W&B run an id that is kept in the run directory, so that a continued run goes on in the same record.
 
@@ -269,6 +313,12 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
         raise UserError(
             f"{newest} was made with another configuration ({shown}{' and more' if len(changed) > 5 else ''}); undo "
             "these changes, or name another checkpointing.checkpoint_dir"
+        )
+    if checkpointer.save_optimizer and checkpointer.get_resume_paths(newest)[1] is None:
+        raise UserError(
+            f"{newest}: NeMo-RL finds no optimizer state in it; optimizer and learning rate would start anew without "
+            "an error. NeMo-RL v0.7.0 looks in policy/weights/iter_0000000/common.pt, which megatron-core does not "
+            "write since July 2026; use the megatron-core that your NeMo-RL pins, or a newer NeMo-RL"
         )
 
 

@@ -14,6 +14,7 @@ TABLE: Mapping[str, str] = {
     "tokens_trained": "response tokens in the loss of this step",
     "tokens_skipped": "response tokens of kept rows whose advantage is zero, which no pass computes",
     "rows_skipped": "kept rows whose advantage is zero, replaced by rows of two tokens",
+    "prompts_too_long": "prompts above data.max_input_seq_length: no response is drawn, their rows have no weight",
     "rollout_calls": "rollout calls of the step (synchronous engine)",
     "tokens_dropped_estimated": "tokens of dropped responses, estimated because the engine does not report them",
     "engine_steps_at_least": "tokens of the longest chain of responses that waited for one another: the engine, which "

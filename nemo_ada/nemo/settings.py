@@ -145,6 +145,11 @@ def _refuse_other_paths(master_config: Any) -> None:
             "resumed run identical would have no owner; set it to false and "
             "policy.generation.vllm_cfg.async_engine=true, which frees prompts from each other within the step"
         )
+    if get(master_config, "policy.router_replay.enabled", False):
+        raise UserError(
+            "policy.router_replay.enabled=true needs the expert routes of every token of a row; placeholder rows have "
+            "none, and NeMo-RL v0.7 drops those of prompts; set it to false"
+        )
     if get(master_config, "loss_fn.use_kl_in_reward", False):
         raise UserError(
             "loss_fn.use_kl_in_reward=true is a part of NeMo-RL's own reinforce_plus_plus estimator; set it to false "

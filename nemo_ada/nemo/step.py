@@ -1,8 +1,8 @@
-"""From a step's rows to the batch that grpo_train goes on with. R rows, in the order and number of its input.
+"""From a step's rows to the batch that grpo_train goes on with: R rows, as many as its input had.
 
-Columns that the hooks add (1-D tensors, length R; they survive to the advantage estimator and go no further):
+The hooks add these columns (1-D tensors, length R). They reach the advantage estimator and go no further:
 
-    ada_uid        int64    identity of the row's prompt occurrence over the run: groups are formed by it
+    ada_uid        int64    identity of the row's prompt occurrence over the run
     ada_advantage  float32  0.0 for placeholder rows
     ada_weight     float32  0.0 for placeholder rows
     ada_reward     float32  the reward that advantages were computed on; must equal `total_reward`
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.nemo.call import Prompts
-from nemo_ada.nemo.response import Message, Response, placeholder
+from nemo_ada.nemo.response import Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +56,6 @@ def pool_moments(result: SamplingResult, raw_reward_N: FloatArray) -> PoolMoment
 
 
 def build_batch(
-    repeated_batch: Any,
     prompts: Prompts,
     source: Responses,
     result: SamplingResult,
@@ -65,58 +64,52 @@ def build_batch(
     settings: NemoSettings,
     draw: int,
 ) -> tuple[Any, dict[str, float]]:
-    """The batch of this step (same type as repeated_batch), and metrics of what the update will not compute."""
-    batch = prompts.rows(rows.prompt_R.tolist())
-    advantage_R = rows.advantage_R.astype(np.float32)
-    placeholder_R = _placeholders(rows, settings)
-    weight_R = (rows.weight_R > 0).astype(np.float32)
-    reward_R = (
-        np.where(rows.pool_R >= 0, result.reward_N[rows.pool_R], 0.0)
-        if len(result.reward_N)
-        else np.zeros(len(placeholder_R))
-    )
-    logs: list[list[Message]] = []
-    lengths = batch["length"].clone()
-    truncated_R = np.zeros(len(rows.response_id_R), np.bool_)
-    tokens_R = np.zeros(len(rows.response_id_R), np.int64)
-    saved_R = np.zeros(len(rows.response_id_R), np.int64)
-    prompt_logs = prompts.logs
-    input_weight_R = batch["loss_multiplier"].to(torch.float32).numpy()
-    for r, row in enumerate(rows.response_id_R.tolist()):
-        prompt_log = prompt_logs[rows.prompt_R[r]]
-        response = source.response(row) if row >= 0 else None
-        if response is None or placeholder_R[r]:
-            logs.append(placeholder(prompt_log, response.generated if response else ()))
-            lengths[r] = 1
-        else:
-            logs.append(response.message_log)
-            truncated_R[r] = response.truncated
-        if response is not None and weight_R[r] > 0 and input_weight_R[r] > 0:
-            masked = settings.overlong and response.truncated
-            tokens_R[r] = 0 if masked else response.tokens
-            saved_R[r] = tokens_R[r] if placeholder_R[r] else 0
-    loss_R = np.where(placeholder_R, 0.0, weight_R)
-    kept_R = _one_per_update(loss_R * input_weight_R, settings.global_batch)
-    loss_R[kept_R] = 1.0
-    advantage_R[kept_R] = 0.0
-    batch["message_log"] = logs
-    batch["length"] = lengths
-    batch["truncated"] = torch.from_numpy(truncated_R)
+    """The batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
+
+    The rows of masked prompts come last; they are placeholder rows without weight.
+    """
+    masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
+    position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
+
+    def padded(column_R: NDArray[Any], fill: float = 0.0) -> NDArray[Any]:
+        return np.concatenate([column_R, np.full(len(masked_R), fill, column_R.dtype)])
+
+    batch = prompts.training_rows(position_R.tolist())
+    placeholder_R = padded(_placeholders(rows, settings), True)
+    weight_R = padded((rows.weight_R > 0).astype(np.float32))
+    responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
+    batch["message_log"] = [
+        placeholder(log, response.generated if response else ()) if short or response is None else response.message_log
+        for log, response, short in zip(batch["message_log"], responses, placeholder_R, strict=True)
+    ]
+    truncated_R = np.array([response is not None and response.truncated for response in responses])
+    tokens_R = np.array([response.tokens if response else 0 for response in responses], np.int64)
+    tokens_R[weight_R == 0] = 0
+    if settings.overlong:
+        tokens_R[truncated_R] = 0  # NeMo-RL takes them out of the loss
+    saved_R = np.where(placeholder_R, tokens_R, 0)
+    loss_R = np.where(placeholder_R, np.float32(0), weight_R)
+    kept_R = _one_per_update(loss_R, settings.global_batch)
+    advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
+    reward_R = np.append(result.reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
+    batch["length"][torch.from_numpy(placeholder_R)] = 1
+    batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R)
     batch["loss_multiplier"] = torch.where(
-        torch.from_numpy(kept_R), torch.ones_like(batch["loss_multiplier"]), batch["loss_multiplier"]
-    ) * torch.from_numpy(loss_R).to(batch["loss_multiplier"].dtype)
-    batch["total_reward"] = torch.from_numpy(reward_R.astype(np.float32))
-    batch["ada_uid"] = torch.from_numpy((draw << UID_SHIFT) + rows.prompt_R.astype(np.int64))
-    batch["ada_advantage"] = torch.from_numpy(advantage_R)
+        torch.from_numpy(kept_R), 1.0, torch.from_numpy(loss_R) * batch["loss_multiplier"]
+    )
+    batch["total_reward"] = torch.from_numpy(padded(reward_R).astype(np.float32))
+    batch["ada_uid"] = torch.from_numpy((draw << UID_SHIFT) + position_R)
+    batch["ada_advantage"] = torch.from_numpy(advantage_R.astype(np.float32))
     batch["ada_weight"] = torch.from_numpy(weight_R)
     batch["ada_reward"] = batch["total_reward"].clone()
-    batch["ada_baseline"] = torch.from_numpy(moments.mean_P[rows.prompt_R].astype(np.float32))
-    batch["ada_std"] = torch.from_numpy(moments.std_P[rows.prompt_R].astype(np.float32))
+    batch["ada_baseline"] = torch.from_numpy(padded(moments.mean_P[rows.prompt_R]).astype(np.float32))
+    batch["ada_std"] = torch.from_numpy(padded(moments.std_P[rows.prompt_R]).astype(np.float32))
     batch["ada_saved"] = torch.from_numpy(saved_R)
     metrics = {
         "tokens_trained": float(tokens_R.sum() - saved_R.sum()),
         "tokens_skipped": float(saved_R.sum()),
         "rows_skipped": float((placeholder_R & (weight_R > 0)).sum()),
+        "prompts_too_long": float(len(prompts.masked)),
     }
     return batch, metrics
 

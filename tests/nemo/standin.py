@@ -108,6 +108,7 @@ class Engine:
     finished: list[tuple[int, int]] = field(default_factory=list)
     drawn: Counter[int] = field(default_factory=Counter)
     seconds_per_token: float = 0.0
+    limit: int = 1000  # tokens at which a response is cut off
 
     def take(self, log: list[dict[str, Any]]) -> tuple[int, int]:
         prompt = int(log[0]["token_ids"][2])
@@ -131,6 +132,9 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
     """(the loop's module, the rollouts' module)."""
     loop, rollouts = ModuleType("nemo_rl.algorithms.grpo"), ModuleType("nemo_rl.experience.rollouts")
 
+    def cut_off(log):
+        return sum(len(m["token_ids"]) for m in log if m["role"] == "assistant") >= engine.limit
+
     def run_multi_turn_rollout(
         policy_generation, input_batch, tokenizer, task_to_env, max_seq_len, max_rollout_turns=999999, greedy=False
     ):
@@ -139,7 +143,7 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         rewards = [engine.answer(log, *place) for log, place in zip(input_batch["message_log"], places, strict=True)]
         final = Batch(dict(input_batch))
         final["total_reward"] = torch.tensor(rewards, dtype=torch.float32)
-        final["truncated"] = torch.zeros(len(rewards), dtype=torch.bool)
+        final["truncated"] = torch.tensor([cut_off(log) for log in final["message_log"]])
         return final, {"mean_gen_tokens_per_sample": 1.0}
 
     async def run_sample_multi_turn_rollout(
@@ -160,7 +164,8 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         failed = reward is None
         value = engine.answer(log, prompt, draw)
         state = {"message_log": log, "total_reward": torch.tensor(value), "idx": sample_idx}
-        return state, {"turn_count": 1, "terminated": not failed, "truncated": False, "max_turns_reached": True}
+        cut = cut_off(log)
+        return state, {"turn_count": 1, "terminated": not failed, "truncated": cut, "max_turns_reached": True}
 
     def run_async_multi_turn_rollout(
         policy_generation, input_batch, tokenizer, task_to_env, max_seq_len, max_rollout_turns=999999, greedy=False
@@ -245,12 +250,18 @@ class StepRecord:
 
 
 def step(
-    loop: ModuleType, master_config: dict[str, Any], prompts: Sequence[int], asynchronous: bool = False
+    loop: ModuleType,
+    master_config: dict[str, Any],
+    prompts: Sequence[int],
+    asynchronous: bool = False,
+    too_long: Sequence[int] = (),
 ) -> StepRecord:
-    """One step of grpo_train, from the data loader's batch to the advantages."""
+    """One step of grpo_train, from the data loader's batch to the advantages; too_long: positions of such prompts."""
     grpo = master_config["grpo"]
     estimator = loop._create_advantage_estimator(master_config)
-    repeated = prompt_batch(prompts).repeat_interleave(grpo["num_generations_per_prompt"])
+    batch = prompt_batch(prompts)
+    batch["loss_multiplier"][list(too_long)] = 0.0
+    repeated = batch.repeat_interleave(grpo["num_generations_per_prompt"])
     rollout = loop.run_async_multi_turn_rollout if asynchronous else loop.run_multi_turn_rollout
     batch, metrics = rollout(
         policy_generation=None,
@@ -269,6 +280,8 @@ def step(
     baseline, std = loop.calculate_baseline_and_std_per_prompt(
         None, rewards, torch.ones_like(rewards), leave_one_out_baseline=True, std_rewards=None
     )
+    if grpo["overlong_filtering"]:
+        batch["loss_multiplier"] = torch.where(batch["truncated"], 0.0, batch["loss_multiplier"])
     lengths = [sum(len(m["token_ids"]) for m in log) for log in batch["message_log"]]
     mask = torch.zeros(batch.size, max(lengths))
     for r, log in enumerate(batch["message_log"]):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nemo_ada.nemo.engine_abort import EngineAbort
-
-pytestmark = pytest.mark.nemo_rl
+from nemo_ada.nemo.engine_abort import ABORT_SECONDS, EngineAbort
 
 
 def worker() -> Any:
@@ -44,6 +43,7 @@ def worker() -> Any:
     return Worker.remote()
 
 
+@pytest.mark.nemo_rl
 def test_a_prompts_requests_are_stopped_and_then_the_rest(harness: ModuleType) -> None:
     import ray
 
@@ -54,6 +54,37 @@ def test_a_prompts_requests_are_stopped_and_then_the_rest(harness: ModuleType) -
     assert ray.get(actor.aborted.remote(2), timeout=60) == ["r2", "r3"]
     engine.stop_all()
     assert ray.get(actor.aborted.remote(6), timeout=60) == ["r2", "r3", "r0", "r1", "r4", "r5"]
+
+
+class SilentRay(ModuleType):
+    """Ray whose workers answer nothing: a `get` without a deadline would wait for ever."""
+
+    class exceptions:
+        class GetTimeoutError(Exception):
+            pass
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.deadlines: list[float] = []
+
+    def get(self, references: list[Any], timeout: float | None = None) -> Any:
+        assert timeout is not None, "no deadline"
+        self.deadlines.append(timeout)
+        raise self.exceptions.GetTimeoutError
+
+
+def test_workers_that_do_not_answer_an_abort_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = SilentRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    silent = SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda *_: "a reference"))
+    engine = EngineAbort(SimpleNamespace(worker_group=SimpleNamespace(workers=[silent])))
+    engine.stop([[7, 1]])
+    assert "no answer to an abort" in caplog.text
+    engine.stop_all()
+    assert "an unknown number of requests still run" in caplog.text
+    assert len(ray.deadlines) == 2 and all(0 < seconds <= ABORT_SECONDS for seconds in ray.deadlines)
 
 
 def test_an_engine_without_workers_is_left_alone() -> None:

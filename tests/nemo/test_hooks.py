@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,9 @@ class Run:
     def installed(self, **more: Any) -> Any:
         return installed(self.config, self.checkpointer, self.loop, self.rollouts, **more)
 
-    def steps(self, *batches: list[int], asynchronous: bool = False) -> list[StepRecord]:
+    def steps(self, *batches: list[int], asynchronous: bool = False, too_long: Sequence[int] = ()) -> list[StepRecord]:
         with self.installed():
-            return [step(self.loop, self.config, batch, asynchronous) for batch in batches]
+            return [step(self.loop, self.config, batch, asynchronous, too_long) for batch in batches]
 
 
 # -- 1. responses that are stopped -------------------------------------------------------------------------------------
@@ -107,15 +107,18 @@ def test_engine_steps_are_those_of_the_longest_chain(
 # -- 2. shape and cost -------------------------------------------------------------------------------------------------
 
 
-def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [1000, 15], ids=["whole", "overlong responses masked"])
+def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(tmp_path: Path, limit: int) -> None:
     """The loss is sum(mask * advantage * g) / sum(mask) per optimizer step, whatever g is."""
     size = GROUP * len(PROMPTS) // 2
-    changes = {"policy__train_global_batch_size": size}
+    changes = {"policy__train_global_batch_size": size, "grpo__overlong_filtering": True}
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    (short,) = Run(tmp_path / "a", config(GROUP, len(PROMPTS), {"preset": "grpo"}, **changes)).steps(PROMPTS)
+    short_rows = config(GROUP, len(PROMPTS), {"preset": "grpo"}, **changes)
+    (short,) = Run(tmp_path / "a", short_rows, limit=limit).steps(PROMPTS)
     kept = config(GROUP, len(PROMPTS), {"preset": "grpo"}, loss_fn__reference_policy_kl_penalty=1e-9, **changes)
-    (full,) = Run(tmp_path / "b", kept).steps(PROMPTS)
+    (full,) = Run(tmp_path / "b", kept, limit=limit).steps(PROMPTS)
+    assert full.batch["truncated"].any() == (limit == 15)
     dead = full.batch["ada_advantage"] == 0
     assert dead.any() and not dead.all()
     assert short.metrics["ada/tokens_skipped"] == full.mask_RT[dead].sum() > 0
@@ -156,20 +159,24 @@ def test_calls_are_interleaved_by_prompt(tmp_path: Path) -> None:
     assert set(run.engine.calls[1]) < set(PROMPTS)
 
 
-def test_rewards_are_scaled_and_shaped_before_the_baseline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scaling", "shaping"), [(True, False), (False, True), (True, True)])
+def test_rewards_are_scaled_and_shaped_each_by_its_own_switch_before_the_baseline(
+    tmp_path: Path, scaling: bool, shaping: bool
+) -> None:
     settings = config(
         GROUP,
         len(PROMPTS),
         {"preset": "ada_seq_balance"},
-        grpo__reward_scaling={"enabled": True, "target_max": 10.0},
-        grpo__reward_shaping={"enabled": True},
+        grpo__reward_scaling={"enabled": scaling, "target_max": 10.0},
+        grpo__reward_shaping={"enabled": shaping},
     )
+    factor, offset = 10.0 if scaling else 1.0, -0.5 if shaping else 0.0
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (scaled,) = Run(tmp_path / "a", settings).steps(PROMPTS)
     (plain,) = Run(tmp_path / "b", config(GROUP, len(PROMPTS), {"preset": "ada_seq_balance"})).steps(PROMPTS)
-    torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * 10 - 0.5)
-    torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * 10)
+    torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * factor + offset)
+    torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * factor)
     assert scaled.metrics["ada/pass_rate"] == plain.metrics["ada/pass_rate"], "the threshold looks at the raw reward"
 
 
@@ -296,12 +303,52 @@ def test_validation_gets_nemo_rls_own_rollout(tmp_path: Path, caplog: pytest.Log
     assert "6 of 6 validation answers have no label" in caplog.text
 
 
+def test_validation_answers_that_the_engine_failed_on_are_counted_and_wrong(tmp_path: Path) -> None:
+    """NeMo-RL gives such an answer the reward that its environment made up, here 1."""
+    run = Run(tmp_path, config(GROUP, 6, {"preset": "ada_seq_balance"}), script=lambda prompt, draw: (1.0, 4))
+    answer = run.engine.answer
+
+    def unanswered(log: list[dict[str, Any]], prompt: int, draw: int) -> float:
+        return 1.0 if prompt == 12 else answer(log, prompt, draw)
+
+    run.engine.answer = unanswered  # type: ignore[method-assign]
+    with run.installed():
+        run.loop._create_advantage_estimator(run.config)
+        scores, _ = run.loop.validate(None, prompt_batch(PROMPTS), None, {}, 0, run.config)
+    assert scores["ada/without_label"] == 1
+    assert scores["accuracy"] == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_ema"])
+def test_prompts_that_are_too_long_are_neither_sampled_nor_learned_from(
+    tmp_path: Path, preset: str, asynchronous: bool
+) -> None:
+    """NeMo-RL cuts all of them to the same few tokens and gives them loss_multiplier 0."""
+    group = 8 if preset == "ada_est_ema" else GROUP
+    run = Run(tmp_path, config(group, 6, {"preset": preset}, asynchronous=asynchronous))
+    (record,) = run.steps([11, 15, 13, 15, 12, 16], asynchronous=asynchronous, too_long=(1, 3))
+    assert 15 not in {prompt for call in run.engine.calls for prompt in call}
+    assert record.metrics["ada/prompts_too_long"] == 2 and record.metrics["ada/prompts_drawn"] == 4
+    assert record.batch.size == 6 * group
+    masked = torch.tensor([prompt == 15 for prompt in record.batch["idx"]])
+    assert masked.sum() == 2 * group and record.batch["ada_uid"][masked].unique().numel() == 2
+    assert not record.batch["loss_multiplier"][masked].any() and not record.advantages_RT[masked].any()
+    assert record.batch["loss_multiplier"][~masked].any() and record.advantages_RT[~masked].any()
+
+
+def test_a_batch_of_nothing_but_too_long_prompts_is_the_users_error(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(GROUP, 2, {"preset": "ada_seq_balance"}))
+    with pytest.raises(UserError, match=r"all 2 prompts .* data\.max_input_seq_length"):
+        run.steps([11, 12], too_long=(0, 1))
+
+
 @pytest.mark.parametrize("given", [[None, "drop"], ["drain"]], ids=["while_it_samples", "before_it_samples"])
 @pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_est_ema"])
 def test_a_dropped_step_leaves_no_trace(tmp_path: Path, preset: str, given: list[str | None]) -> None:
     run = Run(tmp_path, config(8 if preset == "ada_est_ema" else GROUP, 6, {"preset": preset}))
     orders = iter(given)
-    with run.installed(watch=lambda: next(orders, None)) as hooks:
+    with run.installed(stop_check=lambda: next(orders, None)) as hooks:
         before = json.dumps(hooks.state_dict(), default=np.ndarray.tolist)
         with pytest.raises(StepDroppedError):
             step(run.loop, run.config, PROMPTS)
@@ -327,6 +374,28 @@ def test_state_is_in_the_checkpoint_and_continues_from_it(tmp_path: Path) -> Non
     (continued,) = broken.steps(PROMPTS)
     assert torch.equal(continued.batch["ada_uid"], expected.batch["ada_uid"])
     assert torch.equal(continued.batch["ada_advantage"], expected.batch["ada_advantage"])
+
+
+DAMAGED: dict[str, tuple[Callable[[str], str], str]] = {
+    "another version": (lambda text: text.replace('"version": 2', '"version": 1'), "has version 1"),
+    "a changed digit": (lambda text: text.replace('"draws": 1', '"draws": 3'), "does not match its sha256"),
+    "no checksum": (lambda text: text.replace('"sha256"', '"sha255"'), "does not match its sha256"),
+    "cut off": (lambda text: text[:-20], "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_state_of_the_sampler_is_never_loaded(tmp_path: Path, name: str) -> None:
+    damage, message = DAMAGED[name]
+    run = Run(tmp_path, config(8, 6, {"preset": "ada_est_ema"}))
+    with run.installed():
+        step(run.loop, run.config, PROMPTS)
+        path = run.checkpointer.save(1) / "reinforce_ada.json"
+    before = path.read_text()
+    path.write_text(damage(before))
+    assert path.read_text() != before
+    with pytest.raises(UserError, match=message), run.installed():
+        pass
 
 
 def test_a_checkpoint_made_without_us_goes_on_at_its_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -404,6 +473,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"preset": "ada_seq_balance"}, {"env__should_use_nemo_gym": True}, "env.should_use_nemo_gym=true"),
     ({"preset": "ada_seq_balance"}, {"grpo__async_grpo": {"enabled": True}}, "grpo.async_grpo.enabled=true"),
     ({"preset": "ada_seq_balance"}, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
+    ({"preset": "ada_seq_balance"}, {"policy__router_replay": {"enabled": True}}, "policy.router_replay.enabled=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),

@@ -27,15 +27,30 @@ import torch
 import yaml
 
 from nemo_ada.cli.main import guarded
-from nemo_ada.errors import StallError, UserError
+from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import launch as launch_module
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.job import Progress, Watch, job_timeout, save_between_steps, timed_saves, timed_validations
-from nemo_ada.nemo.launch import check_checkpoint, check_data, continue_tracking, load, lost_process, supervised
+from nemo_ada.nemo.job import (
+    Progress,
+    SamplingStopCheck,
+    job_timeout,
+    save_between_steps,
+    timed_saves,
+    timed_validations,
+)
+from nemo_ada.nemo.launch import (
+    check_checkpoint,
+    check_data,
+    check_learner,
+    continue_tracking,
+    load,
+    lost_process,
+    supervised,
+)
 from nemo_ada.nemo.targets import LOOP
 from nemo_ada.run.folder import read_lines
-from nemo_ada.run.job_control import EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 
 STEPS = 5
@@ -148,15 +163,15 @@ def test_a_real_checkpoint_is_continued_by_its_own_configuration_only(harness: M
 def test_a_job_that_ends_while_sampling_drops_the_step_and_loses_no_prompt(
     harness: ModuleType, straight: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
-    original = Watch.__call__
+    monkeypatch.setattr("nemo_ada.nemo.job.CHECK_SECONDS", 0.0)
+    original = SamplingStopCheck.__call__
 
-    def late(self: Watch) -> Any:
+    def late(self: SamplingStopCheck) -> Any:
         if self._progress.total_steps == 3:
             self._end = time.time() + 1.0
         return original(self)
 
-    monkeypatch.setattr(Watch, "__call__", late)
+    monkeypatch.setattr(SamplingStopCheck, "__call__", late)
     never = {"checkpointing.save_period": 100}
     stopped, first, progress = launch(harness, tmp_path, tmp_path / "run", never)
     assert stopped and progress.total_steps == 3 and "too few" in str(progress.reason)
@@ -218,27 +233,37 @@ def test_the_math_environment_gives_no_label_to_a_hanging_answer(harness: Module
 def test_a_watch_drains_for_a_stop_and_drops_when_the_update_would_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nemo_ada.nemo.job.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("nemo_ada.nemo.job.CHECK_SECONDS", 0.0)
     progress = Progress(3, 3, 0, 12, 4, 4, updates=deque([50.0, 20.0]))
     earlier = JobControl(tmp_path, 9)
     earlier.observe_validation(4.0)
     earlier.observe_save(6.0)
-    assert Watch(JobControl(tmp_path, 9), progress)() is None
+    assert SamplingStopCheck(JobControl(tmp_path, 9), progress)() is None
     (tmp_path / "STOP").touch()
-    assert Watch(JobControl(tmp_path, 9), progress)() == "drain"
+    assert SamplingStopCheck(JobControl(tmp_path, 9), progress)() == "drain"
     monkeypatch.setenv(JOB_END, str(time.time() + 80))  # 50 + 4 + 6 + a margin of 30 are needed
-    assert Watch(JobControl(tmp_path, 9), progress)() == "drop"
+    assert SamplingStopCheck(JobControl(tmp_path, 9), progress)() == "drop"
     assert json.loads((tmp_path / "heartbeat").read_text())["step"] == 3
 
 
 class Checkpointer:
-    """A checkpoint manager whose saves take 40 ms."""
+    """A checkpoint manager of NeMo-RL v0.7 whose saves take 40 ms."""
 
     def init_tmp_checkpoint(self) -> None:
         time.sleep(0.02)
 
     def finalize_checkpoint(self) -> None:
         time.sleep(0.02)
+
+
+class NewCheckpointer(Checkpointer):
+    """Main's: the loop ends a save with another method, which starts a thread."""
+
+    def begin_finalization(self) -> None:
+        time.sleep(0.02)
+
+    def finalize_checkpoint(self) -> None:
+        raise AssertionError("main's loop does not call it")
 
 
 class Timeout:
@@ -251,11 +276,15 @@ class Timeout:
 
 
 class Loader:
+    def __len__(self) -> int:
+        return 9
+
     def state_dict(self) -> dict[str, int]:
         return {}
 
 
-def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["v0.7", "main"])
+def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path: Path, version: str) -> None:
     beats: list[str] = []
 
     def phase() -> None:
@@ -270,14 +299,18 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path: Pat
     originals = {"validate": validate, "run_multi_turn_rollout": phase, "run_async_multi_turn_rollout": phase}
     vars(loop).update(originals)
     control, progress = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4)
-    checkpointer: Any = Checkpointer()
+    checkpointer: Any = Checkpointer() if version == "v0.7" else NewCheckpointer()
+    control.status("running", 3)
     with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress):
         loop.run_async_multi_turn_rollout()
         assert loop.validate() == "scores"
         loop.run_multi_turn_rollout()
         checkpointer.init_tmp_checkpoint()
         phase()
-        checkpointer.finalize_checkpoint()
+        checkpointer.finalize_checkpoint() if version == "v0.7" else checkpointer.begin_finalization()
+    assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
+        "a job chain ends where this stands still"
+    )
     assert beats == ["sampling", "evaluation", "sampling", "save"]
     assert {name: vars(loop)[name] for name in originals} == originals
     assert 0.09 <= control.closing - MARGIN_SECONDS == pytest.approx(progress.pause_seconds)
@@ -299,6 +332,45 @@ def test_a_stall_interrupts_the_run_and_set_up_is_a_phase_of_its_own(
     config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3}}
     assert guarded(lambda: launch_module.train(config)) == EXIT_STALLED
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "interrupted"
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, EXIT_DONE), (StallError("it hangs"), EXIT_STALLED)])
+@pytest.mark.parametrize("one_object", [False, True], ids=["engine and learner", "Megatron for both"])
+def test_workers_are_shut_down_whatever_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int, one_object: bool
+) -> None:
+    """NeMo-RL's own clean-up at exit starts Ray again and may hang."""
+    ended: list[str] = []
+
+    def part(name: str) -> Any:
+        def shutdown() -> None:
+            ended.append(name)
+            raise RuntimeError("Ray is gone")
+
+        return SimpleNamespace(shutdown=shutdown)
+
+    def trained(*_: Any) -> bool:
+        if error is not None:
+            raise error
+        return False
+
+    engine = part("engine")
+    parts = {
+        "policy_generation": engine,
+        "policy": engine if one_object else part("learner"),
+        "save_state": {},
+        "dataloader": Loader(),
+        "checkpointer": Saved(tmp_path / "checkpoints", None),
+        "master_config": {},
+    }
+    monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))  # type: ignore[arg-type]
+    monkeypatch.setattr(launch_module, "check_names", lambda *_: None)
+    monkeypatch.setattr(launch_module.nemo_settings, "chosen", lambda _: False)
+    monkeypatch.setattr(launch_module, "_set_up", lambda *_: parts)
+    monkeypatch.setattr(launch_module, "supervised", trained)
+    config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}}
+    assert guarded(lambda: launch_module.train(config)) == code
+    assert ended == (["engine"] if one_object else ["engine", "learner"])
 
 
 def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,30 +409,75 @@ def test_an_engine_error_in_the_last_turn_is_no_wrong_answer(answers: int, compl
     source.close()
 
 
-def test_a_save_between_steps_has_no_score_of_an_earlier_one(tmp_path: Path) -> None:
+class StoppedRun:
+    """The parts of a run whose seventh step was dropped; `told` is what they were asked to do, in order."""
+
+    def __init__(self, folder: Path, version: str = "v0.7", asleep: bool = True, save_optimizer: bool = True) -> None:
+        self.told: list[str] = []
+        self.saved: dict[str, Any] = {}
+        self.state: Any = {"total_steps": 4, "val_reward": 0.9, "val:accuracy": 0.9, "train:loss": 1.0}
+        self.checkpointer = SimpleNamespace(
+            get_latest_checkpoint_path=lambda: str(folder / "step_4"),
+            init_tmp_checkpoint=lambda step, state, config: self.tell("begin", state=dict(state)) or folder,
+            save_optimizer=save_optimizer,
+        )
+        if version == "v0.7":
+            self.checkpointer.finalize_checkpoint = lambda path: self.tell("rename")
+        else:
+            self.state = SimpleNamespace(**self.state)
+            self.checkpointer.begin_finalization = lambda path, wait_fn: wait_fn() or self.tell("rename")
+            self.checkpointer.finalize_pending = lambda: self.tell("wait for the thread")
+        self.parts = {
+            "checkpointer": self.checkpointer,
+            "master_config": {"checkpointing": {"enabled": True}},
+            "policy": SimpleNamespace(
+                prepare_for_training=lambda: None,
+                save_checkpoint=lambda **paths: self.tell("write", **paths),
+                finalize_async_save=lambda: self.tell("wait for the writers"),
+            ),
+            "policy_generation": SimpleNamespace(finish_generation=lambda: asleep),
+            "save_state": self.state,
+        }
+
+    def tell(self, what: str, **details: Any) -> None:
+        self.told.append(what)
+        self.saved |= details
+
+
+LEFT = Progress(6, 6, 0, 24, 9, 4, loader_state={})
+
+
+@pytest.mark.parametrize("version", ["v0.7", "main"])
+def test_a_save_between_steps_has_no_score_of_an_earlier_one(tmp_path: Path, version: str) -> None:
     """With checkpointing.metric_name the best checkpoint's score would make this one the best."""
-    saved: list[dict[str, Any]] = []
-    checkpointer = SimpleNamespace(
-        get_latest_checkpoint_path=lambda: None,
-        init_tmp_checkpoint=lambda step, state, config: saved.append(dict(state)) or tmp_path,  # type: ignore[func-returns-value]
-        finalize_checkpoint=lambda path: None,
-        save_optimizer=True,
+    run = StoppedRun(tmp_path, version)
+    assert save_between_steps(run.parts, LEFT)
+    assert run.saved["state"] == {"total_steps": 6, "current_step": 6, "current_epoch": 0, "consumed_samples": 24}
+    thread = "wait for the thread"
+    assert (
+        run.told
+        == {
+            "v0.7": ["begin", "write", "rename"],
+            "main": [thread, "begin", "write", "wait for the writers", "rename", thread],
+        }[version]
     )
-    parts = {
-        "checkpointer": checkpointer,
-        "master_config": {"checkpointing": {"enabled": True}},
-        "policy": SimpleNamespace(prepare_for_training=lambda: None, save_checkpoint=lambda **_: None),
-        "policy_generation": SimpleNamespace(finish_generation=lambda: None),
-        "save_state": {
-            "total_steps": 4,
-            "val_reward": 0.9,
-            "val:accuracy": 0.9,
-            "train:loss": 1.0,
-            "consumed_samples": 16,
-        },
-    }
-    assert save_between_steps(parts, Progress(6, 6, 0, 24, 9, 4, loader_state={}))
-    assert saved == [{"total_steps": 6, "current_step": 6, "current_epoch": 0, "consumed_samples": 24}]
+
+
+@pytest.mark.parametrize("save_optimizer", [True, False])
+def test_a_save_between_steps_holds_the_optimizer_where_other_saves_do(tmp_path: Path, save_optimizer: bool) -> None:
+    run = StoppedRun(tmp_path, save_optimizer=save_optimizer)
+    assert save_between_steps(run.parts, LEFT)
+    assert run.saved["optimizer_path"] == (str(tmp_path / "policy" / "optimizer") if save_optimizer else None)
+    assert run.saved["weights_path"] == str(tmp_path / "policy" / "weights")
+
+
+def test_an_engine_that_cannot_be_put_to_sleep_ends_the_attempt_without_a_save(tmp_path: Path) -> None:
+    run = StoppedRun(tmp_path, asleep=False)
+    with pytest.raises(
+        ProcessLostError, match="the state after step 6 is not saved; resume=auto continues from step 4"
+    ):
+        save_between_steps(run.parts, LEFT)
+    assert run.told == []
 
 
 def test_progress_counts_epochs_as_the_loop_does() -> None:
@@ -391,6 +508,31 @@ def test_data_that_cannot_work_is_refused_before_anything_starts(
         check_data(settings, adaptive=adaptive)
 
 
+LEARNERS = [
+    ({"megatron_cfg": {"enabled": True}}, None, None, "TORCH_CUDA_ARCH_LIST is not set"),
+    ({"megatron_cfg": {"enabled": True}}, None, "9.0", None),
+    ({"dtensor_cfg": {"enabled": True, "_v2": False}}, "safetensors", None, "model_save_format=safetensors"),
+    ({"dtensor_cfg": {"enabled": True}}, "torch_save", None, "model_save_format=torch_save"),
+    ({"dtensor_cfg": {"enabled": True, "_v2": True}}, "safetensors", None, None),
+    ({"dtensor_cfg": {"enabled": True, "_v2": False}}, None, None, None),
+]
+
+
+@pytest.mark.parametrize(("policy", "save_format", "cards", "message"), LEARNERS)
+def test_a_learner_that_would_fail_later_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any], save_format: str | None, cards: str | None, message: str
+) -> None:
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    if cards is not None:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", cards)
+    config = {"policy": policy, "checkpointing": {"enabled": True, "model_save_format": save_format}}
+    if message is None:
+        check_learner(config)
+        return
+    with pytest.raises(UserError, match=message):
+        check_learner(config)
+
+
 def test_the_math_environment_is_fine_under_reinforce_ada() -> None:
     settings = {"data": {"train": {"env_name": "ada_math"}, "validation": None}, "env": {"ada_math": {"workers": 2}}}
     check_data(settings, adaptive=True)
@@ -398,13 +540,18 @@ def test_the_math_environment_is_fine_under_reinforce_ada() -> None:
 
 
 class Saved:
-    """A checkpoint manager with one checkpoint, or none."""
+    """A checkpoint manager with one checkpoint, or none. optimizer: NeMo-RL finds the optimizer's state in it."""
 
-    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
-        self.checkpoint_dir = folder
+    def __init__(
+        self, folder: Path, config: dict[str, Any] | None, optimizer: bool = True, save_optimizer: bool = True
+    ) -> None:
+        self.checkpoint_dir, self.save_optimizer, self._optimizer = folder, save_optimizer, optimizer
         if config is not None:
             (folder / "step_4").mkdir(parents=True)
             (folder / "step_4" / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def get_resume_paths(self, newest: str) -> tuple[Path, Path | None]:
+        return Path(newest) / "weights", Path(newest) / "optimizer" if self._optimizer else None
 
     def get_latest_checkpoint_path(self) -> str | None:
         found = sorted(self.checkpoint_dir.glob("step_*"))
@@ -443,6 +590,14 @@ def test_a_checkpoint_of_another_configuration_is_refused_by_its_keys(tmp_path: 
     assert f"{tmp_path / 'step_4'} was made with another configuration" in message
     assert "grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2" in message
     assert 'policy.model_name: "a" -> "b"' in message
+
+
+def test_a_checkpoint_without_its_optimizer_state_is_not_continued(tmp_path: Path) -> None:
+    """Otherwise the learning rate starts its warm-up anew, and only a warning says so."""
+    with pytest.raises(UserError, match="step_4: NeMo-RL finds no optimizer state"):
+        check_checkpoint(Saved(tmp_path / "lost", MADE_WITH, optimizer=False), MADE_WITH, resume=True)
+    unwanted = Saved(tmp_path / "unwanted", MADE_WITH, optimizer=False, save_optimizer=False)
+    check_checkpoint(unwanted, MADE_WITH, resume=True)
 
 
 def test_a_checkpoint_is_not_continued_unasked(tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ def test_every_validation_counts_the_answer_that_could_not_be_judged(lab: Lab, s
     assert any(line["val/accuracy"] > 0 for line in evaluations)
 
 
+def test_no_training_batch_is_written_out(lab: Lab, story: dict[str, Any]) -> None:
+    """The recipes switch off NeMo-RL's dump of every batch; its small one of a validation stays."""
+    logs = lab.folder / "straight" / "logs"
+    assert [path.name for path in logs.rglob("*_data_step*.jsonl") if path.name.startswith("train")] == []
+    assert list(logs.rglob("val_data_step*.jsonl"))
+
+
 def test_durations_of_saves_and_validations_are_kept_for_later_attempts(lab: Lab, story: dict[str, Any]) -> None:
     pace = json.loads((lab.folder / "broken" / "pace.json").read_text())
     assert pace["saved_step"] == STEPS and len(pace["save_seconds"]) >= 3
