@@ -197,7 +197,7 @@ def main(results: Path, launches: list[dict[str, Any]]) -> None:
             os.environ[JOB_END] = str(time.time() + launch["seconds"])
         sys.argv = ["nemo-ada", *launch["arguments"]]
         try:
-            cli.main()
+            cli()
         except SystemExit as ended:
             code = ended.code or 0
         with results.open("a") as file:
