@@ -7,14 +7,15 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.stack import Stack, max_new_tokens, model_shape
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json, verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
@@ -36,12 +37,6 @@ class BaseModel:
     folder: Path
     counts: tuple[int, ...]
     mean: float
-
-
-def histogram_line(base: BaseModel) -> str:
-    """The pass rates of the base model in one line."""
-    bins = [f"{low:g}-{high:g}: {n}" for low, high, n in zip(BIN_EDGES, BIN_EDGES[1:], base.counts, strict=False)]
-    return f"base pass rates, mean {base.mean:.3f} ({', '.join(bins)})"
 
 
 def base_folder(config: RunConfig, task: Task) -> Path:
@@ -75,8 +70,7 @@ def prepare_base(
         report = read_json(folder / REPORT)
         return BaseModel(folder, tuple(report["counts"]), report["mean"])
     started = time.perf_counter()
-    settings = _supervised(learner_config(config, model_shape(config, task)), config)
-    learner = stack.learner(settings, None)
+    learner = stack.learner(_supervised(config, model_shape(config, task)), None)
     batches = DemonstrationBatches(task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed)
     for step in range(config.base.steps):
         batch = batches.batch(step)
@@ -98,17 +92,19 @@ def prepare_base(
     return prepare_base(config, task, stack)
 
 
-def _supervised(settings: LearnerConfig, config: RunConfig) -> LearnerConfig:
-    warmup = max(1, round(WARMUP_SHARE * config.base.steps))
-    return replace(
-        settings,
-        tensor_parallel=1,
-        pipeline_parallel=1,
-        data_parallel=1,
+def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
+    """The learner that trains the base: one rank, and none of the run's own optimizer settings.
+
+    The cached base is shared by runs that differ in those.
+    """
+    return LearnerConfig(
+        shape=shape,
+        micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
         lr=config.base.lr,
-        warmup_steps=warmup,
+        warmup_steps=max(1, round(WARMUP_SHARE * config.base.steps)),
         decay_steps=config.base.steps + 1,
-        micro_batch_size=max(settings.micro_batch_size, config.base.batch_size),
+        seed=config.base.seed,
+        call_timeout_s=config.stall_seconds,
     )
 
 

@@ -83,10 +83,13 @@ class Rollout:
         self, model_dir: str, sampler: AdaSampler, temperature: float, max_new_tokens: int, max_num_seqs: int
     ) -> None:
         """Start the engine on a Hugging Face folder and take over a sampler."""
-        if self._engine is not None:
-            self._engine.close()
         length = self._task.max_prompt_tokens + max_new_tokens
-        self._engine = Engine(EngineConfig(Path(model_dir), max_model_len=length, max_num_seqs=max_num_seqs))
+        config = EngineConfig(Path(model_dir), max_model_len=length, max_num_seqs=max_num_seqs)
+        if self._engine is not None and not self._engine.reopen(config):
+            self._engine.close()
+            self._engine = None
+        if self._engine is None:
+            self._engine = Engine(config)
         self._sampler, self._temperature, self._max_new_tokens = sampler, temperature, max_new_tokens
 
     def control(self, control_dir: str) -> None:

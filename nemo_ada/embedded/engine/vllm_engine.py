@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from nemo_ada.embedded.engine.environment import prepare_process
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.run.files import read_json
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +124,7 @@ class Engine:
         self.config = config
         prepare_process()
         self._shapes = checkpoint_shapes(config.model_dir)
+        self._architecture = _architecture(config.model_dir)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's own use of it
             self._start()
@@ -174,6 +176,23 @@ class Engine:
                 f"{config.model_dir}: attention heads of {head} do not work with vLLM on a CPU; choose hidden_size and "
                 f"num_attention_heads for heads of one of {heads}"
             )
+
+    def reopen(self, config: EngineConfig) -> bool:
+        """Load another checkpoint of the same model into this engine, which saves the seconds of a new one.
+
+        False, and nothing changed, where only a new engine can serve `config`.
+        """
+        same = replace(config, model_dir=self.config.model_dir) == self.config
+        if self._dead or not same or _architecture(config.model_dir) != self._architecture:
+            return False
+        from safetensors.torch import load_file
+
+        tensors: dict[str, torch.Tensor] = {}
+        for file in _tensor_files(config.model_dir):
+            tensors |= load_file(file)
+        self.refit(tensors)
+        self.config = config
+        return True
 
     @property
     def in_flight(self) -> int:
@@ -338,14 +357,22 @@ def checkpoint_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor in a HuggingFace folder, read from the safetensors headers."""
     from safetensors import safe_open
 
-    files = sorted(Path(model_dir).glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{model_dir} holds no *.safetensors file; export the model with save_pretrained")
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
+    for file in _tensor_files(model_dir):
         with safe_open(file, framework="np") as tensors:
             shapes.update({name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()})  # noqa: SIM118
     return shapes
+
+
+def _tensor_files(model_dir: Path) -> list[Path]:
+    files = sorted(Path(model_dir).glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{model_dir} holds no *.safetensors file; export the model with save_pretrained")
+    return files
+
+
+def _architecture(model_dir: Path) -> dict[str, Any]:
+    return read_json(Path(model_dir) / "config.json")
 
 
 def _reload_weights(worker: Any, weights: Mapping[str, torch.Tensor]) -> None:

@@ -4,47 +4,40 @@
 2. The model is transformers' Qwen2: same log-probs from the exported folder, loaded in a process of its own.
 3. Saving and loading continues to the bit in the same layout, and within rounding in another.
 4. Rows of weight zero, the number of rows and the micro-batch size do not matter.
-5. A gradient that is not finite changes nothing; a rank that dies or hangs is named, and no process is left.
+5. A gradient that is not finite changes nothing; ranks that disagree are noticed; a rank that hangs is named.
 
-One group of four processes is started and laid out anew for each case.
+The group is the one of conftest.py's stack, two processes that are laid out anew for each case; four are `slow`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray")):
-    pytest.skip("the embedded back end is not installed", allow_module_level=True)
-
 import ray
 
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
-from nemo_ada.embedded.processes import private_ray
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.embedded.processes.actors import alive
+from nemo_ada.embedded.stack import Stack
+from nemo_ada.errors import InvariantError, StallError, UserError
 
 SHAPE = PolicyShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
 CONFIG = LearnerConfig(
     shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_steps=2, ratio_clip_c=3.0,
     entropy_coefficient=0.01, max_grad_norm=0.5, seed=7,
 )  # fmt: skip
-LAYOUTS = {"tp2": (2, 1, 1), "pp2": (1, 2, 1), "tp2pp2": (2, 2, 1), "dp2": (1, 1, 2)}
+LAYOUTS = {"tp2": (2, 1, 1), "pp2": (1, 2, 1), "dp2": (1, 1, 2)}
 ROWS, WIDTH = 13, 20
 
 
@@ -87,14 +80,8 @@ def _run(group: LearnerGroup, steps: range) -> list[dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[LearnerGroup]:
-    folder = tempfile.mkdtemp(prefix="ray")
-    private_ray.start(Path(folder), num_cpus=2, log_to_driver=False)
-    group = LearnerGroup(_config(2, 2))
-    yield group
-    group.shutdown()
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+def group(stack: Stack) -> LearnerGroup:
+    return stack.learner(_config(2), None)
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +104,37 @@ def alone(group: LearnerGroup, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_learns_what_one_rank_learns(layout: str, group: LearnerGroup, alone: dict[str, Any]) -> None:
     group.restart(_config(*LAYOUTS[layout]))
+    _compare(group, alone)
+
+
+@pytest.mark.slow
+def test_tensor_and_pipeline_parallel_together_learn_what_one_rank_learns(stack: Stack, alone: dict[str, Any]) -> None:
+    with LearnerGroup(_config(2, 2)) as four:
+        _compare(four, alone)
+
+
+def _compare(group: LearnerGroup, alone: dict[str, Any]) -> None:
     assert np.abs(group.logprobs(*_tokens(_batch(0))) - alone["first"]).max() < 1e-5
     assert _difference(_weights(group), alone["start"]) == 0
     for ours, expected in zip(_run(group, range(3)), alone["metrics"], strict=True):
         assert ours == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert _difference(_weights(group), alone["weights"]) < 1e-5
     assert _difference(alone["weights"], alone["start"]) > 1e-3
+
+
+def test_ranks_that_disagree_about_the_gradient_norm_end_the_step(
+    group: LearnerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.restart(_config(2))
+    call = group._call
+
+    def one_rank_off(method: str, *args: Any) -> list[Any]:
+        first, second = call(method, *args)
+        return [first, second | {"grad_norm": np.nextafter(second["grad_norm"], 1.0)}]
+
+    monkeypatch.setattr(group, "_call", one_rank_off)
+    with pytest.raises(InvariantError, match="disagree about the gradient norm"):
+        group.train(_batch(0))
 
 
 def test_metrics_describe_the_step(alone: dict[str, Any]) -> None:
@@ -174,7 +186,7 @@ def test_loading_continues_to_the_bit(group: LearnerGroup, alone: dict[str, Any]
 
 
 def test_loading_continues_in_another_layout(group: LearnerGroup, alone: dict[str, Any], tmp_path: Path) -> None:
-    group.restart(_config(2, 2, seed=99))
+    group.restart(_config(1, 2, seed=99))
     group.load(alone["folder"] / "state")
     group.save(tmp_path)
     for name in ("model.safetensors", "optimizer.safetensors"):
@@ -183,7 +195,7 @@ def test_loading_continues_in_another_layout(group: LearnerGroup, alone: dict[st
     assert _difference(_weights(group), alone["weights"]) < 1e-5
 
 
-def test_micro_batches_and_filler_rows_do_not_change_the_update(group: LearnerGroup, alone: dict[str, Any]) -> None:
+def test_micro_batches_and_placeholder_rows_do_not_change_the_update(group: LearnerGroup, alone: dict[str, Any]) -> None:
     group.restart(_config(micro_batch_size=5))
     batch = _batch(0)
     junk = np.full(WIDTH, 11, np.int64)
@@ -202,8 +214,8 @@ def test_micro_batches_and_filler_rows_do_not_change_the_update(group: LearnerGr
 
 def test_a_data_rank_without_rows_takes_part(group: LearnerGroup) -> None:
     results = []
-    for dp, pp in ((1, 1), (2, 2)):
-        group.restart(_config(dp=dp, pp=pp))
+    for dp in (1, 2):
+        group.restart(_config(dp=dp))
         tokens, length, prompt = (part[:1] for part in _tokens(_batch(1)))
         features = group.features(*_tokens(_batch(1))[:2])
         results.append((group.supervised(tokens, length, prompt), group.logprobs(tokens, length, prompt), features))
@@ -267,28 +279,12 @@ def test_a_gradient_that_is_not_finite_changes_nothing(group: LearnerGroup, alon
     assert _run(group, range(1))[0] == pytest.approx(alone["metrics"][0], rel=1e-5, abs=1e-6)
 
 
-def _running(pids: list[int]) -> list[int]:
-    """Those that still run; one that ended may wait as a zombie for Ray to collect it."""
-    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
-    return [pid for pid, stat in states.items() if stat.exists() and ") Z " not in stat.read_text()]
-
-
-def test_a_rank_that_hangs_is_named(group: LearnerGroup) -> None:
-    with LearnerGroup(_config(call_timeout_s=2.0)) as other:
-        pids = list(other._pids)
+def test_a_rank_that_hangs_is_named_and_ended(stack: Stack) -> None:
+    with LearnerGroup(_config(call_timeout_s=2.0)) as hanging:
+        pids = list(hanging.pids.values())
         os.kill(pids[0], signal.SIGSTOP)
-        with pytest.raises(InvariantError, match="train: no answer in time from rank 0"):
-            other.train(_batch(0))
-        assert not _running(pids)
-
-
-def test_a_rank_that_dies_is_named_and_ends_the_group(group: LearnerGroup) -> None:
-    """Last user of the group."""
-    group.restart(_config(2))
-    pids = list(group._pids)
-    os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(InvariantError, match=r"train: rank 1 \(tensor 1, pipeline 0, data 0\) died"):
-        group.train(_batch(0))
-    assert not _running(pids)
-    with pytest.raises(InvariantError, match="shut down"):
-        group.train(_batch(0))
+        with pytest.raises(StallError, match="train: no answer in time from rank 0"):
+            hanging.train(_batch(0))
+        assert not any(alive(pid) for pid in pids)
+        with pytest.raises(InvariantError, match="shut down"):
+            hanging.train(_batch(0))

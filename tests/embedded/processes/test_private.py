@@ -1,4 +1,4 @@
-"""A run is nobody else's: what listens, who may read what it writes, and where its secrets go.
+"""A run is private: what listens, who may read what it writes, and where its secrets go.
 
 One tiny training on two ranks with planted secrets; its processes are looked at from outside while it runs.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -30,8 +32,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory):
-    """(listening addresses by process name, run directory, environment of the run's processes)."""
+    """(listening addresses by process name, run directory, Ray's session folders, Ray's token)."""
     root = tmp_path_factory.mktemp("private")
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as another_process:
+        seen, sessions, token = another_process.submit(train_and_look, root).result()
+    return seen, root / "run", sessions, token
+
+
+def train_and_look(root: Path) -> tuple[list[tuple[str, str]], list[str], str]:
+    """One step of training in this process, with the planted secrets in its environment."""
+    os.environ.update(PLANTED)
     lines = [json.dumps({"prompt": f"{n:03d}=", "answer": max(f"{n:03d}")}) for n in range(300)]
     (root / "digits.jsonl").write_text("\n".join(lines))
     config = load_run(
@@ -59,16 +69,12 @@ def looked(tmp_path_factory):
                     seen.append((process.name(), connection.laddr.ip))
             sessions.extend(word.partition("=")[2] for word in process.cmdline() if word.startswith("--session_dir="))
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in PLANTED.items():
-            patch.setenv(name, value)
-        outcome = train(config, Observer(on_step=look))
-    assert outcome.exit_code == EXIT_DONE
-    return seen, root / "run", sessions
+    assert train(config, Observer(on_step=look)).exit_code == EXIT_DONE
+    return seen, sessions, os.environ["RAY_AUTH_TOKEN"]
 
 
 def test_everything_listens_on_the_loopback_device_only(looked):
-    seen, _, _ = looked
+    seen, *_ = looked
     assert {"gcs_server", "raylet"} <= {name for name, _ in seen}, "Ray was looked at"
     assert any("Rank" in name for name, _ in seen), "the learner was looked at"
     outside = [(name, ip) for name, ip in seen if not loopback(ip)]
@@ -82,14 +88,14 @@ def loopback(text: str) -> bool:
 
 
 def test_no_file_of_the_run_holds_a_secret(looked):
-    _, run_dir, _ = looked
+    _, run_dir, _, token = looked
     files = [path for path in run_dir.rglob("*") if path.is_file()]
     assert len(files) > 10
-    secrets = [value.encode() for value in PLANTED.values()] + [os.environ["RAY_AUTH_TOKEN"].encode()]
+    secrets = [value.encode() for value in PLANTED.values()] + [token.encode()]
     assert [(path, secret) for path in files for secret in secrets if secret in path.read_bytes()] == []
 
 
-def test_rays_session_was_nobody_elses_and_is_gone(looked):
-    _, _, sessions = looked
+def test_rays_session_is_gone(looked):
+    _, _, sessions, _ = looked
     assert sessions
     assert not any(Path(session).exists() for session in sessions)

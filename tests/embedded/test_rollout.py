@@ -1,0 +1,102 @@
+"""The rollout alone, on a scripted engine: what it asks of the engine, and which responses count as right."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.embedded import rollout as embedded
+from nemo_ada.embedded.engine.vllm_engine import EngineConfig, FinishReason, Finished, Payload, Sampling
+
+
+class ScriptedEngine:
+    """Answers every prompt correctly, one request per step; `reason` says how each response ended."""
+
+    def __init__(self, config: EngineConfig, answers: dict[tuple[int, ...], list[int]], reason: FinishReason) -> None:
+        self.config, self.answers, self.reason = config, answers, reason
+        self.running: dict[Hashable, list[int]] = {}
+        self.asked: list[Sampling] = []
+        self.steps = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.running)
+
+    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
+        self.asked.append(sampling)
+        self.running[request_id] = self.answers[tuple(prompt_token_ids)]
+
+    def _payload(self, answer: list[int]) -> Payload:
+        tokens = answer + [1] * (self.reason == "stop")
+        return Payload(np.array(tokens), np.zeros(len(tokens), np.float32), self.reason)
+
+    def step(self) -> list[Finished]:
+        self.steps += 1
+        request_id, answer = self.running.popitem()
+        payload = self._payload(answer)
+        return [Finished(request_id, len(payload), payload)]
+
+    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
+        return {request_id: 0 for request_id in request_ids if self.running.pop(request_id, None)}
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, seed: int = 0
+    ) -> list[list[Payload]]:
+        self.asked.append(sampling)
+        return [[self._payload(self.answers[tuple(prompt)])] * n for prompt in prompts]
+
+
+@pytest.fixture
+def opened(make, task, monkeypatch):
+    """opened(reason, *overrides): a rollout with its engine, as the trainer opens it."""
+
+    def open_rollout(reason: FinishReason, *overrides: str) -> tuple[embedded.Rollout, ScriptedEngine]:
+        config = make("rollout", "reinforce_ada.preset=grpo", *overrides)
+        encode = task.tokenizer.encode
+        prompts = (*task.splits().train, *task.splits().heldout)
+        answers = {tuple(encode(prompt.text)): encode(prompt.answer) for prompt in prompts}
+        engines: list[ScriptedEngine] = []
+
+        def engine(engine_config: EngineConfig) -> ScriptedEngine:
+            engines.append(ScriptedEngine(engine_config, answers, reason))
+            return engines[-1]
+
+        monkeypatch.setattr(embedded, "Engine", engine)
+        rollout = embedded.Rollout(config.task, config.base.cache_dir)
+        sampler: AdaSampler = config.reinforce_ada.sampler(4, 4, run_seed=0, features=1)
+        rollout.open("no model", sampler, config.policy.generation.temperature, 4, 256)
+        return rollout, engines[0]
+
+    return open_rollout
+
+
+@pytest.mark.parametrize(("reason", "reward"), [("stop", 1.0), ("length", 0.0)])
+def test_only_a_right_answer_that_ended_by_itself_is_rewarded(opened, reason, reward):
+    rollout, _ = opened(reason)
+    data = rollout.sample(1, [0, 1], 0)
+    assert data.metrics["ada/pass_rate"] == reward
+    assert (rollout.evaluate([0, 1], 3, 1.0, 0).reward_PK == reward).all()
+    assert (rollout.measure_train([0, 1], 3, 0).reward_PK == reward).all()
+
+
+def test_training_samples_at_the_configured_temperature_and_evaluation_at_its_own(opened):
+    rollout, engine = opened("stop", "policy.generation.temperature=0.6")
+    rollout.sample(1, [0, 1], 0)
+    assert {sampling.temperature for sampling in engine.asked} == {0.6}
+    assert {sampling.max_new_tokens for sampling in engine.asked} == {4}
+    engine.asked.clear()
+    rollout.evaluate([0], 2, 0.3, 0)
+    rollout.measure_train([0], 2, 0)
+    assert [sampling.temperature for sampling in engine.asked] == [0.3, 1.0]
+
+
+def test_every_response_of_a_step_draws_from_its_own_seed(opened):
+    rollout, engine = opened("stop")
+    rollout.sample(1, [0, 1], 0)
+    rollout.sample(2, [0, 1], 0)
+    seeds = [sampling.seed for sampling in engine.asked]
+    assert None not in seeds
+    assert len(set(seeds)) == len(seeds) == 16
