@@ -26,7 +26,6 @@ from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 180.0
 OBJECT_STORE_BYTES = 256 << 20
 GCS_SECONDS = 10  # a private head on this machine that does not answer for so long will not come back
 PREFIX = "ada-"
@@ -159,8 +158,8 @@ class Stack:
                 shutil.copy(path, folder / path.name)
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
-        """A learner with these settings, in the processes of the last one where they suffice."""
-        if self._learner is not None and config.world_size > self._learner.processes:
+        """A learner with these settings, in the processes of the last one where those live and suffice."""
+        if self._learner is not None and (self._learner.closed or config.world_size > self._learner.processes):
             self._learner.shutdown()
             self._learner = None
         if self._learner is None:
@@ -169,17 +168,13 @@ class Stack:
             self._learner.restart(config, weights)
         return self._learner
 
-    def fetch(self, reference: Any) -> Any:
-        """What a reference to Ray's object store (the learner's weights) stands for."""
-        return ray.get(reference, timeout=self._config.stall_seconds)
-
     def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
         """Run a method of the rollout and wait for it, at most `seconds` (None = the run's stall_seconds).
 
         Raises ProcessLostError when the actor died, StallError when it is late, and what the method raises.
         """
         if not self._rollout_pid:
-            self._rollout_pid = self._answer("warm_up", self._warm, START_SECONDS)
+            self._rollout_pid = self._answer("warm_up", self._warm, processes.START_SECONDS)
         limit = self._config.stall_seconds if seconds is None else seconds
         return self._answer(method, getattr(self._rollout, method).remote(*args), limit)
 

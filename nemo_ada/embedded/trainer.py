@@ -26,8 +26,9 @@ from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.update import train_on
+from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.embedded.rollout import HeldoutScores, StepData
-from nemo_ada.embedded.stack import START_SECONDS, Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl

@@ -1,7 +1,8 @@
 """The learning proof: a tiny policy learns a bandit through the real engine and the real learner.
 
-The base answers one held-out prompt in four correctly. Twelve steps must bring every preset above two in three, and
-the same twelve steps with the advantage's sign turned must bring it below one in ten. Nothing here reads a clock.
+The base answers about one held-out prompt in five correctly. Training brings every preset above four in five (seen: .94
+to .98 for two seeds). With the advantage's sign turned around, four steps bring it below one in twenty (seen: 0). The
+runs are seeded, so one machine repeats them exactly, and nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from nemo_ada.embedded.trainer import Trainer
 from nemo_ada.run.folder import read_lines
 
 SETTINGS = [
-    "grpo.max_num_steps=12",
-    "grpo.val_period=0",
     "grpo.num_prompts_per_step=16",
+    "grpo.val_period=0",
     "validation.responses=16",
     "checkpointing.enabled=false",
-    "policy.megatron_cfg.optimizer.lr=2e-3",
+    "policy.megatron_cfg.optimizer.lr=3e-3",
     "policy.megatron_cfg.scheduler.lr_warmup_iters=0",
 ]
 PRESETS = {
@@ -30,29 +30,33 @@ PRESETS = {
 }
 
 
-def accuracy(make, stack, task, name: str, preset: str) -> tuple[float, float]:
-    """Held-out accuracy before the first and after the last step."""
-    config = make(name, f"reinforce_ada.preset={preset}", *SETTINGS, *PRESETS[preset])
-    Trainer(config, stack, task).run()
-    before, after = (record["val/accuracy"] for record in read_lines(config.folder / "evaluations.jsonl"))
-    print(preset, before, after, [round(r["ada/pass_rate"], 2) for r in read_lines(config.folder / "metrics.jsonl")])
-    return before, after
+@pytest.fixture
+def accuracies(make, stack, task):
+    """accuracies(preset, steps): held-out accuracy before the first and after the last step."""
+
+    def train(preset: str, steps: int) -> list[float]:
+        chosen = (f"reinforce_ada.preset={preset}", f"grpo.max_num_steps={steps}")
+        config = make(f"learning-{preset}-{steps}", *SETTINGS, *chosen, *PRESETS[preset])
+        Trainer(config, stack, task).run()
+        return [record["val/accuracy"] for record in read_lines(config.folder / "evaluations.jsonl")]
+
+    return train
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_policy_learns_the_bandit(make, stack, task, preset):
-    before, after = accuracy(make, stack, task, f"learns-{preset}", preset)
-    assert True
-    assert after > 0.67
+def test_the_policy_learns_the_bandit(accuracies, preset):
+    before, after = accuracies(preset, steps=24)
+    assert 0.1 < before < 0.3
+    assert after > 0.8
 
 
-def test_the_policy_unlearns_it_with_the_sign_of_the_advantage_turned(make, stack, task, monkeypatch):
+def test_the_policy_unlearns_it_with_the_sign_of_the_advantage_turned_around(accuracies, monkeypatch):
     train_on = training.train_on
 
     def turned(learner, data, config, step):
         return train_on(learner, replace(data, advantage_R=-data.advantage_R), config, step)
 
     monkeypatch.setattr(training, "train_on", turned)
-    before, after = accuracy(make, stack, task, "unlearns", "grpo")
-    assert True
-    assert after < 0.1
+    before, after = accuracies("grpo", steps=4)
+    assert 0.1 < before < 0.3
+    assert after < 0.05

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.embedded import rollout as embedded
-from nemo_ada.embedded.engine.vllm_engine import EngineConfig, FinishReason, Finished, Payload, Sampling
+from nemo_ada.embedded.engine.vllm_engine import EngineConfig, Finished, FinishReason, Payload, Sampling
 
 
 class ScriptedEngine:

@@ -133,7 +133,7 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     assert [step for phase, step in done if phase == "evaluation"] == [0, 2, 4, 5]
     assert [step for phase, step in done if phase == "save"] == [3, 5]
     assert [record["step"] for record in read_lines(config.folder / "evaluations.jsonl")] == [0, 2, 4, 5]
-    assert [path.name for path in (config.folder / "checkpoints").iterdir()] == ["step_000003", "step_000005"]
+    assert {path.name for path in (config.folder / "checkpoints").iterdir()} == {"step_000003", "step_000005"}
 
 
 @pytest.mark.parametrize("preset", sorted(presets()))
@@ -172,7 +172,8 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
         "loss_fn={ratio_clip_min: 0.1, ratio_clip_max: 0.35, ratio_clip_c: 4.0, entropy_coefficient: 0.01}",
         "policy.megatron_cfg.tensor_model_parallel_size=2",
         "policy.megatron_cfg.pipeline_model_parallel_size=2",
-        "policy.megatron_cfg.optimizer={lr: 3e-5, weight_decay: 0.2, adam_beta1: 0.8, adam_beta2: 0.95, adam_eps: 1e-6}",
+        "policy.megatron_cfg.optimizer={lr: 3e-5, weight_decay: 0.2, adam_eps: 1e-6}",
+        "policy.megatron_cfg.optimizer={adam_beta1: 0.8, adam_beta2: 0.95}",
         "policy.megatron_cfg.scheduler.lr_warmup_iters=9",
         "policy.data_parallel_size=2",
         "policy.train_micro_batch_size=3",
@@ -189,13 +190,12 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
 
 
 def test_responses_are_drawn_at_the_configured_temperature(start):
-    different = []
-    for temperature in (1.0, 0.001):
-        trainer = start(f"policy.generation.temperature={temperature}", name=f"temperature-{temperature}")
-        tokens_P4T = np.split(sampled(trainer, list(range(16))).tokens_RT, 16)
-        different.append(sum(bool((group != group[0]).any()) for group in tokens_P4T))
-    assert different[0] > 8
-    assert different[1] == 0
+    """Hot responses are less probable under the policy than cold ones, by far."""
+    mean_logprob = []
+    for temperature in (0.5, 2.0):  # vLLM takes no more than 2
+        data = sampled(start(f"policy.generation.temperature={temperature}", name=f"at-{temperature}"), list(range(16)))
+        mean_logprob.append(data.old_logprob_RT.sum() / (data.length_R - data.prompt_length_R).sum())
+    assert mean_logprob[1] < mean_logprob[0] - 0.5
 
 
 def test_the_engine_is_the_learner_after_a_refit(start):
@@ -219,9 +219,7 @@ def test_two_equal_prompts_stay_two_groups(start):
 
 def test_tensor_parallel_training_follows_the_single_rank(trained):
     one = trained("reinforce_ada.preset=ada_seq_lean", *TWO_STEPS)
-    two = trained(
-        "reinforce_ada.preset=ada_seq_lean", *TWO_STEPS, "policy.megatron_cfg.tensor_model_parallel_size=2"
-    )
+    two = trained("reinforce_ada.preset=ada_seq_lean", *TWO_STEPS, "policy.megatron_cfg.tensor_model_parallel_size=2")
     first, second = (read_lines(config.folder / "metrics.jsonl")[0] for config in (one, two))
     assert first["train/grad_norm"] == pytest.approx(second["train/grad_norm"], rel=1e-5)
     assert first["ada/samples_drawn"] == second["ada/samples_drawn"]

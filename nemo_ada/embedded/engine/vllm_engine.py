@@ -125,6 +125,7 @@ class Engine:
         prepare_process()
         self._shapes = checkpoint_shapes(config.model_dir)
         self._architecture = _architecture(config.model_dir)
+        self._llm: Any = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's own use of it
             self._start()
@@ -144,7 +145,15 @@ class Engine:
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        config = self.config
+        config, heads = self.config, CPUAttentionBackend.get_supported_head_sizes()
+        width = self._architecture.get("head_dim") or (
+            self._architecture["hidden_size"] // self._architecture["num_attention_heads"]
+        )
+        if width not in heads:  # vLLM itself finds out in the first step
+            raise UserError(
+                f"{config.model_dir}: attention heads of {width} do not work with vLLM on a CPU; choose hidden_size and "
+                f"num_attention_heads for heads of one of {heads}"
+            )
         self._request_errors = (VLLMError, ValueError, TypeError)
         self._params_type = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
@@ -167,15 +176,8 @@ class Engine:
             async_scheduling=False,
             disable_log_stats=True,
         )
-        self._llm: Any = LLMEngine.from_engine_args(arguments)
+        self._llm = LLMEngine.from_engine_args(arguments)
         self._vocabulary: int = self._llm.model_config.get_vocab_size()
-        head, heads = self._llm.model_config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
-        if head not in heads:  # vLLM itself finds out in the first step
-            self.close()
-            raise UserError(
-                f"{config.model_dir}: attention heads of {head} do not work with vLLM on a CPU; choose hidden_size and "
-                f"num_attention_heads for heads of one of {heads}"
-            )
 
     def reopen(self, config: EngineConfig) -> bool:
         """Load another checkpoint of the same model into this engine, which saves the seconds of a new one.

@@ -119,6 +119,11 @@ class LearnerGroup:
         return len(self._actors)
 
     @property
+    def closed(self) -> bool:
+        """Whether the group has ended, by `shutdown` or by the loss of a rank."""
+        return self._closed
+
+    @property
     def pids(self) -> dict[str, int]:
         """Process ids by name, once the group has started."""
         return {f"learner-{rank}": pid for rank, pid in enumerate(self._pids)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.errors import UserError
 
 
@@ -33,7 +34,7 @@ class LearnerConfig:
     ratio_clip_c: float | None = None  # loss_fn.ratio_clip_c (dual clip)
     entropy_coefficient: float = 0.0
     seed: int = 0
-    start_timeout_s: float = 240.0
+    start_timeout_s: float = START_SECONDS
     call_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:

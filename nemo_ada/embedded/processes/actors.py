@@ -18,6 +18,7 @@ from typing import IO
 STACKS = "NEMO_ADA_STACKS"
 """Variable: the folder into which actors write their stacks when asked."""
 
+START_SECONDS = 600.0  # for an actor to import its libraries and build its model: 10 s, but not on a busy machine
 DUMP_SECONDS = 2.0
 END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1

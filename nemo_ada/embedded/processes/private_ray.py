@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
-ATTEMPTS = 4
+ATTEMPTS = 3
+NODE_SECONDS = 120.0  # for a node to come up: seconds, but not on a busy machine
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
@@ -41,8 +43,8 @@ ENVIRONMENT = {
 def start(folder: Path, **options: Any) -> None:
     """ray.init of a cluster of one node for this process, in `folder`; other options are ray.init's own.
 
-    A node that does not come up (Ray gives it 30 s, which cannot be set) is started again, ATTEMPTS in all. Raises
-    StallError when none came up, and UserError in a process that has a Ray already.
+    A node that does not come up is started again, ATTEMPTS in all. Raises StallError when none came up, and UserError
+    in a process that has a Ray already.
     """
     if ray.is_initialized():
         raise UserError("this process has started Ray already, and a run needs its own: call ray.shutdown() first")
@@ -53,7 +55,7 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _not_waiting_for_agents():
+            with _patient_start():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -72,14 +74,16 @@ def start(folder: Path, **options: Any) -> None:
 
 
 @contextmanager
-def _not_waiting_for_agents() -> Iterator[None]:
-    """Let a node come up before its agents, two Python programs that import Ray.
+def _patient_start() -> Iterator[None]:
+    """Give a node NODE_SECONDS to come up, and let it start before its agents, two Python programs that import Ray.
 
-    The node waits 15 s for the ports that they write to files, then ends itself, and a busy machine needs longer. So
-    here the files are there before: the dashboard's agent serves nothing (-1), as without ray[default], and the agent
-    of the actors' environments gets a port that was chosen for it.
+    Ray itself waits 30 s for the node. The node waits 15 s for the ports that its agents write to files, then ends
+    itself. A busy machine needs longer, and neither limit can be set. So `get_node` is asked for longer, and the files
+    exist before the agents do. The dashboard's agent serves nothing (-1), as without ray[default]; the agent of the
+    actors' environments gets a port that was chosen for it.
     """
-    start_raylet, dependency_error = services.start_raylet, utils.get_dashboard_dependency_error
+    start_raylet, get_node = services.start_raylet, services.get_node
+    dependency_error = utils.get_dashboard_dependency_error
 
     def with_ports(*args: Any, **options: Any) -> Any:
         given = inspect.signature(start_raylet).bind(*args, **options).arguments
@@ -87,12 +91,23 @@ def _not_waiting_for_agents() -> Iterator[None]:
             (Path(given["session_dir"]) / f"{name}_{given['node_id']}").write_text("-1", encoding="ascii")
         return start_raylet(*args, **options | {"runtime_env_agent_port": _free_port()})
 
-    services.start_raylet = with_ports
+    def patiently(*args: Any) -> Any:
+        deadline = time.monotonic() + NODE_SECONDS
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:  # the node has not registered yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.start_raylet, services.get_node = with_ports, patiently
     utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in an embedded run")
     try:
         yield
     finally:
-        services.start_raylet, utils.get_dashboard_dependency_error = start_raylet, dependency_error
+        services.start_raylet, services.get_node = start_raylet, get_node
+        utils.get_dashboard_dependency_error = dependency_error
 
 
 def _free_port() -> int:

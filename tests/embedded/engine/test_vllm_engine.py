@@ -404,7 +404,28 @@ def test_close_leaves_the_engine_free_for_the_next_step(engine):
     assert engine.in_flight == 0
 
 
-def test_preempted_responses_are_the_same_and_a_closed_engine_can_be_followed_by_another(tmp_path, shared_engine):
+def test_heads_that_vllm_cannot_run_are_refused_with_those_it_can(tmp_path):
+    random_model(0, heads=4).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"heads of 16 do not work .* one of \[32, 64"):
+        Engine(EngineConfig(tmp_path, max_model_len=MAX_MODEL_LEN))
+
+
+def test_another_checkpoint_of_the_same_model_is_opened_in_place_and_any_other_is_not(engine, tmp_path):
+    newer, prompt = random_model(1), prompts(1)[0]
+    newer.save_pretrained(tmp_path / "newer")
+    random_model(1, heads=1).save_pretrained(tmp_path / "other")
+    here, llm = engine.config, engine._llm
+    assert not engine.reopen(replace(here, model_dir=tmp_path / "other"))
+    assert not engine.reopen(replace(here, model_dir=tmp_path / "newer", max_model_len=64))
+    assert engine.config == here
+    assert engine.reopen(replace(here, model_dir=tmp_path / "newer"))
+    assert engine._llm is llm
+    opened = engine.generate([prompt], 1, Sampling(16, temperature=0.0))[0][0]
+    assert opened.token_ids.tolist() == reference_greedy(newer, prompt, 16)
+    assert engine.reopen(here)
+
+
+def test_preempted_responses_are_the_same_and_a_closed_engine_can_be_followed_by_another(shared_engine):
     """Last in the file: it closes the shared engine, because a process holds one at a time."""
     asked = prompts(6, length=40)
     sampling = Sampling(80)
@@ -412,9 +433,6 @@ def test_preempted_responses_are_the_same_and_a_closed_engine_can_be_followed_by
     shared_engine.close()
     with pytest.raises(InvariantError, match="closed"):
         shared_engine.step()
-    random_model(0, heads=4).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"heads of 16 do not work .* one of \[32, 64"):
-        Engine(EngineConfig(tmp_path, max_model_len=MAX_MODEL_LEN))
     bytes_per_block = 2 * 2 * 32 * 1 * 32 * 4  # K and V, layers, block, KV heads, head dimension, float32
     engine = Engine(replace(shared_engine.config, kv_cache_memory_bytes=20 * bytes_per_block))
     try:

@@ -67,8 +67,8 @@ def update(folder: Path, minibatches: list[list[Row]], published: Published) -> 
             for parameter in model.parameters():
                 parameter.grad *= published.max_norm / (norm + 1e-6)
         adam.step()
-        losses.append(float(loss))
-        norms.append(float(norm))
+        losses.append(loss.item())
+        norms.append(norm.item())
     return Updated({name: p.detach().numpy() for name, p in model.named_parameters()}, losses, norms)
 
 

@@ -35,7 +35,6 @@ SETTINGS = [
     "policy.train_micro_batch_size=5",
     "policy.max_grad_norm=0.3",
     "policy.generation.temperature=1.3",
-    "policy.generation.max_new_tokens=6",
 ]
 
 

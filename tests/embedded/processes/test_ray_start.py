@@ -12,6 +12,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
 import ray
+from ray._private import services
 
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
@@ -67,3 +68,20 @@ def test_the_last_attempt_tells_why(folder, monkeypatch):
         private_ray.start(folder)
     assert len(left) == private_ray.ATTEMPTS
     assert not any(processes.alive(process.pid) for process in left)
+
+
+def test_a_node_that_registers_late_is_waited_for(folder, monkeypatch):
+    answers = [RuntimeError("no such node"), RuntimeError("no such node"), {"node_id": "late"}]
+
+    def get_node(_address, _node_id):
+        answer = answers.pop(0)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    nodes = []
+    monkeypatch.setattr(ray, "init", lambda **_options: nodes.append(services.get_node("address", "id")))
+    private_ray.start(folder)
+    assert nodes == [{"node_id": "late"}]
+    assert services.get_node is get_node
