@@ -52,7 +52,7 @@ def base_models(out: Path) -> tuple[list[Path], Path, Path]:
     ]
     task = build_task(configs[0].task)
     with Stack(configs[0]) as stack:
-        folders = [prepare_base(config, task, stack).folder for config in configs]
+        folders = [prepare_base(config, task, stack) for config in configs]
     splits = task.splits()
     return (
         folders,

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +17,20 @@ from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.stack import Stack, max_new_tokens, model_shape
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json, verify_folder, write_folder
+from nemo_ada.run.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.supervision import DemonstrationBatches
 
 log = logging.getLogger(__name__)
 
-BIN_EDGES = (0.0, 0.02, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)
 PROBE_PROMPTS, PROBE_RESPONSES = 256, 32
 WARMUP_SHARE = 0.05
 REPORT = "base.json"  # pass rates, beside the model
-VERSION = 1  # of this recipe: a change of it makes cached models stale
-
-
-@dataclass(frozen=True, slots=True)
-class BaseModel:
-    """folder: a Hugging Face model; counts: training prompts per bin of BIN_EDGES; mean: their mean pass rate."""
-
-    folder: Path
-    counts: tuple[int, ...]
-    mean: float
+VERSION = 1  # raise it when this module makes another model from the same settings
 
 
 def base_folder(config: RunConfig, task: Task) -> Path:
-    """Where this run's base model is cached."""
+    """The cache folder of this run's base model; its name depends on everything that makes the model."""
     facts = {
         "version": VERSION,
         "task": asdict(config.task),
@@ -54,21 +44,20 @@ def base_folder(config: RunConfig, task: Task) -> Path:
 
 def prepare_base(
     config: RunConfig, task: Task, stack: Stack, progress: Callable[[int, int, float], None] | None = None
-) -> BaseModel:
-    """The base model of a run: the user's checkpoint, the cached one, or one trained now.
+) -> Path:
+    """Hugging Face folder of a run's base model: the user's checkpoint, the cached one, or one trained now.
 
-    progress: called with (step, steps, loss) while it trains. The pass rates are measured once and cached with it.
+    progress: called with (step, steps, loss) while the model trains. Its pass rates are measured once and cached, too.
     """
     if config.policy.model_name is not None:
-        return BaseModel(Path(config.policy.model_name), (), float("nan"))
+        return Path(config.policy.model_name)
     folder = base_folder(config, task)
     if folder.exists():
         try:
             verify_folder(folder, needs=[REPORT])
         except UserError as damage:
             raise UserError(f"cached base model: {damage}; remove the folder to train it again") from None
-        report = read_json(folder / REPORT)
-        return BaseModel(folder, tuple(report["counts"]), report["mean"])
+        return folder
     started = time.perf_counter()
     learner = stack.learner(_supervised(config, model_shape(config, task)), None)
     batches = DemonstrationBatches(task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed)
@@ -83,13 +72,12 @@ def prepare_base(
         learner.export_hf(partial, {"eos_token_id": task.tokenizer.eos_id, "pad_token_id": task.tokenizer.pad_id})
         task.tokenizer.write_hf(partial)
         rates = _pass_rates(config, task, stack, partial)
-        counts = np.histogram(rates, bins=np.array(BIN_EDGES))[0].tolist()
-        report = {"counts": counts, "mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
+        report = {"mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
         (partial / REPORT).write_text(json.dumps(report), encoding="utf-8")
 
     write_folder(folder, fill)
     log.info("base model trained in %.0f s: %s", trained, folder)
-    return prepare_base(config, task, stack)
+    return folder
 
 
 def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:

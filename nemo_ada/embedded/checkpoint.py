@@ -1,4 +1,4 @@
-"""Step folders of the embedded back end: everything that the next step depends on, in one atomic folder.
+"""Step folders of the embedded back end. A folder is written whole, and holds all that the next step depends on.
 
 step_000050/ learner/ (model, optimizer, schedule, generator)   hf/ (the model for transformers)
              state.json (step, data position, totals, sampler)  manifest.json (checksums)
@@ -38,7 +38,7 @@ def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class SavedState:
-    """What is not the learner's: step, next prompt, totals, the sampler's state, the last evaluation."""
+    """State outside the learner: step, position of the next prompt, totals, sampler, last evaluation."""
 
     step: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
@@ -50,7 +50,10 @@ class SavedState:
 def save(
     run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: CharTokenizer
 ) -> None:
-    """Write the folder of state.step and drop the oldest ones; raises InvariantError when the disk refuses."""
+    """Write the folder of state.step, then delete all but the newest `checkpointing.keep`.
+
+    Raises InvariantError when the disk refuses.
+    """
 
     def fill(folder: Path) -> None:
         learner.save(folder / "learner")
@@ -74,7 +77,7 @@ def save(
 
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
-    """Restore the learner and return the rest; raises UserError for a checkpoint that cannot be used here."""
+    """Restore the learner and return the rest. Raises UserError for a checkpoint that cannot be used here."""
     state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
     return state
@@ -96,7 +99,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a step folder so that a kill in between leaves no folder that looks complete."""
-    doomed = folder.with_name(f".{folder.name}.old")
-    folder.replace(doomed)
-    shutil.rmtree(doomed)
+    """Rename a step folder, then delete it: a kill in between leaves no folder that looks complete."""
+    renamed = folder.with_name(f".{folder.name}.old")
+    folder.replace(renamed)
+    shutil.rmtree(renamed)

@@ -1,6 +1,6 @@
-"""The rollout actor: vLLM, the verifier and the sampler in one process, so that a decision costs no message.
+"""The rollout actor: vLLM, the verifier and the sampler in one process, so a sampling decision costs no message.
 
-The driver asks for a step and gets its training rows; what the engine drew stays here until the step is over.
+The driver asks for a step and gets its training rows. All other responses of the step stay here and are dropped.
 """
 
 from __future__ import annotations
@@ -8,44 +8,41 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
-from nemo_ada.embedded.engine.source import EngineSource
+from nemo_ada.embedded.engine.source import EngineSource, Score
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
+from nemo_ada.embedded.learner.batch import Floats
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
 from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Task
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float32]
-
-POLL_SECONDS = 0.2  # how often the control files are looked at while sampling
+POLL_SECONDS = 0.2  # between two looks at the control files while sampling
 
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """Rows of a step as the learner takes them (R rows, T tokens, right-padded), and what sampling cost.
+    """A step's rows for the learner (R rows, T tokens, right-padded), and what sampling cost.
 
     weight_R: 0.0 for placeholder rows. prompt_R: position of the row's prompt in the step. used: prompts that the step
-    has taken, which is how far the data moves on. metrics: numbers, and the lists of core/metrics.py.
+    took, by which the data's position moves on. metrics: numbers, and the lists of core/metrics.py.
     """
 
     tokens_RT: IntArray
     length_R: IntArray
     prompt_length_R: IntArray
-    advantage_R: FloatArray
-    weight_R: FloatArray
-    old_logprob_RT: FloatArray
+    advantage_R: Floats
+    weight_R: Floats
+    old_logprob_RT: Floats
     prompt_R: IntArray
     used: int
     metrics: dict[str, Any]
@@ -56,17 +53,16 @@ class StepData:
 class HeldoutScores:
     """Rewards and lengths (tokens) of k responses for each of P prompts."""
 
-    reward_PK: NDArray[np.float64]
+    reward_PK: FloatArray
     length_PK: IntArray
 
 
 class Rollout:
     """One engine, one task, one sampler. Runs inside a Ray actor; usable without Ray in tests."""
 
-    def __init__(self, task: AnyTaskSettings, cache_dir: str, control_dir: str | None = None) -> None:
-        """control_dir: the run directory, whose DROP file ends a sampling phase at once (see `_Watch`)."""
+    def __init__(self, task: AnyTaskSettings, cache_dir: str) -> None:
         self._task: Task = build_task(task, Path(cache_dir))
-        self._control_dir = None if control_dir is None else Path(control_dir)
+        self._control_dir: Path | None = None
         self._engine: Engine | None = None
         self._sampler: AdaSampler | None = None
         self._temperature = 1.0
@@ -80,9 +76,18 @@ class Rollout:
         return os.getpid()
 
     def open(
-        self, model_dir: str, sampler: AdaSampler, temperature: float, max_new_tokens: int, max_num_seqs: int
+        self,
+        model_dir: str,
+        sampler: AdaSampler,
+        temperature: float,
+        max_new_tokens: int,
+        max_num_seqs: int,
+        control_dir: str | None = None,
     ) -> None:
-        """Start the engine on a Hugging Face folder and take over a sampler."""
+        """Load a Hugging Face folder into the engine and take over a sampler.
+
+        control_dir: the run directory, whose DROP file ends a sampling phase at once.
+        """
         length = self._task.max_prompt_tokens + max_new_tokens
         config = EngineConfig(Path(model_dir), max_model_len=length, max_num_seqs=max_num_seqs)
         if self._engine is not None and not self._engine.reopen(config):
@@ -91,13 +96,10 @@ class Rollout:
         if self._engine is None:
             self._engine = Engine(config)
         self._sampler, self._temperature, self._max_new_tokens = sampler, temperature, max_new_tokens
-
-    def control(self, control_dir: str) -> None:
-        """Name the run directory whose control files are watched."""
-        self._control_dir = Path(control_dir)
+        self._control_dir = None if control_dir is None else Path(control_dir)
 
     def refit(self, weights: Mapping[str, Any]) -> None:
-        """Take over the learner's weights (Hugging Face names)."""
+        """Take over the learner's weights; `Engine.refit` explains how."""
         self._live_engine().refit(weights)
 
     def sampler_state(self) -> dict[str, Any]:
@@ -108,27 +110,19 @@ class Rollout:
         """Restore the sampler's state."""
         self._live_sampler().load_state_dict(state)
 
-    def close(self) -> None:
-        """Release the engine and the verifier."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        close = getattr(self._task, "close", None)
-        if close is not None:
-            close()
-
     def sample(
         self,
         step: int,
         indices: Sequence[int],
         reserve: int,
-        features_PF: NDArray[np.float64] | None = None,
+        features_PF: FloatArray | None = None,
         chosen: int | None = None,
     ) -> StepData | None:
-        """Draw responses for the training prompts at `indices` (the last `reserve` in reserve) and build the rows.
+        """Draw responses for the training prompts at `indices` and build the rows.
 
-        chosen: the prompts at `indices` are candidates, of which the sampler chooses so many; all of them are used up.
-        None when the run's DROP file ended it: then the step has left no trace in the sampler.
+        reserve: the last so many prompts are reserve prompts. chosen: the sampler chooses so many of the prompts, its
+        candidates; all of them are used up. Returns None when the run's DROP file ended the step, which then left no
+        trace in the sampler.
         """
         prompts = [self._task.splits().train[i] for i in indices]
         if chosen is None:
@@ -142,7 +136,7 @@ class Rollout:
         return replace(data, used=len(prompts), metrics=data.metrics | named({"expected_signal_groups": expected}))
 
     def _sample(
-        self, step: int, prompts: list[Prompt], reserve: int, features_PF: NDArray[np.float64] | None
+        self, step: int, prompts: list[Prompt], reserve: int, features_PF: FloatArray | None
     ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
@@ -162,7 +156,7 @@ class Rollout:
             source.close()
 
     def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
-        """k responses for each held-out prompt (None = all), scored; failed verifications raise."""
+        """k scored responses for each held-out prompt (None: all). Raises ScoringFailedError where a verifier fails."""
         prompts = self._task.splits().heldout
         return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
 
@@ -172,25 +166,25 @@ class Rollout:
 
     def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> HeldoutScores:
         tokens = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
-        drawn = self._live_engine().generate(tokens, k, self._sampling(temperature), seed)
-        texts = [
-            (prompt, self._text(payload.token_ids.tolist()), payload.finished)
-            for prompt, payloads in zip(prompts, drawn, strict=True)
-            for payload in payloads
-        ]
-        rewards = np.array([self._task.score(*text) for text in texts], np.float64)
-        lengths = np.array([len(payload) for payloads in drawn for payload in payloads], np.int64)
-        return HeldoutScores(rewards.reshape(len(prompts), k), lengths.reshape(len(prompts), k))
+        payloads_PK = self._live_engine().generate(tokens, k, self._sampling(temperature), seed)
+        verdicts = self._task.score_many(
+            [
+                (prompt, self._text(payload.token_ids.tolist()), payload.finished)
+                for prompt, payloads in zip(prompts, payloads_PK, strict=True)
+                for payload in payloads
+            ]
+        )
+        for verdict in verdicts:
+            if verdict.label is None:
+                raise ScoringFailedError(str(verdict.cause))
+        reward_N = np.array([verdict.label for verdict in verdicts], np.float64)
+        length_N = np.array([len(payload) for payloads in payloads_PK for payload in payloads], np.int64)
+        return HeldoutScores(reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k))
 
-    def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Any]:
-        submit = getattr(self._task, "submit", None)
-
-        def score(position: int, token_ids: list[int], finished: bool) -> tuple[float, str | None] | Future[Any]:
-            prompt, text = prompts[position], self._text(token_ids)
-            if submit is not None and finished:
-                return submit(prompt, text)
+    def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Score]:
+        def score(position: int, token_ids: list[int], finished: bool) -> Score:
             try:
-                return self._task.score(prompt, text, finished), None
+                return self._task.score(prompts[position], self._text(token_ids), finished), None
             except ScoringFailedError as failed:
                 return 0.0, failed.cause
 
@@ -207,7 +201,7 @@ class Rollout:
 
     def _data(self, sampled: SampledStep, source: EngineSource, tokens_P: list[list[int]], steps: int) -> StepData:
         rows = sampled.rows
-        payloads = [source.payload(row) if row >= 0 else None for row in rows.response_id_R.tolist()]
+        payloads = [source.payload(n) if n >= 0 else None for n in rows.response_id_R.tolist()]
         prompt_lengths = [len(tokens_P[p]) for p in rows.prompt_R.tolist()]
         lengths = [n + (len(payload) if payload else 0) for n, payload in zip(prompt_lengths, payloads, strict=True)]
         tokens_RT = np.full((len(payloads), max(lengths)), self._task.tokenizer.pad_id, np.int64)
@@ -243,7 +237,7 @@ class Rollout:
 
 
 class _Watch:
-    """Called before every decision: touches the heartbeat and looks for the run's DROP file, now and then."""
+    """Called before every sampling decision: now and then it touches the heartbeat and looks for the DROP file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The processes of an embedded run: a private Ray, one rollout actor, one learner group. Leaves nothing behind."""
+"""The processes of an embedded run: a private Ray, one rollout actor, one learner group. They end with the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.engine.environment import ENVIRONMENT
+from nemo_ada.embedded.engine.vllm_engine import ENVIRONMENT
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
@@ -27,20 +27,15 @@ from nemo_ada.tasks.protocol import Task
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 << 20
-GCS_SECONDS = 10  # a private head on this machine that does not answer for so long will not come back
+GCS_SECONDS = 10  # a head on this machine that is silent for longer will not come back
 PREFIX = "ada-"
 LOCK = "lock"
 
 
 def model_shape(config: RunConfig, task: Task) -> PolicyShape:
     """Shape of the small model that a run without `policy.model_name` makes."""
-    model = config.policy.model
     return PolicyShape(
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        num_layers=model.num_layers,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.num_query_groups,
+        **config.policy.model.model_dump(),
         vocab_size=task.tokenizer.vocab_size,
         max_position_embeddings=max(128, task.max_prompt_tokens + max_new_tokens(config, task)),
     )
@@ -78,7 +73,7 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
 class Stack:
     """A context: Ray and the rollout actor start on entry, the learner on `learner`, all end on exit.
 
-    Runs that follow each other in one process (comparisons) share it, because the imports take longer than the models.
+    Runs that follow each other in one process share a stack, because its imports take longer than their models.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -112,7 +107,7 @@ class Stack:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_SECONDS))
         before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = str(temporary)  # the actors inherit it: what vLLM and torch leave there goes with ours
+        os.environ["TMPDIR"] = str(temporary)  # of the actors: their temporary files end with our folder
         try:
             private_ray.start(
                 self._folder,
@@ -136,7 +131,7 @@ class Stack:
                 self._learner.shutdown()
         finally:
             if self._rollout_pid:
-                with suppress(ray.exceptions.RayError):  # a Ray that lost its head; the process is ended below
+                with suppress(ray.exceptions.RayError):  # Ray may have lost its head; the process is ended below
                     ray.kill(self._rollout, no_restart=True)
                 processes.end([self._rollout_pid], grace=2.0)
             ray.shutdown()
@@ -151,7 +146,7 @@ class Stack:
         return learners | ({"rollout": self._rollout_pid} if self._rollout_pid else {})
 
     def keep_stacks(self, folder: Path) -> None:
-        """Copy the stacks that a stalled process wrote into the run's folder."""
+        """Copy the stacks that stalled processes wrote to `folder`."""
         for path in (self._folder / "stacks").glob("*.txt"):
             if path.stat().st_size:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -182,8 +177,8 @@ class Stack:
         try:
             return ray.get(pending, timeout=seconds)
         except ray.exceptions.GetTimeoutError:
-            seen = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
-            raise StallError(f"the rollout did not answer `{method}` within {seconds:g} s{seen}") from None
+            stacks = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
+            raise StallError(f"the rollout did not answer `{method}` within {seconds:g} s{stacks}") from None
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, (UserError, FailedResponsesError, InvariantError)):
                 raise error.cause from None
@@ -193,7 +188,7 @@ class Stack:
 
 
 def _clear_abandoned(parent: Path) -> None:
-    """Delete this user's temporary folders of drivers that were killed: their lock is free."""
+    """Delete this user's temporary folders whose driver was killed, which freed their lock."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():

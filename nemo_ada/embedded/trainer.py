@@ -1,7 +1,7 @@
-"""The embedded training loop: sample, learn, refit, evaluate, save (algorithm.md; the steps of NeMo-RL's grpo_train).
+"""The embedded training loop: sample, update, refit, evaluate, save; the steps of NeMo-RL's grpo_train.
 
-A step is made of phases, each timed: sampling (rollout actor), update (learner ranks), refit; now and then evaluation
-and save. The state between steps is (learner, sampler, data position, totals); a checkpoint holds exactly that.
+A step has timed phases: sampling (rollout actor), update (learner ranks) and refit, at times evaluation and save. The
+state between steps is learner, sampler, data position and totals. A checkpoint holds exactly that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EVALUATION_STREAM = 11
 
 @dataclass(slots=True)
 class Totals:
-    """What a run has cost so far; the axes of a comparison."""
+    """The costs of a run so far: the axes of a comparison."""
 
     responses: int = 0
     tokens: int = 0
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def check_run(config: RunConfig, task: Task) -> PolicyShape:
-    """Everything that can be wrong, before any process starts. Raises UserError."""
+    """Check all that can be checked before any process starts; the model's shape. Raises UserError."""
     if config.policy.model_name is None:
         shape = model_shape(config, task)
     else:
@@ -100,7 +100,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
 
 
 def _check_candidates(config: RunConfig, count: int) -> None:
-    """Refuse a choice of prompts that `count` training prompts do not give, or that would be a lottery."""
+    """Refuse more candidates than the `count` training prompts, and a choice that the estimator would make blindly."""
     candidates, steps = config.reinforce_ada.candidate_prompts, config.grpo.max_num_steps
     if candidates > count:
         raise UserError(
@@ -110,7 +110,7 @@ def _check_candidates(config: RunConfig, count: int) -> None:
     if 0 < candidates * steps <= count and config.reinforce_ada.estimator.kind == "ema":
         raise UserError(
             f"reinforce_ada.estimator.kind=ema knows only prompts that came before, and {steps} steps of "
-            f"candidate_prompts={candidates} show none of {count} twice: the choice would be a lottery; set "
+            f"candidate_prompts={candidates} show none of {count} twice: the choice would be random; set "
             "reinforce_ada.estimator.kind=value, or candidate_prompts=0"
         )
 
@@ -139,7 +139,7 @@ class Trainer:
         return self._learner
 
     def run(self) -> Outcome:
-        """Train to the last step, or until a stop is asked for; raises what the parts raise."""
+        """Train to the last step, or until somebody asks for a stop; raises what the parts raise."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
         (config.folder / "DROP").unlink(missing_ok=True)
@@ -169,8 +169,8 @@ class Trainer:
     def _start(self) -> None:
         config, task = self.config, self.task
         shape = check_run(config, task)
-        base = prepare_base(config, task, self.stack, self.observer.on_base)
-        self._learner = self.stack.learner(learner_config(config, shape), base.folder)
+        base_folder = prepare_base(config, task, self.stack, self.observer.on_base)
+        self._learner = self.stack.learner(learner_config(config, shape), base_folder)
         sampler = config.reinforce_ada.sampler(
             config.grpo.num_generations_per_prompt,
             max_new_tokens(config, task),
@@ -180,14 +180,14 @@ class Trainer:
         generation = config.policy.generation
         self.stack.call(
             "open",
-            str(base.folder.resolve()),
+            str(base_folder.resolve()),
             sampler,
             generation.temperature,
             max_new_tokens(config, task),
             generation.max_num_seqs,
+            str(config.folder.resolve()),
             seconds=START_SECONDS,
         )
-        self.stack.call("control", str(config.folder.resolve()))
         newest = self.run_dir.resume_point() if config.resume == "auto" else None
         if newest is not None:
             self._load(newest)
@@ -197,7 +197,7 @@ class Trainer:
             self._evaluate()
 
     def _loop(self) -> str | None:
-        """Steps until the end; the reason of an early stop."""
+        """Make steps until the end; returns the reason of an early stop."""
         grpo, saving = self.config.grpo, self.config.checkpointing
         while self.step < grpo.max_num_steps:
             reason = self.control.stop_reason()
@@ -214,7 +214,7 @@ class Trainer:
         return None
 
     def _train_step(self) -> bool:
-        """One step; False when it was given up while sampling (nothing has changed then)."""
+        """One step; False when it was dropped while sampling, which changes nothing."""
         config, step = self.config, self.step + 1
         times: dict[str, float] = {}
         reserve, candidates = config.reinforce_ada.reserve_prompts, config.reinforce_ada.candidate_prompts
@@ -233,11 +233,10 @@ class Trainer:
             self.stack.call("refit", self.learner.weights())
         self.step, self.position = step, self.position + data.used
         seconds = sum(times.values())
-        live = int(data.metrics["ada/live_rows"])
         self.totals.responses += int(data.metrics["ada/samples_drawn"])
         self.totals.tokens += int(data.metrics["ada/tokens_drawn"])
         self.totals.rows += len(data.length_R)
-        self.totals.live_rows += live
+        self.totals.live_rows += int(data.metrics["ada/live_rows"])
         self.totals.seconds += seconds
         self.control.observe_step(seconds)
         record = {
@@ -255,7 +254,7 @@ class Trainer:
         return True
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
-        """Input of the value estimator: the policy's last hidden states, their mean over each prompt, [P, hidden]."""
+        """Input of the value estimator: the policy's last hidden states, mean over each prompt, [P, hidden]."""
         if self.config.reinforce_ada.estimator.kind != "value":
             return None
         rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]
@@ -272,12 +271,12 @@ class Trainer:
         seed = int(np.random.SeedSequence([self.config.grpo.seed, self.step, EVALUATION_STREAM]).generate_state(1)[0])
         times: dict[str, float] = {}
         with self._phase("evaluation", times):
-            found: HeldoutScores = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
+            scores: HeldoutScores = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
         record = {
             "step": self.step,
-            "val/accuracy": float(found.reward_PK.mean()),
-            f"val/pass@{settings.responses}": float((found.reward_PK > 0).any(axis=1).mean()),
-            "val/response_length": float(found.length_PK.mean()),
+            "val/accuracy": float(scores.reward_PK.mean()),
+            f"val/pass@{settings.responses}": float((scores.reward_PK > 0).any(axis=1).mean()),
+            "val/response_length": float(scores.length_PK.mean()),
             "time/evaluation": times["evaluation"],
             **{f"total/{name}": value for name, value in asdict(self.totals).items()},
         }
@@ -310,7 +309,7 @@ class Trainer:
 
     @contextmanager
     def _phase(self, name: str, times: dict[str, float]) -> Iterator[None]:
-        """A timed part of a step (seconds into times[name]); the heartbeat and the observer hear of it first."""
+        """A timed phase, announced to heartbeat and observer; its seconds go to times[name]."""
         self.control.heartbeat(self.step, name)
         self.observer.on_phase(self.step, name)
         started = time.perf_counter()
@@ -319,7 +318,7 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop: a step in flight is dropped while it samples, finished when it learns."""
+        """SIGINT and SIGTERM ask for a stop: the step in flight is dropped while it samples, else finished."""
         previous: dict[signal.Signals, Any] = {}
 
         def handle(number: int, _frame: FrameType | None) -> None:
@@ -329,7 +328,7 @@ class Trainer:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 previous[number] = signal.signal(number, handle)
-        except ValueError:  # not in the main thread: whoever runs us there handles signals
+        except ValueError:  # not in the main thread, where Python allows no handlers
             previous = {}
         try:
             yield
@@ -340,7 +339,7 @@ class Trainer:
 
 
 def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
-    """Run an embedded training from a checked configuration, with processes of its own."""
+    """Run an embedded training with processes of its own. Raises UserError before any process starts."""
     task = build_task(config.task, Path(config.base.cache_dir))
     check_run(config, task)
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")

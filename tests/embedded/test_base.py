@@ -28,10 +28,10 @@ def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
 
     def fill(partial: Path) -> None:
         (partial / "model.safetensors").write_bytes(bytes(range(100)))
-        (partial / "base.json").write_text(json.dumps({"counts": [1, 2], "mean": 0.5}))
+        (partial / "base.json").write_text(json.dumps({"mean": 0.5}))
 
     write_folder(folder, fill)
-    assert prepare_base(config, task, NO_STACK).counts == (1, 2)
+    assert prepare_base(config, task, NO_STACK) == folder
 
     damage: dict[str, Any] = {"model.safetensors": b"x", "base.json": b"{}"}
     for name, data in damage.items():

@@ -267,8 +267,8 @@ def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(trained):
 
 def test_a_choice_among_prompts_that_the_estimator_cannot_know_is_refused(make, task):
     count = len(task.splits().train)
-    once = make("lottery", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40}")
-    with pytest.raises(UserError, match=r"lottery; set reinforce_ada\.estimator\.kind=value"):
+    once = make("blind", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40}")
+    with pytest.raises(UserError, match=r"random; set reinforce_ada\.estimator\.kind=value"):
         check_run(once, task)
     check_run(make("again", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40 + 1}"), task)
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from nemo_ada.embedded.checkpoint import TOTALS, SavedState, read_state
-from nemo_ada.embedded.learner.tensors import read_tensors
+from nemo_ada.embedded.learner.convert import read_tensors
 from nemo_ada.embedded.trainer import Totals
 from nemo_ada.errors import UserError
 from nemo_ada.run import provenance

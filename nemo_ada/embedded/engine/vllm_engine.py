@@ -1,18 +1,20 @@
 """vLLM inside this process, driven by an explicit loop: add requests, step, collect what finished.
 
-Why in process and without asyncio: the samplers decide after every finished response what to draw or abort next, and
-an engine step of a small model takes a few milliseconds, so a second process or an event loop would cost more than the
-work between two decisions. One engine per process (vLLM keeps its parallel state in globals); a closed engine may be
-followed by another one.
+The samplers decide after every finished response what to draw or abort next, and an engine step of a small model takes
+milliseconds. A second process or an event loop would cost more than the work between two decisions. A process holds one
+engine at a time, because vLLM keeps its parallel state in globals; another may follow a closed one.
 
-The life of a request: `add` -> some `step`s -> exactly one `Finished`, or `abort` -> nothing. vLLM may still emit an
-output for an aborted request on a later step; every request therefore gets an id of its own inside vLLM, and outputs
-whose id is not alive are dropped and counted in `ignored_outputs`.
+A request's life: `add` -> some `step`s -> one `Finished`; or `abort` -> nothing. vLLM may still emit an output for an
+aborted request on a later step. So every request gets an id of its own inside vLLM, and outputs of ids that are not
+alive are dropped. `Engine.refit` explains how new weights reach the engine.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
+import os
+import sys
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.embedded.engine.environment import prepare_process
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
 
@@ -31,18 +32,55 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length"]
 
+# vLLM and torch read these while they are imported. In-process vLLM is ready in 12 s where three processes take 25;
+# without dynamo the first call saves 2 to 15 s of C++ compilation; one thread leaves the learner its core.
+ENVIRONMENT: dict[str, str] = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment variables of a process that holds an engine."""
+
+
+def prepare_process() -> None:
+    """Set `ENVIRONMENT` in this process; call it before anything imports vLLM.
+
+    A torch that is already imported no longer looks at the variables, so it is told directly. Raises InvariantError
+    when vLLM was imported under other settings.
+    """
+    stale = sorted(name for name, value in ENVIRONMENT.items() if os.environ.get(name) != value)
+    if "vllm" in sys.modules and "VLLM_ENABLE_V1_MULTIPROCESSING" in stale:
+        raise InvariantError(f"vLLM was imported before the engine could set {', '.join(stale)} in this process")
+    os.environ.update(ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
+    if "torch._dynamo" in sys.modules:
+        import torch._dynamo
+
+        torch._dynamo.config.disable = True
+
 
 class RequestRejected(Exception):
-    """The engine refused or failed this one request; the others are not affected."""
+    """The engine refused or failed this one request; the others go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the engine needs to know once.
+    """The engine's settings.
 
-    model_dir: a HuggingFace model folder (config.json and safetensors; no tokenizer needed, the engine sees ids only).
+    model_dir: a HuggingFace folder with config.json and safetensors; no tokenizer, because the engine sees ids only.
     max_model_len: prompt plus response, tokens. max_num_seqs: requests that run at the same time; more wait.
-    block_size: tokens per KV block; vLLM's own default on a CPU (128) never shares the prefix of a short prompt.
+    block_size: tokens per KV block; with vLLM's default on a CPU (128) short prompts never share a prefix.
     kv_cache_memory_bytes: a fixed size keeps vLLM from claiming a share of the machine's memory and from a warm-up.
     dtype: float32 makes the engine's log-probabilities equal the learner's to 1e-6. seed: for unseeded requests only.
     """
@@ -54,7 +92,6 @@ class EngineConfig:
     kv_cache_memory_bytes: int = 1 << 28
     dtype: str = "float32"
     seed: int = 0
-    prefix_caching: bool = True
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -66,28 +103,29 @@ class EngineConfig:
 class Sampling:
     """How one response is drawn.
 
-    temperature 0 is greedy. top_p 1 and top_k 0 leave the distribution whole. stop_token ends the response and is part
-    of it; None draws exactly max_new_tokens. seed None takes vLLM's shared generator, whose numbers depend on what
-    else is in the batch.
+    temperature: 0 is greedy, 2 is vLLM's largest. top_p: 1 leaves the distribution whole. stop_token: ends the
+    response and is part of it; None draws exactly max_new_tokens. seed: None takes vLLM's shared generator, whose
+    numbers depend on the rest of the batch.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
     stop_token: int | None = None
     seed: int | None = None
 
     def forced(self, length: int) -> Sampling:
-        """The same draw with a given number of tokens, whatever they are (replays of measured lengths)."""
+        """The same draw with exactly `length` tokens (replays of measured lengths)."""
         return replace(self, max_new_tokens=length, stop_token=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A finished response: token ids (int64, stop token included), the log-probability of each under the policy that
-    drew it (float32, same length; of the untempered distribution, which is what the learner computes), and why it
-    ended."""
+    """A finished response: its token ids (stop token included), their log-probabilities, and why it ended.
+
+    The log-probabilities are those of the policy that drew the response at temperature 1, as the learner computes them,
+    whatever the sampling temperature was.
+    """
 
     token_ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
@@ -104,7 +142,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that has ended after `tokens` generated ones: with a payload, or with the error that took it."""
+    """A request that ended after `tokens` generated tokens, with a payload or with an error."""
 
     request_id: Hashable
     tokens: int
@@ -115,9 +153,7 @@ class Finished:
 class Engine:
     """An in-process `vllm.v1.engine.llm_engine.LLMEngine`.
 
-    steps: engine steps so far (a unit of time where a step costs the same at any batch size).
-    decoded_tokens: tokens generated by requests that have ended, those of aborted requests included.
-    ignored_outputs: outputs of vLLM whose request was no longer alive.
+    steps: engine steps so far. decoded_tokens: tokens of all requests that have ended, aborted ones included.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -135,7 +171,6 @@ class Engine:
         self._vllm_id_by_request: dict[Hashable, str] = {}
         self.steps = 0
         self.decoded_tokens = 0
-        self.ignored_outputs = 0
 
     def _start(self) -> None:
         from vllm import SamplingParams
@@ -149,10 +184,10 @@ class Engine:
         width = self._architecture.get("head_dim") or (
             self._architecture["hidden_size"] // self._architecture["num_attention_heads"]
         )
-        if width not in heads:  # vLLM itself finds out in the first step
+        if width not in heads:  # vLLM itself fails only in the first step
             raise UserError(
-                f"{config.model_dir}: attention heads of {width} do not work with vLLM on a CPU; choose hidden_size and "
-                f"num_attention_heads for heads of one of {heads}"
+                f"{config.model_dir}: attention heads of {width} do not work with vLLM on a CPU; "
+                f"choose hidden_size and num_attention_heads for heads of one of {heads}"
             )
         self._request_errors = (VLLMError, ValueError, TypeError)
         self._params_type = SamplingParams
@@ -170,7 +205,7 @@ class Engine:
             enable_chunked_prefill=False,
             block_size=config.block_size,
             kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-            enable_prefix_caching=config.prefix_caching,
+            enable_prefix_caching=True,
             enforce_eager=True,
             use_tqdm_on_load=False,
             async_scheduling=False,
@@ -202,14 +237,14 @@ class Engine:
         return len(self._request_by_vllm_id)
 
     def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
-        """Queue one request. Raises RequestRejected when vLLM refuses it (a prompt that is too long, for example)."""
+        """Queue one request. Raises RequestRejected when vLLM cannot serve it, such as a prompt that is too long."""
         self._require_alive()
         if request_id in self._vllm_id_by_request:
             raise InvariantError(f"request {request_id!r} is already in flight")
         vllm_id = str(self._issued)
         self._issued += 1
         if prompt_token_ids and not 0 <= min(prompt_token_ids) <= max(prompt_token_ids) < self._vocabulary:
-            # vLLM checks ids only with a tokenizer; the model would fail in a step and take every request with it
+            # Without a tokenizer vLLM checks no ids; the model would fail in a step and lose every request.
             raise RequestRejected(f"the prompt has token ids outside the vocabulary 0..{self._vocabulary - 1}")
         if len(prompt_token_ids) + sampling.max_new_tokens > self.config.max_model_len:
             raise RequestRejected(
@@ -221,7 +256,6 @@ class Engine:
                 max_tokens=sampling.max_new_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
-                top_k=sampling.top_k,
                 seed=sampling.seed,
                 stop_token_ids=None if sampling.stop_token is None else [sampling.stop_token],
                 ignore_eos=True,
@@ -237,9 +271,9 @@ class Engine:
         self._vllm_id_by_request[request_id] = vllm_id
 
     def step(self) -> list[Finished]:
-        """Run the model once over everything that is running; the requests that ended with it.
+        """Run the model once over all running requests; returns those that ended.
 
-        Any exception from vLLM here means that the engine is lost: it is passed on, and later calls refuse.
+        An exception from vLLM means that the engine is lost. It is passed on, and later calls refuse.
         """
         self._require_alive()
         if not self._request_by_vllm_id:
@@ -256,7 +290,6 @@ class Engine:
                 continue
             request_id = self._request_by_vllm_id.pop(output.request_id, None)
             if request_id is None:
-                self.ignored_outputs += 1
                 continue
             del self._vllm_id_by_request[request_id]
             finished.append(self._finished(request_id, output.outputs[0]))
@@ -277,9 +310,9 @@ class Engine:
         return Finished(request_id, tokens, payload)
 
     def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
-        """Stop these requests; ids that are not in flight are ignored, because a response may end just before.
+        """Stop these requests; returns the tokens that each had generated.
 
-        Returns the tokens that each stopped request had generated.
+        Ids that are not in flight are ignored, because a response may end just before.
         """
         self._require_alive()
         stopped = {r: self._vllm_id_by_request.pop(r) for r in request_ids if r in self._vllm_id_by_request}
@@ -295,12 +328,17 @@ class Engine:
         return tokens
 
     def refit(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the policy: `weights` holds every tensor of the checkpoint under its HuggingFace name.
+        """Replace the policy: later responses come from `weights`, all tensors under their HuggingFace names.
 
-        Goes through vLLM's own loader, since its CPU linear layers hold repacked copies that a write into the
-        parameters would not reach. Drops the prefix cache, which belongs to the old weights. Raises InvariantError for
-        a missing, unknown or misshapen tensor (vLLM would only warn) and while requests are in flight, whose
-        responses would come from two policies.
+        How a refit works, once per training step:
+        1. The learner's ranks send their shards to rank 0, which merges them into whole tensors (learner/convert.py).
+        2. Ray's object store hands the tensors to this process; no file is written (`Trainer._train_step`).
+        3. vLLM's own loader reads them as it reads a checkpoint. A write into the model's parameters would change
+           nothing: on a CPU, vLLM packs each linear layer's weight after loading and computes with the packed copy.
+        4. The prefix cache is dropped, because its keys and values belong to the old weights.
+
+        Raises InvariantError for a missing, unknown or misshapen tensor, where vLLM would only warn. It also refuses
+        while requests are in flight, because their responses would come from two policies.
         """
         self._require_alive()
         if self._request_by_vllm_id:
@@ -321,8 +359,8 @@ class Engine:
     ) -> list[list[Payload]]:
         """Draw n responses for each prompt and wait for all of them (evaluation).
 
-        Response i of prompt p draws from a seed derived from (seed, p, i). Raises RequestRejected for a prompt that
-        cannot be served and InvariantError while other requests are in flight.
+        Response i of prompt p has a seed derived from (seed, p, i). Raises RequestRejected for a prompt that cannot be
+        served, and InvariantError while other requests are in flight.
         """
         if self._request_by_vllm_id:
             raise InvariantError(f"generate with {len(self._request_by_vllm_id)} other requests in flight")
@@ -343,7 +381,7 @@ class Engine:
         return [[payloads[p, i] for i in range(n)] for p in range(len(prompts))]
 
     def close(self) -> None:
-        """Release the engine; safe to call twice."""
+        """Release the engine. A second call does nothing."""
         if self._llm is not None:
             self._llm.engine_core.shutdown()
             self._llm = None

@@ -1,6 +1,6 @@
-"""What a learner is given: training rows, and how they are dealt to ranks and micro-batches.
+"""Training rows for a learner, and how they are dealt to ranks and micro-batches.
 
-R rows, T tokens (right-padded). numpy only: the driver builds these without torch.
+R rows, T tokens (right-padded). The driver builds these without torch.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray as Ints
 from nemo_ada.errors import InvariantError
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
     """Prompts with their responses: row r is `tokens_RT[r, :length_R[r]]`, its response starts at `prompt_length_R[r]`.
 
-    Raises `InvariantError` for shapes that do not agree or a row without a prompt: the log-prob of a first token is
-    not defined.
+    Raises `InvariantError` for shapes that do not agree, and for a row without a prompt: a first token has no
+    log-probability.
     """
 
     tokens_RT: Ints
@@ -53,10 +53,10 @@ class TokenRows:
 class TrainBatch:
     """One optimizer step's rows.
 
-    A token's loss is weighted by its row's `row_weight_R`; weight 0 marks a placeholder row, which is not computed.
-    `old_logprob_RT[r, t]` is the log-probability of token t under the policy that generated it (read in the response
-    only). `denominator` is what the sum over tokens is divided by: the caller's count of tokens, so that rows
-    left out for having no gradient do not change the update.
+    row_weight_R: factor on the loss of the row's tokens; 0 marks a placeholder row, which is not computed.
+    old_logprob_RT[r, t]: log-probability of token t under the policy that drew it; only the response's are read.
+    denominator: the caller's count of tokens, by which the sum over tokens is divided. It may count rows that were left
+    out because they have no gradient.
     """
 
     tokens_RT: Ints
@@ -88,14 +88,14 @@ class TrainBatch:
         return TokenRows(self.tokens_RT, self.length_R, self.prompt_length_R)
 
 
-def deal(length_R: Ints, response_id_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:
+def deal(length_R: Ints, row_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:
     """Deal rows to data-parallel ranks and micro-batches: `[rank][micro-batch]` -> row numbers.
 
-    Rows of similar length share a micro-batch, so that each is only as wide as its longest row; ranks get equal numbers
-    of rows of each length, give or take one. A rank without rows gets no micro-batch. The result depends on the lengths
-    only, hence every rank works it out for itself.
+    Rows of similar length share a micro-batch, because each is as wide as its longest row. Ranks get equal numbers of
+    rows of each length, give or take one. A rank without rows gets no micro-batch. The result depends on the lengths
+    only, so every rank computes it for itself.
     """
-    ordered = response_id_R[np.argsort(-length_R[response_id_R], kind="stable")]
+    ordered = row_R[np.argsort(-length_R[row_R], kind="stable")]
     dealt = []
     for rank in range(ranks):
         mine = ordered[rank::ranks]

@@ -1,22 +1,23 @@
-"""Weights between Hugging Face's Qwen2 names and Megatron's, for any tensor and pipeline layout, exactly.
+"""Weights between Hugging Face's Qwen2 names and Megatron's, for any tensor and pipeline layout, and from files.
 
-A rank of a (tensor, pipeline) layout holds the layers of its stage, numbered from 0, and its share of every split
-tensor. Megatron stores q, k and v of one attention block in one tensor, ordered by query group ([the group's q heads,
-its k head, its v head] per group), and gate and up of one MLP in one tensor ([gate; up] on each rank). Only slicing,
-reshaping and concatenation happen here, so a round trip gives the same bits; Adam's moments have their parameters'
-shapes and convert the same way.
+A rank holds the layers of its pipeline stage, numbered from 0, and its share of every split tensor. Megatron stores q,
+k and v of an attention block in one tensor, ordered by query group: the group's q heads, its k head, its v head. Gate
+and up of an MLP share a tensor too: [gate; up] on each rank. Only slicing, reshaping and concatenation happen here, so
+a round trip gives the same bits. Adam's moments have their parameters' shapes and convert the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from nemo_ada.embedded.learner.shape import PolicyShape
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 Weights = dict[str, torch.Tensor]
 Kind = Literal["replicated", "rows", "columns", "qkv", "gate_up"]
@@ -24,7 +25,7 @@ Kind = Literal["replicated", "rows", "columns", "qkv", "gate_up"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank stands: its tensor and pipeline rank, and how many of each there are."""
+    """A rank's position in the layout: its tensor and pipeline rank, and how many of each there are."""
 
     tensor_rank: int = 0
     tensor_size: int = 1
@@ -52,7 +53,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 
 def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
-    """What a pipeline stage holds, with the names of both sides written out."""
+    """The tensors of a pipeline stage, under their full names on both sides."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
         yield _Entry("embedding.word_embeddings.weight", (_EMBEDDING,), "rows")
@@ -92,7 +93,7 @@ def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(shape: PolicyShape, seed: int) -> Weights:
-    """Seeded initial weights in Hugging Face names: the same for every layout, because they are drawn before the split.
+    """Seeded initial weights in Hugging Face names, drawn before the split and so equal in every layout.
 
     Matrices from N(0, initializer_range^2), biases 0, norms 1.
     """
@@ -144,7 +145,7 @@ def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) 
 def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> Weights:
     """Whole Hugging Face tensors from `shards[pipeline rank][tensor rank]`; the inverse of `shard`.
 
-    Raises `InvariantError` when a tensor that every rank should hold a copy of differs between ranks.
+    Raises `InvariantError` when copies of one tensor differ between ranks.
     """
     whole: Weights = {}
     for stage, ranks in enumerate(shards):
@@ -169,3 +170,28 @@ def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tenso
                     raise InvariantError(f"{name} differs between the first and the last pipeline stage")
                 whole[name] = tensor
     return whole
+
+
+def read_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype | None = None) -> Weights:
+    """The named tensors of a safetensors file, which may be damaged or of another model.
+
+    shapes: the shape that each must have. dtype: the type that each must have; None takes any. Raises UserError.
+    """
+    tensors: Weights = {}
+    try:
+        with safe_open(path, "pt") as file:
+            present = set(file.keys())
+            missing = [name for name in shapes if name not in present]
+            if missing:
+                raise UserError(f"{path} has no tensor {missing[0]}" + (" and others" if len(missing) > 1 else ""))
+            for name, shape in shapes.items():
+                if tuple(file.get_slice(name).get_shape()) != shape:
+                    raise UserError(f"{path}: {name} has the shape {file.get_slice(name).get_shape()}, not {[*shape]}")
+                tensors[name] = file.get_tensor(name)
+                if dtype is not None and tensors[name].dtype != dtype:
+                    raise UserError(f"{path}: {name} holds {tensors[name].dtype}, not {dtype}")
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise UserError(f"{path} is no safetensors file that can be read: {str(error)[:200]}") from None
+    return tensors

@@ -1,7 +1,7 @@
 """The learner as the driver sees it: Ray actors, one per rank, called together.
 
-The driver never imports Megatron or the shim. Every wait has a deadline; a rank that dies, fails alone or is late ends
-the group with an error that names it, because the other ranks may be waiting for it in a collective.
+The driver never imports Megatron or the shim. Every wait has a deadline. A rank that dies, fails alone or is late ends
+the group, because the other ranks may wait for it in a collective; the error names that rank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RANK_ENVIRONMENT = {
 
 
 class _Rank:
-    """The actor: holds one `Learner`, which is imported in the actor's process."""
+    """The actor: it imports and holds one `Learner`."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -77,7 +77,7 @@ class _Rank:
         return getattr(self._learner, method)(*args)
 
     def weights(self) -> tuple[None, Any]:
-        """The model's weights as the second of two results, so that the driver can wait without fetching them."""
+        """The model's weights as the second of two results: the driver waits for the first and fetches neither."""
         return None, self.call("weights")
 
 
@@ -87,20 +87,18 @@ def _store(port: int, master: bool, timeout_s: float) -> Any:
     from torch.distributed import TCPStore
 
     listening: dict[str, int] = {}
-    if master:  # on its own it would listen on every interface
+    if master:  # without a socket of ours, TCPStore would listen on every interface
         server = socket.create_server((LOOPBACK, 0))
         port, listening = server.getsockname()[1], {"master_listen_fd": server.detach()}
     return TCPStore(LOOPBACK, port, None, master, timedelta(seconds=timeout_s), wait_for_workers=False, **listening)
 
 
 class LearnerGroup:
-    """A learner of `config.world_size` ranks on this machine; Ray must have been initialised.
+    """A learner of `config.world_size` ranks on this machine; Ray must run already. Also a context manager.
 
-    `weights` is a folder with `config.json` and `model.safetensors` (Hugging Face), or None for a seeded random model
-    that is the same in every layout. Usable as a context manager; `shutdown` leaves no process.
-
-    Raises `UserError` for weights of another model, `InvariantError` when a rank fails, `ProcessLostError` when one
-    dies and `StallError` when one is late.
+    weights: a Hugging Face folder (config.json, model.safetensors); None makes a seeded random model, the same in every
+    layout. Raises `UserError` for weights of another model, `InvariantError` when a rank fails, `ProcessLostError` when
+    one dies and `StallError` when one is late.
     """
 
     def __init__(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
@@ -129,8 +127,10 @@ class LearnerGroup:
         return {f"learner-{rank}": pid for rank, pid in enumerate(self._pids)}
 
     def restart(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
-        """A new model, optimizer, layout or settings in the processes that are already there (they take seconds to
-        start). Needs no more ranks than the group was made with; state that was not saved is gone."""
+        """A new model, optimizer and layout in the running processes, which take seconds to start.
+
+        It needs no more ranks than the group was made with. State that was not saved is lost.
+        """
         if config.world_size > len(self._actors):
             raise InvariantError(f"{config.world_size} ranks asked of a learner group of {len(self._actors)} processes")
         self._live()
@@ -154,7 +154,7 @@ class LearnerGroup:
         log.debug("learner ready: %s ranks", config.world_size)
 
     def logprobs(self, tokens_RT: Any, length_R: Any, prompt_length_R: Any) -> Floats:
-        """Log-probability of every response token given those before it, [R, T]; 0 elsewhere. Rows: `TokenRows`."""
+        """Log-probability of every response token given those before it, [R, T]; 0 elsewhere. See `TokenRows`."""
         rows = TokenRows(tokens_RT, length_R, prompt_length_R)
         return self._collect("logprobs", rows, rows.tokens_RT.shape[1])
 
@@ -198,7 +198,7 @@ class LearnerGroup:
         self._call("export_hf", str(Path(folder).resolve()), dict(extra_config or {}))
 
     def shutdown(self) -> None:
-        """End the actors and wait until their processes are gone. Repeating it is harmless."""
+        """End the actors and wait until their processes are gone. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -239,9 +239,11 @@ class LearnerGroup:
         return self._wait([actor.call.remote(method, *shared) for actor in actors], method)
 
     def _wait(self, refs: list[Any], what: str, deadline: float | None = None) -> list[Any]:
-        """Results of all ranks, in order. The group ends when a rank dies, fails alone or is late, and goes on when all
-        ranks refused a call. Ranks that fail within a moment of the first are named too: a rank that dies makes its
-        neighbours' collectives fail before Ray reports it."""
+        """Results of all ranks, in order; raises as the class says.
+
+        The group ends when a rank dies, fails alone or is late. It goes on when all ranks refuse a call. Failures are
+        collected for _GRACE_S after the first: a rank that dies makes its neighbours fail before Ray reports it.
+        """
         deadline = time.monotonic() + self.config.call_timeout_s if deadline is None else deadline
         pending, results = list(refs), {}
         failed: dict[int, ray.exceptions.RayError] = {}
@@ -255,26 +257,29 @@ class LearnerGroup:
             except ray.exceptions.RayError as error:
                 failed[rank] = error
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
-        if not failed and not pending:
-            return [results[rank] for rank in range(len(refs))]
-        if not failed:
+        if failed:
+            raise self._failure(what, failed, len(refs))
+        if pending:
             late = ", ".join(self._name(refs.index(ref)) for ref in pending)
-            seen = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
+            stacks = "".join(f"; {line}" for line in processes.dump_stacks(self.pids))
             self.shutdown()
-            raise StallError(f"learner {what}: no answer in time from {late}{seen}")
+            raise StallError(f"learner {what}: no answer in time from {late}{stacks}")
+        return [results[rank] for rank in range(len(refs))]
+
+    def _failure(self, what: str, failed: dict[int, ray.exceptions.RayError], ranks: int) -> Exception:
+        """The error to raise for the ranks that failed; it ends the group unless all `ranks` refused a call."""
         causes = {rank: getattr(error, "cause", None) for rank, error in failed.items()}
         died = [rank for rank, cause in causes.items() if cause is None]
-        if len(failed) < len(refs) or died:
+        if len(failed) < ranks or died:
             self.shutdown()
         for cause in causes.values():
             if isinstance(cause, UserError):
-                raise cause
-        told = "; ".join(
-            f"{self._name(rank)} " + ("died" if rank in died else f"failed with {causes[rank]!r}")
-            for rank in [*died, *sorted(causes.keys() - set(died))]
-        )
-        kind = ProcessLostError if died else InvariantError
-        raise kind(f"learner {what}: {told}") from failed[next(iter(died), next(iter(failed)))]
+                return cause
+        lines = [f"{self._name(rank)} died" for rank in died]
+        lines += [f"{self._name(rank)} failed with {causes[rank]!r}" for rank in sorted(causes) if rank not in died]
+        failure = (ProcessLostError if died else InvariantError)(f"learner {what}: {'; '.join(lines)}")
+        failure.__cause__ = failed[(died or list(failed))[0]]
+        return failure
 
     def _name(self, rank: int) -> str:
         tensor = rank % self.config.tensor_parallel
@@ -283,7 +288,7 @@ class LearnerGroup:
         return f"rank {rank} (tensor {tensor}, pipeline {stage}, data {data})"
 
     def _agreed(self, results: list[dict[str, float]]) -> dict[str, float]:
-        """The last rank's metrics (it is on the last pipeline stage), after all ranks named the same gradient norm."""
+        """The metrics of the last pipeline stage's last rank, after all ranks gave the same gradient norm."""
         norms = {result["grad_norm"] for result in results}
         if len(norms) != 1:
             raise InvariantError(f"learner ranks disagree about the gradient norm: {sorted(norms)}")

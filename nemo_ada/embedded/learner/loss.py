@@ -1,7 +1,7 @@
 """The clipped policy-gradient loss on per-token log-probabilities, and those from vocabulary-parallel logits.
 
 B rows of a micro-batch, T tokens, V the vocabulary's share of this rank. Everything returned is a sum over tokens, so
-that micro-batches and data-parallel ranks add up to the whole batch.
+micro-batches and data-parallel ranks add up to the whole batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entrop
 
 
 class _VocabParallel(torch.autograd.Function):
-    """log p(target) and the entropy of softmax(logits), with the vocabulary cut over the ranks of `group`."""
+    """log p(target) and the entropy of softmax(logits); the ranks of `group` each hold a part of the vocabulary."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
@@ -59,8 +59,7 @@ def logprob_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of `target_BT` and entropy in nats, both [B, T] and differentiable in the logits.
 
-    `group` is the tensor-parallel group whose rank i holds the i-th equal share of the vocabulary; None: all of it is
-    here.
+    group: the tensor-parallel group, whose rank i holds the i-th equal share of the vocabulary; None for one rank.
     """
     return _VocabParallel.apply(logits_BTV, target_BT, group)
 
@@ -69,10 +68,10 @@ def logprob_and_entropy(
 class PolicyLoss:
     """PPO's clipped surrogate with an asymmetric interval, an optional dual clip and an optional entropy bonus.
 
-    Per response token, with ratio = pi / pi_old and A its row's advantage: the objective is
-    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A), and for A < 0 not below `dual_clip` A (arXiv 1912.09729,
-    equation 5); spec: [0.2, 0.28], no KL term. The loss is minus its sum, weighted by row, over `denominator`, minus
-    `entropy_coefficient` times the sum of entropies of the rows that count (weight not 0) over `denominator`.
+    Per response token, with ratio = pi / pi_old and A its row's advantage, the objective is
+    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A), and for A < 0 at least `dual_clip` A (arXiv 1912.09729,
+    equation 5). The loss is minus the sum of the objectives, weighted by row, minus `entropy_coefficient` times the sum
+    of the entropies of rows of weight above 0; both over `denominator`. There is no KL term.
     """
 
     clip_min: float = 0.2
@@ -92,8 +91,8 @@ class PolicyLoss:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The differentiable loss, and sums over the tokens that count for each name in `METRICS`.
 
-        `mask_BT` is true on response tokens. clip_fraction counts the tokens whose gradient a clip removed; approx_kl
-        sums ratio - 1 - log ratio, whose mean estimates KL(old || new) and is never negative.
+        mask_BT: true on response tokens. clip_fraction: tokens whose gradient a clip removed. approx_kl:
+        ratio - 1 - log ratio, whose mean estimates KL(old || new) and is never negative.
         """
         live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
         advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)

@@ -1,11 +1,11 @@
 """One rank of the learner: Megatron-core's model, DDP wrapper, schedules and optimizer, on a CPU over gloo.
 
-Life cycle: construct on every rank of the world (collective), then call the same methods in the same order on every
-rank. Each method gets the whole batch; a rank computes its data-parallel share of the rows. Importing this module
-imports Megatron; only `Learner()` touches the process (device shim, process groups).
+Every rank of the world constructs a `Learner`, then calls the same methods in the same order. Each method gets the
+whole batch; a rank computes its data-parallel share of the rows. Importing this module imports Megatron. Only
+`Learner()` changes the process: it installs the device shim and makes process groups.
 
-State on disk is in Hugging Face names and whole tensors, so a checkpoint loads into any layout; in the layout that
-wrote it the next step is the same to the bit.
+State on disk has Hugging Face names and whole tensors, so a checkpoint loads into any layout. In the layout that wrote
+it, the next step is bit-identical.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,12 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from safetensors.torch import save_file
 
-from nemo_ada.embedded.learner import convert, shim, world
+from nemo_ada.embedded.learner import convert, shim
+from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
 from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
-from nemo_ada.embedded.learner.model import build_model, transformer_config
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
-from nemo_ada.embedded.learner.tensors import read_tensors
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
 
@@ -49,7 +49,7 @@ class Learner:
 
     def __init__(self, config: LearnerConfig, rank: int, store: dist.Store, weights: str | None = None) -> None:
         self.config = config
-        world.join(config, rank, store)
+        setup.join(config, rank, store)
         self.place = convert.Place(
             parallel_state.get_tensor_model_parallel_rank(),
             config.tensor_parallel,
@@ -59,64 +59,64 @@ class Learner:
         self.data_rank = parallel_state.get_data_parallel_rank()
         self.last_stage = parallel_state.is_pipeline_last_stage()
         self.tensor_group = parallel_state.get_tensor_model_parallel_group()
-        megatron = transformer_config(config.shape, config.tensor_parallel, config.pipeline_parallel)
+        transformer = setup.transformer_config(config)
         with shim.cuda_tensor_methods():
-            self.module = build_model(config.shape, megatron)
+            self.module = setup.build_model(config.shape, transformer)
         self._set_weights(self._initial(weights))
-        self.model = world.wrap(self.module, megatron)
-        self.optimizer = world.build_optimizer(config, self.model)
-        self.schedule = world.build_schedule(config, self.optimizer)
+        self.model = setup.wrap(self.module, transformer)
+        self.optimizer = setup.build_optimizer(config, self.model)
+        self.schedule = setup.build_schedule(config, self.optimizer)
         self.run_schedule = get_forward_backward_func()
 
     def close(self) -> None:
         """Leave the world, so that another `Learner` can be built in this process (collective)."""
-        world.leave()
-
-    # ------------------------------------------------------------------ passes
+        setup.leave()
 
     def logprobs(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
-        """Log-probabilities of the response tokens in this rank's share of the rows, 0 elsewhere: (row numbers,
-        [those rows, T]); None where another rank answers for the same rows."""
-        found: list[Floats] = []
+        """Log-probabilities of the response tokens in this rank's share of the rows, 0 elsewhere.
+
+        (row numbers, [those rows, T]); None where another rank answers for the same rows.
+        """
+        parts: list[Floats] = []
 
         def keep(logprob: torch.Tensor, _entropy: torch.Tensor, mask: torch.Tensor, row_B: Ints) -> tuple[Any, Sums]:
             part = np.zeros((len(row_B), rows.tokens_RT.shape[1]), dtype=np.float32)
             part[:, 1 : mask.shape[1] + 1] = torch.where(mask, logprob, 0).numpy()
-            found.append(part)
+            parts.append(part)
             return logprob.sum(), {}
 
-        return self._evaluate(rows, keep, found)
+        return self._evaluate(rows, keep, parts)
 
     def features(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
         """The hidden state behind the last layer and norm, mean over each row's tokens: as `logprobs`, [those rows, H].
 
-        The mean, because its prediction of pass rates is far better than that of the state at the last token alone:
-        correlation .79 against .47 after 8 steps of 32 prompts of mini_sudoku (recipes/results/presets.md).
+        The mean predicts pass rates far better than the state at the last token alone: correlation .79 against .47
+        after 8 steps of 32 prompts of mini_sudoku (recipes/results/presets.md).
         """
-        found: list[Floats] = []
+        parts: list[Floats] = []
         hidden: list[torch.Tensor] = []
 
         def keep(logprob: torch.Tensor, _entropy: torch.Tensor, _mask: torch.Tensor, row_B: Ints) -> tuple[Any, Sums]:
             hidden_TBH, length_B = hidden.pop(), torch.from_numpy(rows.length_R[row_B])
             inside_TB = torch.arange(len(hidden_TBH))[:, None] < length_B
             mean_BH = torch.where(inside_TB[..., None], hidden_TBH, 0.0).sum(dim=0) / length_B[:, None]
-            found.append(mean_BH.numpy())
+            parts.append(mean_BH.numpy())
             return logprob.sum(), {}
 
         hook = self.module.decoder.register_forward_hook(lambda _module, _inputs, output: hidden.append(output))
         try:
-            return self._evaluate(rows, keep, found)
+            return self._evaluate(rows, keep, parts)
         finally:
             hook.remove()
 
-    def _evaluate(self, rows: TokenRows, keep: RowLoss, found: list[Floats]) -> tuple[Ints, Floats] | None:
-        """Run this rank's rows forward; `keep` appends one array per micro-batch to `found`."""
+    def _evaluate(self, rows: TokenRows, keep: RowLoss, parts: list[Floats]) -> tuple[Ints, Floats] | None:
+        """Run this rank's rows forward; `keep` appends one array per micro-batch to `parts`."""
         mine = self._deal(rows, np.arange(len(rows.length_R)))
         with torch.no_grad():
             self._pass(rows, mine, keep, forward_only=True)
         if not (mine and self.last_stage and self.place.tensor_rank == 0):
             return None
-        return np.concatenate(mine), np.concatenate(found)
+        return np.concatenate(mine), np.concatenate(parts)
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
         """One optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
@@ -148,13 +148,13 @@ class Learner:
 
         return self._step(rows, np.arange(len(rows.length_R)), of_rows, ("tokens", "loss", "entropy"))
 
-    def _deal(self, rows: TokenRows, response_id_R: Ints) -> list[Ints]:
+    def _deal(self, rows: TokenRows, row_R: Ints) -> list[Ints]:
         """This rank's micro-batches of the given rows."""
         config = self.config
-        return deal(rows.length_R, response_id_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
+        return deal(rows.length_R, row_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
 
-    def _step(self, rows: TokenRows, response_id_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
-        mine = self._deal(rows, response_id_R)
+    def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
+        mine = self._deal(rows, row_R)
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         sums = self._pass(rows, mine, loss, forward_only=False)
@@ -184,9 +184,7 @@ class Learner:
 
     def _pass(self, rows: TokenRows, mine: list[Ints], loss: RowLoss, *, forward_only: bool) -> list[Sums]:
         """Run Megatron's schedule over this rank's micro-batches; the losses' sums on the last stage, else empty."""
-        micros: list[Ints] = mine or [
-            np.empty(0, np.int64)
-        ]  # a rank without rows runs one placeholder row: a single token
+        micros: list[Ints] = mine or [np.empty(0, np.int64)]  # a rank without rows computes one token
 
         def forward(data: Iterator[Ints], model: torch.nn.Module) -> Any:
             row_B = next(data)
@@ -220,8 +218,6 @@ class Learner:
         value, sums = loss(logprob, entropy, mask[:, 1:], row_B)
         return value, torch.zeros((), dtype=torch.int), sums
 
-    # ------------------------------------------------------------------ weights and state
-
     def weights(self) -> convert.Weights | None:
         """The whole model in Hugging Face names on rank 0, None elsewhere (collective)."""
         return self._gather({name: tensor.detach() for name, tensor in self.module.named_parameters()})
@@ -246,14 +242,17 @@ class Learner:
     def load(self, folder: str) -> None:
         """Restore what `save` wrote, in this or another layout. The optimizer's settings stay those of the config.
 
-        Everything is read and checked before anything changes. Raises UserError for files that cannot be used."""
+        Everything is read and checked before anything changes. Raises UserError for files that cannot be used.
+        """
         step, shape = read_learner_state(Path(folder) / _STATE)
         self._check_shape(shape, folder)
         shapes = convert.hf_shapes(self.config.shape)
-        weights = read_tensors(Path(folder) / _MODEL, shapes, torch.float32)
+        weights = convert.read_tensors(Path(folder) / _MODEL, shapes, torch.float32)
         named = {f"{moment}.{name}": size for moment in _MOMENTS for name, size in shapes.items()}
-        moments = read_tensors(Path(folder) / _OPTIMIZER, named, torch.float32)
-        rng = read_tensors(Path(folder) / _OPTIMIZER, {_RNG: tuple(torch.get_rng_state().shape)}, torch.uint8)[_RNG]
+        moments = convert.read_tensors(Path(folder) / _OPTIMIZER, named, torch.float32)
+        rng = convert.read_tensors(Path(folder) / _OPTIMIZER, {_RNG: tuple(torch.get_rng_state().shape)}, torch.uint8)[
+            _RNG
+        ]
         self._set_weights(weights.__getitem__)
         for moment in _MOMENTS:
             whole = {name: moments[f"{moment}.{name}"] for name in shapes}
@@ -279,15 +278,15 @@ class Learner:
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
         self._check_shape(PolicyShape.read(Path(weights)), weights)
-        whole = read_tensors(Path(weights) / _MODEL, convert.hf_shapes(self.config.shape))
+        whole = convert.read_tensors(Path(weights) / _MODEL, convert.hf_shapes(self.config.shape))
         return {name: tensor.float() for name, tensor in whole.items()}.__getitem__
 
-    def _check_shape(self, found: PolicyShape, folder: str) -> None:
-        wanted = self.config.shape
+    def _check_shape(self, shape: PolicyShape, folder: str) -> None:
+        given, wanted = asdict(shape), asdict(self.config.shape)
         differing = [
-            f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
-            for name in wanted.__slots__
-            if getattr(found, name) != getattr(wanted, name) and name != "initializer_range"
+            f"{name} {given[name]} instead of {wanted[name]}"
+            for name in wanted
+            if given[name] != wanted[name] and name != "initializer_range"
         ]
         if differing:
             raise UserError(f"the weights in {folder} are of another model: {'; '.join(differing)}")
@@ -310,9 +309,9 @@ class Learner:
         dist.gather_object(mine, parts)
         if parts is None:
             return None
-        found = {(stage, rank): tensors for stage, rank, tensors in filter(None, parts)}
+        shard_at = {(stage, rank): tensors for stage, rank, tensors in filter(None, parts)}
         stages, ranks = range(self.place.pipeline_size), range(self.place.tensor_size)
-        return convert.merge(self.config.shape, [[found[stage, rank] for rank in ranks] for stage in stages])
+        return convert.merge(self.config.shape, [[shard_at[stage, rank] for rank in ranks] for stage in stages])
 
     def _adam(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
         """Adam's state of a parameter, as torch would create it at its first step."""

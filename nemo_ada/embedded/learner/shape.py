@@ -1,7 +1,6 @@
-"""The size of the small Qwen2-style model, known before anything heavy is imported.
+"""The size of the small Qwen2-style model.
 
-Nothing here imports torch: the command line checks a shape against a parallel layout, and writes `config.json`, before
-any actor starts.
+Nothing here imports torch. So the command line can check a shape against a parallel layout before any actor starts.
 """
 
 from __future__ import annotations
@@ -15,17 +14,32 @@ from typing import Any
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
-LARGEST = 10_000_000  # of any size of a model: above, a number is a mistake
+MAX_SIZE, MAX_FLOAT = 10_000_000, 1e30  # above, a number of a config.json is a mistake
 _TP_KEY = "policy.megatron_cfg.tensor_model_parallel_size"
 _PP_KEY = "policy.megatron_cfg.pipeline_model_parallel_size"
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyShape:
-    """A decoder in the style of Qwen2: RMSNorm, rotary positions, grouped-query attention with q/k/v bias, SwiGLU.
+HF_NAMES = {
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "num_key_value_heads",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "rope_theta": "rope_theta",
+    "norm_eps": "rms_norm_eps",
+    "initializer_range": "initializer_range",
+}
+"""Fields of `PolicyShape` and their names in a Qwen2 config.json."""
 
-    All counts are of the whole model; `max_position_embeddings` is in tokens. Raises `UserError` where the parts do not
-    fit together.
+
+@dataclass(frozen=True)
+class PolicyShape:
+    """A decoder like Qwen2: RMSNorm, rotary positions, grouped-query attention with q/k/v bias, SwiGLU.
+
+    Counts are for the whole model; `max_position_embeddings` is in tokens. Raises `UserError` for parts that do not fit
+    together.
     """
 
     hidden_size: int = 128
@@ -41,10 +55,9 @@ class PolicyShape:
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "num_query_groups"):
-            self._positive(name)
-        for name in ("vocab_size", "max_position_embeddings", "rope_theta", "norm_eps", "initializer_range"):
-            self._positive(name)
+        for name in HF_NAMES:
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name}={getattr(self, name)!r} must be positive")
         if self.hidden_size % (2 * self.num_attention_heads):
             step = 2 * self.num_attention_heads
             raise UserError(
@@ -57,17 +70,13 @@ class PolicyShape:
                 f"{self.num_query_groups}; {_text(_divisors(self.num_attention_heads))} query groups would work"
             )
 
-    def _positive(self, name: str) -> None:
-        if not getattr(self, name) > 0:
-            raise UserError(f"{name}={getattr(self, name)!r} must be positive")
-
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     def check_parallel(self, tensor_parallel: int, pipeline_parallel: int) -> None:
-        """Raise `UserError` unless the model splits evenly over the given sizes; the message names sizes that work."""
+        """Raise `UserError` unless the model splits evenly over these sizes; the message names sizes that work."""
         split = {
             "attention heads": self.num_attention_heads,
             "query groups (kv heads)": self.num_query_groups,
@@ -87,21 +96,11 @@ class PolicyShape:
 
     def hf_config(self) -> dict[str, Any]:
         """The content of `config.json` for transformers' and vLLM's Qwen2."""
-        return {
+        return {hf_name: getattr(self, name) for name, hf_name in HF_NAMES.items()} | {
             "architectures": ["Qwen2ForCausalLM"],
             "model_type": "qwen2",
             "hidden_act": "silu",
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.ffn_hidden_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_query_groups,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.max_position_embeddings,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.norm_eps,
             "tie_word_embeddings": self.tied_embeddings,
-            "initializer_range": self.initializer_range,
             "attention_dropout": 0.0,
             "use_sliding_window": False,
             "use_cache": True,
@@ -110,12 +109,12 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """The shape of the model in a Hugging Face folder. Raises UserError."""
+        """The shape of the model in a Hugging Face folder. Raises `UserError` for one that this learner cannot run."""
         return cls.from_hf_config(read_json(folder / "config.json"))
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> PolicyShape:
-        """The shape that a `config.json` describes; raises `UserError` for a model that is not a plain Qwen2."""
+        """Read what `hf_config` wrote, or another Qwen2's. Raises `UserError` for anything but a plain Qwen2."""
         if config.get("model_type") != "qwen2":
             raise UserError(
                 f"config.json: model_type is {config.get('model_type')!r}; the CPU learner runs 'qwen2' only"
@@ -125,38 +124,18 @@ class PolicyShape:
             raise UserError(f"config.json: rope_parameters is {str(rope)[:80]!r}, not a mapping")
         if rope.get("rope_type", "default") != "default" or config.get("use_sliding_window"):
             raise UserError("config.json: rope scaling and sliding windows are not supported by the CPU learner")
-        try:
-            return cls(
-                hidden_size=_whole(config, "hidden_size"),
-                ffn_hidden_size=_whole(config, "intermediate_size"),
-                num_layers=_whole(config, "num_hidden_layers"),
-                num_attention_heads=_whole(config, "num_attention_heads"),
-                num_query_groups=_whole(config, "num_key_value_heads"),
-                vocab_size=_whole(config, "vocab_size"),
-                max_position_embeddings=_whole(config, "max_position_embeddings"),
-                rope_theta=_number(config if "rope_theta" in config else rope, "rope_theta"),
-                norm_eps=_number(config, "rms_norm_eps"),
-                tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-                initializer_range=_number({"initializer_range": 0.02, **config}, "initializer_range"),
-            )
-        except KeyError as missing:
-            raise UserError(f"config.json has no {missing}, which a Qwen2 model needs") from None
+        content = {"initializer_range": cls.initializer_range, "rope_theta": rope.get("rope_theta"), **config}
+        numbers = {name: _number(content, hf_name, cls.__annotations__[name]) for name, hf_name in HF_NAMES.items()}
+        return cls(**numbers, tied_embeddings=bool(config.get("tie_word_embeddings", False)))
 
 
-def _whole(config: Mapping[str, Any], name: str) -> int:
-    """A whole number of a config.json; KeyError where it is missing. Raises UserError for anything else."""
-    value = config[name]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LARGEST:
-        raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a whole number from 1 to {LARGEST}")
+def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
+    """A positive number of a config.json; kind: "int" or "float". Raises UserError for anything else."""
+    value = config.get(name)
+    types, bound = ((int,), MAX_SIZE) if kind == "int" else ((int, float), MAX_FLOAT)
+    if not isinstance(value, types) or isinstance(value, bool) or not 0 < value <= bound:
+        raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a positive {kind} up to {bound:g}")
     return value
-
-
-def _number(config: Mapping[str, Any], name: str) -> float:
-    """A positive finite number of a config.json, as `_whole`."""
-    value = config[name]
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e30:
-        raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a positive number")
-    return float(value)
 
 
 def _divisors(number: int) -> list[int]:

@@ -2,11 +2,10 @@
 
 Megatron-core names the cuda device in its source: `torch.zeros(..., device="cuda")`, `torch.cuda.current_device()`,
 a check that `Tensor.type()` is "torch.cuda.FloatTensor". This module gives Megatron's own modules another `torch`: a
-copy of the module's name space in which those few names mean the CPU. The real `torch` is left as it is, so nothing
-else in the process sees the difference.
+copy of the name space in which those names mean the CPU. The real `torch` stays as it is for everybody else.
 
-Nothing happens on import. `install()` is called once inside a learner process, after Megatron has been imported;
-`cuda_tensor_methods()` covers the two tensor methods that Megatron calls, for as long as its block runs.
+Nothing happens on import. A learner process calls `install()` once, after it has imported Megatron.
+`cuda_tensor_methods()` replaces the two tensor methods that Megatron calls, for as long as its block runs.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def cuda_tensor_methods() -> Iterator[None]:
     real_type, real_cuda = torch.Tensor.type, torch.Tensor.cuda
 
     def named(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        found = real_type(self, *args, **kwargs)
-        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+        result = real_type(self, *args, **kwargs)
+        return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
 
     torch.Tensor.type = named
     torch.Tensor.cuda = lambda self, *args, **kwargs: self

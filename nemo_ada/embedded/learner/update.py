@@ -1,6 +1,6 @@
 """The update of a step: mini-batches of whole prompts, without the rows that have no gradient.
 
-R rows of the step; a mini-batch is one optimizer step.
+R rows of the step. A mini-batch is one optimizer step.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.errors import InvariantError
-
-IntArray = NDArray[np.int64]
 
 SHUFFLE_STREAM = 7  # of the order of prompts within a step's updates
 
@@ -24,9 +22,9 @@ SHUFFLE_STREAM = 7  # of the order of prompts within a step's updates
 def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
     """Train on a step's rows; the mean over mini-batches of the learner's metrics.
 
-    Zero-advantage rows are left out as long as the loss has no entropy term. The token-mean's denominator counts the
-    response tokens of all kept rows of the mini-batch (`all_rows`), so that leaving rows out does not change the
-    update, or those of the rows with a gradient (`live_rows`).
+    Rows without advantage are left out, unless the loss has an entropy term, which gives them a gradient. With
+    `all_rows` the token mean's denominator counts the response tokens of all kept rows of the mini-batch, so leaving
+    rows out does not change the update. With `live_rows` it counts those of the rows with a gradient.
     """
     real_R = data.weight_R > 0
     live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R

@@ -1,6 +1,6 @@
-"""The actors' processes as the operating system sees them: do they live, what are they doing, end them.
+"""The actors' processes as the operating system sees them: are they alive, what are they doing, end them.
 
-Ray cannot answer for a process that hangs in C code or was stopped, so this looks at the process itself (Linux).
+Ray knows nothing about a process that hangs in C code or was stopped. So this looks at the process itself (Linux).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 
 STACKS = "NEMO_ADA_STACKS"
-"""Variable: the folder into which actors write their stacks when asked."""
+"""Environment variable with the folder to which actors write their stacks on request."""
 
-START_SECONDS = 600.0  # for an actor to import its libraries and build its model: 10 s, but not on a busy machine
+START_SECONDS = 600.0  # for an actor to import its libraries and build its model; 10 s on a quiet machine
 DUMP_SECONDS = 2.0
 END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -54,8 +54,8 @@ def dump_stacks(pids: Mapping[str, int]) -> list[str]:
     while any(path.stat().st_size == 0 for path in asked.values()) and time.monotonic() < deadline:
         time.sleep(0.02)
     for name, path in asked.items():
-        told = path.name if path.stat().st_size else "no answer, the process is stopped or in the kernel"
-        lines.append(f"{name} (pid {pids[name]}, state {state(pids[name])}): {told}")
+        answer = path.name if path.stat().st_size else "no answer, the process is stopped or in the kernel"
+        lines.append(f"{name} (pid {pids[name]}, state {state(pids[name])}): {answer}")
     return lines
 
 
@@ -73,25 +73,25 @@ def alive(pid: int) -> bool:
 
 
 def naming(folder: Path) -> list[int]:
-    """Processes, but this one, whose command line names something below `folder`: Ray's own are found by it."""
-    found = []
+    """Other processes whose command line names a path below `folder`, as Ray's own processes do."""
+    pids = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and f"{folder}/".encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(entry.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def end(pids: Iterable[int], grace: float) -> list[int]:
-    """Wait until processes that were asked to end are gone; kill those still there after `grace` seconds.
+    """Wait until these processes are gone; kill those that remain after `grace` seconds.
 
     Returns those that remain after END_SECONDS.
     """
-    start, told = time.monotonic(), False
+    start, killed = time.monotonic(), False
     while remaining := [pid for pid in pids if alive(pid)]:
         waited = time.monotonic() - start
-        if waited > grace and not told:  # a stopped process cannot follow Ray's request
-            told = True
+        if waited > grace and not killed:  # a stopped process cannot follow Ray's request
+            killed = True
             for pid in remaining:
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, signal.SIGKILL)

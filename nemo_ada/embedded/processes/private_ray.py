@@ -1,9 +1,9 @@
-"""The Ray of an embedded run is nobody else's: it listens on the loopback device and answers to its own token.
+"""A Ray that is private to one run: it listens on the loopback device and answers to its own token.
 
-Whoever reaches a port of Ray can run code as its user. Ray binds to the machine's address by default, because nodes
-must reach each other (`_node_ip_address="127.0.0.1"` is replaced by that address), and keeps one token per user in the
-home directory. Here there is one node, so both can be narrower; what is left open is other users of this machine, whom
-the token stops.
+Whoever reaches a port of Ray can run code as its user. By default Ray binds to the machine's address, because nodes
+must reach each other, and replaces `_node_ip_address="127.0.0.1"` by it. It also keeps one token per user in the home
+directory. Here is one node, so both can be narrower: the loopback device keeps other machines out, and the token other
+users of this machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
-NODE_SECONDS = 120.0  # for a node to come up: seconds, but not on a busy machine
+NODE_SECONDS = 120.0  # for a node to come up; 3 s on a quiet machine
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
-    "RAY_task_events_report_interval_ms": "0",  # the head keeps 100,000 calls for a dashboard that is not there
+    "RAY_task_events_report_interval_ms": "0",  # else the head keeps 100,000 calls for a dashboard
     "RAY_agent_register_timeout_ms": "180000",  # for the agent that makes the actors' environments
 }
 
@@ -50,7 +50,7 @@ def start(folder: Path, **options: Any) -> None:
         raise UserError("this process has started Ray already, and a run needs its own: call ray.shutdown() first")
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
-    # Ray has read them while it was imported, in this process; its children read them afresh.
+    # Ray read the variables while it was imported, in this process; its children read them afresh.
     ray_constants.ENABLE_RAY_CLUSTER = False
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
@@ -65,12 +65,12 @@ def start(folder: Path, **options: Any) -> None:
                 )
             return
         except Exception as error:
-            told = (str(error).strip().splitlines() or [repr(error)])[0]
+            cause = (str(error).strip().splitlines() or [repr(error)])[0]
             ray.shutdown()
             processes.end(processes.naming(folder), grace=0.0)
             if attempt == ATTEMPTS:
-                raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {told}") from error
-            log.warning("Ray did not start (%s): attempt %d of %d", told, attempt + 1, ATTEMPTS)
+                raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
+            log.warning("Ray did not start (%s): attempt %d of %d", cause, attempt + 1, ATTEMPTS)
 
 
 @contextmanager

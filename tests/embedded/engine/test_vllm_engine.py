@@ -251,15 +251,13 @@ def test_aborted_requests_give_their_places_to_waiting_ones(engine):
     assert [done.request_id for done in engine.step()] == ["waiting"]
 
 
-def test_a_late_output_of_an_aborted_request_is_counted_not_reported(engine):
+def test_a_late_output_of_an_aborted_request_is_not_reported(engine):
     engine.add("early", prompts(1)[0], Sampling(3))
     engine.add("kept", prompts(1)[0], Sampling(8))
     engine.step()
-    before = engine.ignored_outputs
     vllm_id = engine._vllm_id_by_request.pop("early")  # what abort forgets, without telling vLLM
     del engine._request_by_vllm_id[vllm_id]
     assert list(drain(engine)) == ["kept"]
-    assert engine.ignored_outputs == before + 1
 
 
 def test_steps_are_the_longest_response_when_all_fit(engine):
@@ -322,7 +320,6 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
             np.testing.assert_allclose(payload.logprobs, expected, atol=1e-4)
             reported[int(row)] = reward
     verifiers.shutdown()
-    assert source.ignored_outputs == 0
 
 
 def test_a_source_draws_the_same_responses_in_one_wave_and_in_four(engine):

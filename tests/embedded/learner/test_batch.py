@@ -17,10 +17,10 @@ from nemo_ada.errors import InvariantError
 def test_every_asked_row_is_dealt_once(lengths: list[int], ranks: int, size: int, data: st.DataObject) -> None:
     length_R = np.array(lengths, dtype=np.int64)
     keep = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
-    response_id_R = np.flatnonzero(np.array(keep, dtype=bool))
-    dealt = deal(length_R, response_id_R, ranks, size)
+    row_R = np.flatnonzero(np.array(keep, dtype=bool))
+    dealt = deal(length_R, row_R, ranks, size)
     assert len(dealt) == ranks
-    assert sorted(int(row) for mine in dealt for micro in mine for row in micro) == response_id_R.tolist()
+    assert sorted(int(row) for mine in dealt for micro in mine for row in micro) == row_R.tolist()
     assert all(1 <= len(micro) <= size for mine in dealt for micro in mine)
     counts = [sum(len(micro) for micro in mine) for mine in dealt]
     assert max(counts) - min(counts) <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def half_started(folder: Path) -> subprocess.Popen[bytes]:
-    """What a node that is given up leaves: a process with a path of its session in its command line."""
-    return subprocess.Popen(["sh", "-c", "sleep 60", f"--session_dir={folder}/session_1"])
+    """What a node that failed leaves: a process with a path below Ray's folder in its command line."""
+    return subprocess.Popen([f"{folder}/session_1/raylet", "60"], executable=shutil.which("sleep"))
 
 
 def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypatch, caplog):

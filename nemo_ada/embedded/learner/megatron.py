@@ -1,4 +1,4 @@
-"""What surrounds a learner's model in Megatron-core: process groups, the DDP wrapper, the optimizer, the schedule."""
+"""Megatron-core around a learner: process groups, model, DDP wrapper, optimizer, learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from nemo_ada.embedded.learner import shim
 from nemo_ada.embedded.learner.settings import LearnerConfig
+from nemo_ada.embedded.learner.shape import PolicyShape
 
 _FOREVER = 2**31 - 1
 _LATER_S = 30.0
@@ -24,8 +27,8 @@ _LATER_S = 30.0
 def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
     """Join the world over gloo and make Megatron's process groups (collective); installs the device shim.
 
-    A collective's deadline comes _LATER_S after the driver's `call_timeout_s`, so that a rank that stalls is noticed as
-    one, and not as the failure of those that wait for it.
+    A collective waits _LATER_S longer than the driver's `call_timeout_s`. So the driver names the rank that stalls,
+    and not the ranks that wait for it.
     """
     torch.set_num_threads(1)
     seconds = config.call_timeout_s + _LATER_S
@@ -39,7 +42,7 @@ def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
         create_gloo_process_groups=False,
     )
     torch.manual_seed(config.seed)
-    # Without dropout the model draws nothing, so Megatron's per-rank generators (on the GPU) can stay empty.
+    # Without dropout the model draws nothing, so Megatron's generators, one per GPU, can stay empty.
     tensor_parallel.model_parallel_cuda_manual_seed(config.seed, inference_rng_tracker=True)
 
 
@@ -47,6 +50,60 @@ def leave() -> None:
     """Undo `join` (collective)."""
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+
+
+def transformer_config(config: LearnerConfig) -> TransformerConfig:
+    """Megatron's settings: no dropout, no fusion, losses and gradients summed, never averaged.
+
+    The loss is already divided by the caller's denominator, so micro-batches and data-parallel ranks add up.
+    """
+    shape = config.shape
+    return TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        ffn_hidden_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_query_groups=shape.num_query_groups,
+        normalization="RMSNorm",
+        layernorm_epsilon=shape.norm_eps,
+        activation_func=torch.nn.functional.silu,
+        gated_linear_unit=True,
+        add_bias_linear=False,
+        add_qkv_bias=True,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        tensor_model_parallel_size=config.tensor_parallel,
+        pipeline_model_parallel_size=config.pipeline_parallel,
+        params_dtype=torch.float32,
+        pipeline_dtype=torch.float32,
+        variable_seq_lengths=config.pipeline_parallel > 1,
+        moe_token_dispatcher_type="alltoall",  # no experts here, but the default refuses variable lengths
+        calculate_per_token_loss=True,
+        use_cpu_initialization=True,
+        persist_layer_norm=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+    )
+
+
+def build_model(shape: PolicyShape, config: TransformerConfig) -> GPTModel:
+    """This rank's share of the model, weights not yet set; needs Megatron's process groups."""
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
+        vocab_size=shape.vocab_size,
+        max_sequence_length=shape.max_position_embeddings,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        parallel_output=True,
+        share_embeddings_and_output_weights=shape.tied_embeddings,
+        position_embedding_type="rope",
+        rotary_percent=1.0,
+        rotary_base=shape.rope_theta,
+    )
 
 
 def wrap(module: torch.nn.Module, config: TransformerConfig) -> DistributedDataParallel:
@@ -82,8 +139,10 @@ def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> Me
 
 
 def build_schedule(config: LearnerConfig, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
-    """Linear warm-up, then constant or a linear fall to 0. It is stepped before each update, so that the first update
-    has lr / warmup_steps and not Megatron's 0."""
+    """Linear warm-up, then a constant rate or a linear fall to 0.
+
+    Step it before each update: then the first update has lr / warmup_steps, where Megatron's own order gives 0.
+    """
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
