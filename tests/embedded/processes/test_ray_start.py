@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,10 @@ def folder(tmp_path, monkeypatch):
 
 def half_started(folder: Path) -> subprocess.Popen[bytes]:
     """What a node that failed leaves: a process with a path below Ray's folder in its command line."""
-    return subprocess.Popen([f"{folder}/session_1/raylet", "60"], executable=shutil.which("sleep"))
+    process = subprocess.Popen([f"{folder}/session_1/raylet", "60"], executable=shutil.which("sleep"))
+    while process.pid not in processes.naming(folder):  # the kernel shows the command line a moment after the start
+        time.sleep(0.01)
+    return process
 
 
 def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypatch, caplog):
