@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+from nemo_ada.cli import data as cli_data
+from nemo_ada.cli import evaluate as cli_evaluate
 from nemo_ada.cli.main import app, guarded
+from nemo_ada.data.providers import Limits
 
 
 def run(*words) -> int:
@@ -46,6 +49,17 @@ def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
     assert run(*given) == 2
     error = capfd.readouterr().err
     assert message in error and "Traceback" not in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["data", "prepare", "FILE", "--model"], ["eval", "--data", "FILE"]])
+def test_sampling_options_reach_the_model(messy, tmp_path, monkeypatch, words):
+    reached = []
+    for module in (cli_data, cli_evaluate):
+        monkeypatch.setattr(module, "open_provider", lambda server, folder, tokenizer, limits: reached.append(limits))
+    given = [str(messy) if word == "FILE" else word for word in words]
+    options = {"max-prompt-tokens": 7, "max-new-tokens": 6, "temperature": 0.5, "top-p": 0.9, "max-num-seqs": 3}
+    run(*given, tmp_path, "--out", tmp_path / "out", *(word for k, v in options.items() for word in (f"--{k}", v)))
+    assert reached == [Limits(7, 6, 0.5, 0.9, 3)]
 
 
 def test_a_wrong_tokenizer_rejects_no_problem_and_the_corrected_command_goes_on(messy, tmp_path, capfd):

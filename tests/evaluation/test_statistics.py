@@ -111,6 +111,11 @@ def test_the_paired_test_agrees_with_scipy():
     assert found.low < found.difference < found.high
 
 
+@pytest.mark.parametrize("draws", [10, 999])
+def test_a_bootstrap_p_value_is_never_zero_and_no_smaller_than_the_draws_can_show(draws):
+    assert paired_test(np.zeros(20), np.linspace(0.5, 1, 20), draws=draws).p_bootstrap == 2 / (draws + 1)
+
+
 def test_equal_models_differ_by_nothing_and_a_constant_shift_is_certain():
     first = rates(20)
     assert paired_test(first, first).p_t == 1.0 and paired_test(first, first).p_bootstrap == 1.0

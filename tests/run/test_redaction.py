@@ -79,11 +79,18 @@ NAMES = {
     "input_key": False, "key": False, "policy.max_total_sequence_length": False, "token_level_loss": False,
     "keep_top_k": False, "stop_token_ids": False,
 }  # fmt: skip
+KEYS = ["api", "access", "secret", "private", "auth", "wandb"]
+WORDS = ["token", "secret", "password", "passwd", "passphrase", "credential", "credentials",
+         *(f"{kind}_key" for kind in KEYS), *(f"{kind}key" for kind in KEYS),
+         *(f"{kind}_key_id" for kind in KEYS)]  # fmt: skip
+SYMBOLS = ["pad", "bos", "eos", "unk", "sep", "cls", "mask", "stop", "think", "image", "audio", "video"]
+NAMES |= {f"logger.x_{word}": True for word in WORDS} | {word.upper(): True for word in WORDS}
+NAMES |= {f"data.{symbol}_token": False for symbol in SYMBOLS}
+VARIABLES = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "X_KEY", "KEY_ID"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_secrets(name):
-    assert is_secret_name(name) == NAMES[name]
+def test_every_usual_name_of_a_secret_is_known_and_no_name_of_a_special_token():
+    assert {name: is_secret_name(name) for name in NAMES} == NAMES
 
 
 def test_the_batch_script_knows_the_same_names():
@@ -93,13 +100,25 @@ def test_the_batch_script_knows_the_same_names():
     assert done.stdout.split() == [f"{name}=x" for name, secret in NAMES.items() if not secret], done.stderr
 
 
-@pytest.mark.parametrize("name", [*PLANTED, "X_SECRET", "GITLAB_PAT_TOKEN", "SSH_PASSPHRASE", "AWS_ACCESS_KEY_ID"])
-def test_variables_that_hold_secrets_are_left_out(name):
-    assert is_secret_variable(name)
-    assert without_secrets({name: "x", "PATH": "/bin", "OMP_NUM_THREADS": "1"}) == {
-        "PATH": "/bin",
-        "OMP_NUM_THREADS": "1",
-    }
+def test_variables_that_hold_secrets_are_left_out():
+    names = [*PLANTED, *VARIABLES, *(f"MY_{name}" for name in VARIABLES)]
+    others = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "KEYBOARD": "us"}
+    assert all(map(is_secret_variable, names))
+    assert without_secrets(dict.fromkeys(names, "x") | others) == others
+
+
+@pytest.mark.parametrize(("value", "hidden"), [("12345678", True), ("1234567", False)])
+def test_the_value_of_a_variable_is_hidden_from_eight_characters_on(monkeypatch, value, hidden):
+    monkeypatch.setenv("MY_TOKEN", value)
+    assert (value not in hide(f"it is {value}.")) == hidden
+
+
+FORMS = [f"{start}_{'x' * 16}" for start in ("hf", "sk", "ghp", "gho", "glpat", "wandb", "nvapi", "github_pat")]
+FORMS += [f"xox{kind}-{'1' * 16}" for kind in "abp"] + ["AKIA" + "Z9" * 8, f"eyJ{'a' * 8}.{'b' * 8}.c"]
+
+
+def test_tokens_of_the_usual_hubs_are_hidden_by_their_form():
+    assert [form for form in FORMS if form in hide(f"took {form} from there")] == []
 
 
 @pytest.mark.parametrize(

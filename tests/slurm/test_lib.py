@@ -294,6 +294,49 @@ def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, save
     assert ("saved no new step" in done.stdout) != goes_on
 
 
+@pytest.mark.parametrize(("before", "goes_on"), [(0, True), (2, True), (3, False), (4, False)])
+def test_a_chain_has_exactly_max_attempts(tmp_path: Path, before: int, goes_on: bool) -> None:
+    """before: attempts of this chain so far, each of which saved new steps; those of another chain do not count."""
+    lines = [f"c\t{n}\t0\t{10 * n}\n" for n in range(before)] + [f"other\t{n}\t0\t0\n" for n in range(9)]
+    (tmp_path / "attempts.tsv").write_text("".join(lines))
+    (tmp_path / "pace.json").write_text('{"saved_step": 99}')
+    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="3")
+    assert ("on\n" in done.stdout) == goes_on
+    assert ("3 attempts are the maximum" in done.stdout or "4 attempts" in done.stdout) != goes_on
+
+
+OUTCOMES = [
+    # state in status.json, exit code of the driver, file that node.sh left -> what the chain does
+    ("done", "0", None, "done"), ("stopped", "75", None, "stopped"), ("failed", "1", None, "failed"),
+    ("running", "75", None, "stopped"), (None, "75", None, "stopped"),
+    ("interrupted", "76", None, "interrupted"), ("interrupted", "77", None, "interrupted"),
+    ("running", "1", None, "interrupted"), (None, "1", None, "failed"), (None, "2", None, "failed"),
+    ("running", "0", None, "failed"), ("running", "137", None, "interrupted"), (None, None, None, "interrupted"),
+    (None, None, "refused", "failed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "code", "left", "outcome"), OUTCOMES)
+def test_exit_75_goes_on_and_only_an_end_by_itself_is_a_failure(
+    tmp_path: Path, state: str | None, code: str | None, left: str | None, outcome: str
+) -> None:
+    (tmp_path / "canary").touch()
+    if state is not None:
+        (tmp_path / "status.json").write_text(f'{{"state": "{state}", "step": 3}}')
+    if code is not None:
+        (tmp_path / "driver.exit").write_text(code)
+    if left is not None:
+        (tmp_path / left).touch()
+    assert bash("verdict", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout.strip() == outcome
+
+
+def test_the_state_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"state": "done"}')
+    os.utime(tmp_path / "status.json", (1, 1))
+    (tmp_path / "canary").touch()
+    assert bash("verdict", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout.strip() == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("content", "ours"), [("", False), ("enough\n", False), ("slurm: job 3 is about to end\n", True)]
 )
