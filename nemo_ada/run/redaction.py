@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 HIDDEN = "[hidden]"
-SHORTEST = 8  # characters from which the value of a variable is looked for in texts
-DEEPEST = 100  # levels of a configuration; below, it is written without its values
+MIN_LENGTH = 8  # characters from which the value of a variable is looked for in texts
+MAX_DEPTH = 100  # levels of a configuration; below, it is written without its values
 
 _WORD = (
     r"(?:token|secret|password|passwd|passphrase|credentials?|(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
@@ -70,7 +70,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
     """A configuration with the values of secret keys, and secrets within other values, replaced by HIDDEN."""
     if isinstance(value, str):
         return hide(value)
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return HIDDEN
     if isinstance(value, Mapping):
         return {
@@ -96,7 +96,7 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
     """Dotted keys of a configuration that hold a secret."""
     for key, value in config.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and depth < DEEPEST:
+        if isinstance(value, Mapping) and depth < MAX_DEPTH:
             yield from secret_keys(value, f"{name}.", depth + 1)
         elif is_secret_name(name) and _holds(value):
             yield name
@@ -125,5 +125,5 @@ def _hidden_pair(match: re.Match[str]) -> str:
 
 def _values() -> list[str]:
     """What secret variables of this process hold, longest first."""
-    found = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= SHORTEST}
+    found = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= MIN_LENGTH}
     return sorted(found, key=len, reverse=True)

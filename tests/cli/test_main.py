@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ROOT / "configs" / "cpu"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -71,7 +73,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2, done.stderr
     assert message.replace("EMPTY", str(empty)) in done.stderr
@@ -86,7 +88,7 @@ def test_a_run_directory_of_another_configuration_is_refused(tiny, tmp_path):
 
     other = load_run(tiny[0], [*tiny[1:], "grpo.seed=5"])
     RunDir(other.folder).open(other.model_dump(mode="json"), resume=False)
-    done = subprocess.run(command("train", *tiny), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command("train", *tiny), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "grpo.seed: 5 -> 0" in done.stderr
 
@@ -95,16 +97,14 @@ def test_a_run_directory_of_another_configuration_is_refused(tiny, tmp_path):
 def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"
     with subprocess.Popen(command("train", *tiny), cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 200
         while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
             assert running.poll() is None, "the run ended by itself"
-            assert time.monotonic() < deadline, "no step within 200 s"
             time.sleep(0.1)
         children = psutil.Process(running.pid).children(recursive=True)
         os.kill(running.pid, signal.SIGINT)
-        output, _ = running.communicate(timeout=120)
+        output, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 75, output
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert alive == []
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "stopped"
@@ -112,7 +112,7 @@ def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / f"step_{saved:06d}" / "state.json").exists()
 
     finish = [a for a in tiny if "max_num_steps" not in str(a)] + [f"grpo.max_num_steps={saved + 1}", "resume=auto"]
-    done = subprocess.run(command("train", *finish), cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command("train", *finish), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == list(range(1, saved + 2))

@@ -1,15 +1,9 @@
-"""A model, a tokenizer and a program for the tests of data preparation and evaluation.
-
-    python scripted_model.py prepare|evaluate SOURCE OUT [--kill-at N]
-
-`--kill-at N`: the process kills itself (SIGKILL) when it is about to make its N-th call that changes a file, after
-half of the bytes in case of a write.
-"""
+"""A model and a tokenizer for the tests of data preparation and evaluation, and a process that kills itself."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -83,7 +77,7 @@ def run_evaluation(source: Path, out: Path) -> dict:
 
 
 def kill_at(number: int) -> None:
-    """Count calls that change files, and end this process before the `number`-th."""
+    """Kill this process before its `number`-th call that changes a file; of a commit half of the bytes are written."""
     calls = 0
 
     def counted(real):
@@ -113,23 +107,23 @@ def kill_at(number: int) -> None:
     Journal.commit = torn_commit
 
 
-def main() -> None:
-    """The program."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["prepare", "evaluate"])
-    parser.add_argument("source", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--kill-at", type=int, default=0)
-    options = parser.parse_args()
-    usual = Preparation.stages
-    Preparation.stages = lambda plan: [replace(stage, chunk=min(stage.chunk, 9)) for stage in usual(plan)]
-    if options.kill_at:
-        kill_at(options.kill_at)
-    if options.what == "prepare":
-        prepare(preparation(options.source), options.out)
-    else:
-        run_evaluation(options.source, options.out)
+def in_a_process(what: str, source: Path, out: Path, killed_at: int = 0) -> int:
+    """Prepare or evaluate in a forked process; its exit code.
 
+    killed_at: the process sends itself SIGKILL before its N-th call that changes a file (0: never).
+    """
 
-if __name__ == "__main__":
-    main()
+    def work() -> None:
+        usual = Preparation.stages
+        Preparation.stages = lambda plan: [replace(stage, chunk=min(stage.chunk, 9)) for stage in usual(plan)]
+        if killed_at:
+            kill_at(killed_at)
+        if what == "prepare":
+            prepare(preparation(source), out)
+        else:
+            run_evaluation(source, out)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    return int(process.exitcode or 0)

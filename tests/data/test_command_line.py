@@ -10,6 +10,7 @@ from nemo_ada.cli import data as cli_data
 from nemo_ada.cli import evaluate as cli_evaluate
 from nemo_ada.cli.main import app, guarded
 from nemo_ada.data.providers import Limits
+from nemo_ada.errors import UserError
 
 
 def run(*words) -> int:
@@ -54,8 +55,13 @@ def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
 @pytest.mark.parametrize("words", [["data", "prepare", "FILE", "--model"], ["eval", "--data", "FILE"]])
 def test_sampling_options_reach_the_model(messy, tmp_path, monkeypatch, words):
     reached = []
+
+    def open_provider(_server, _folder, _tokenizer, limits):
+        reached.append(limits)
+        raise UserError("no further")
+
     for module in (cli_data, cli_evaluate):
-        monkeypatch.setattr(module, "open_provider", lambda server, folder, tokenizer, limits: reached.append(limits))
+        monkeypatch.setattr(module, "open_provider", open_provider)
     given = [str(messy) if word == "FILE" else word for word in words]
     options = {"max-prompt-tokens": 7, "max-new-tokens": 6, "temperature": 0.5, "top-p": 0.9, "max-num-seqs": 3}
     run(*given, tmp_path, "--out", tmp_path / "out", *(word for k, v in options.items() for word in (f"--{k}", v)))

@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +18,11 @@ import pytest
 from nemo_ada.data.measure import REDRAWS, Measurement
 from nemo_ada.data.prepare import prepare
 from nemo_ada.data.problem import Problem, problem_id
-from nemo_ada.data.stages import parse_band
+from nemo_ada.data.stages import measure_stage, parse_band
 from nemo_ada.errors import FailedResponsesError, UserError
 from nemo_ada.verify.judge import Judge
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from scripted_model import Adder, Characters, preparation  # noqa: E402
+from tests.data.scripted_model import Adder, Characters, in_a_process, preparation
 
 
 def lines(path: Path) -> list[dict]:
@@ -71,31 +66,18 @@ def test_the_card_describes_the_set(messy, tmp_path):
     assert "| distinct |" in text and "exact (nemo-ada" in text and str(tmp_path) not in text
 
 
-def killed_and_restarted(what: str, source: Path, out: Path, seed: int) -> int:
-    """Run it until it ends by itself; how often it was killed."""
-    draw = random.Random(seed)
-    for kills in range(60):
-        at = draw.randint(4, 40)
-        command = [sys.executable, HERE / "scripted_model.py", what, source, out, "--kill-at", at]
-        done = subprocess.run(
-            list(map(str, command)), cwd=HERE.parents[1], env={"PYTHONPATH": str(HERE.parents[1])}, timeout=120,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        if done.returncode == 0:
-            return kills
-        assert done.returncode == -signal.SIGKILL, done.stderr
-    raise AssertionError("it never came to its end")
-
-
 @pytest.mark.parametrize(("what", "seed"), [("prepare", 1), ("prepare", 2), ("evaluate", 3)])
 def test_killed_at_random_points_it_writes_the_same_bytes(messy, tmp_path, what, seed):
     whole, parts = tmp_path / "whole" / "set", tmp_path / "parts" / "set"
     for folder in (whole, parts):
         folder.parent.mkdir()
-    script = [sys.executable, HERE / "scripted_model.py", what, messy, whole]
-    subprocess.run(list(map(str, script)), cwd=HERE.parents[1], check=True, timeout=120,
-                   env={"PYTHONPATH": str(HERE.parents[1])})  # fmt: skip
-    assert killed_and_restarted(what, messy, parts, seed) >= 3
+    assert in_a_process(what, messy, whole) == 0
+    draw = random.Random(seed)
+    kills = 0
+    while (code := in_a_process(what, messy, parts, draw.randint(4, 40))) == -signal.SIGKILL:
+        kills += 1
+        assert kills < 60, "it never comes to its end"
+    assert code == 0 and kills >= 3
     assert contents(parts) == contents(whole)
     assert not (parts / "work").exists()
 
@@ -186,6 +168,16 @@ def test_what_could_not_be_judged_is_drawn_again_with_its_own_seed():
         assert sum(judged.reward is not None for judged in own) == 8
         assert [judged.index for judged in own] == list(range(len(own)))
         assert len({judged.seed for judged in own}) == len(own)
+
+
+def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart():
+    stage = measure_stage(Measurement(Adder(), Characters(), Failing(9), 4, 0), 40)
+    records = stage.process([problem.record() for problem in problems(40)])
+    whole = Measurement(Adder(), Characters(), Judge("exact"), 4, 0).draw(problems(40))
+    assert sum(record["failed"] for record in records) > 10
+    for record, own in zip(records, whole, strict=True):
+        assert record["responses"] == 4 and record["pass_rate"] == record["correct"] / 4
+        assert record["failed"] or record["correct"] == sum(judged.reward for judged in own)
 
 
 def test_a_broken_verifier_stops_the_measurement():

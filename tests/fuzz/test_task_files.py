@@ -75,7 +75,7 @@ def test_a_file_is_a_task_or_an_error_that_names_it(data: bytes, verifier: Any, 
     path = Path("data.jsonl")
     path.write_bytes(data)
     settings = JsonlSettings(path=str(path), verifier=verifier, max_prompt_tokens=limit)
-    with deadline(10):
+    with deadline():
         task, message = attempt(lambda: JsonlTask(settings))
         splits, message = (None, message) if task is None else attempt(task.splits)
     if message is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from nemo_ada.errors import UserError
+from nemo_ada.run import job_control
 from nemo_ada.run.job_control import JOB_END, MARGIN_SECONDS, RECENT_PAUSES, JobControl
 
 
@@ -16,8 +16,14 @@ def test_a_run_without_an_end_goes_on(tmp_path, monkeypatch):
     assert JobControl(tmp_path, 10).stop_reason() is None
 
 
-def test_a_run_stops_when_one_more_step_and_a_save_may_not_fit(tmp_path, monkeypatch):
-    monkeypatch.setenv(JOB_END, str(time.time() + MARGIN_SECONDS + 100))
+@pytest.fixture
+def hundred_seconds_left(monkeypatch):
+    """The job ends in MARGIN_SECONDS + 100 s, and the clock stands still."""
+    monkeypatch.setattr(job_control.time, "time", lambda: 1000.0)
+    monkeypatch.setenv(JOB_END, str(1000 + MARGIN_SECONDS + 100))
+
+
+def test_a_run_stops_when_one_more_step_and_a_save_may_not_fit(tmp_path, hundred_seconds_left):
     control = JobControl(tmp_path, 10)
     control.observe_step(40)
     control.observe_step(30)
@@ -26,8 +32,7 @@ def test_a_run_stops_when_one_more_step_and_a_save_may_not_fit(tmp_path, monkeyp
     assert "are left of the job" in control.stop_reason()
 
 
-def test_an_attempt_reserves_for_a_validation_and_a_save_that_earlier_attempts_timed(tmp_path, monkeypatch):
-    monkeypatch.setenv(JOB_END, str(time.time() + MARGIN_SECONDS + 100))
+def test_an_attempt_reserves_for_a_validation_and_a_save_that_earlier_attempts_timed(tmp_path, hundred_seconds_left):
     first = JobControl(tmp_path, 10)
     first.observe_validation(30)
     first.observe_save(40)

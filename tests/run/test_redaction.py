@@ -29,6 +29,7 @@ from nemo_ada.run.redaction import (
     is_secret_variable,
     without_secrets,
 )
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ROOT / "configs" / "cpu"
@@ -96,7 +97,7 @@ def test_every_usual_name_of_a_secret_is_known_and_no_name_of_a_special_token():
 def test_the_batch_script_knows_the_same_names():
     script = f'source {ROOT}/slurm/lib.sh; for word; do (refuse_secrets "$word") && echo "$word"; done; true'
     words = [f"{name}=x" for name in NAMES]
-    done = subprocess.run(["bash", "-c", script, "_", *words], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["bash", "-c", script, "_", *words], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == [f"{name}=x" for name, secret in NAMES.items() if not secret], done.stderr
 
 
@@ -279,7 +280,7 @@ def slurm(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     site.write_text(f"CONTAINER=/x.sqsh\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared\nWANDB_API_KEY={WANDB}\n")
     environment = {**os.environ, "DRY_RUN": "1", "NEMO_ADA_SITE": str(site)}
     command = ["bash", str(ROOT / "slurm" / "train_7b_ada.sh"), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_dry_run_of_a_job_prints_no_secret(tmp_path):
@@ -300,7 +301,7 @@ def test_containers_get_secrets_by_name_and_not_by_value(tmp_path):
     command = ["bash", str(ROOT / "docker" / "run.sh"), "cpu", "nemo-ada", "--help"]
     environment = {**os.environ, "DOCKER": "echo"}
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert "--env WANDB_API_KEY" in done.stdout
     assert not found_in(done.stdout + done.stderr)

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.run.job_control import JobControl
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {"CONTAINER": "", "NEMO_RL_HOME": "/opt/nemo-rl", "RUN_ROOT": "/shared/runs"}
@@ -33,7 +34,7 @@ def bash(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program after lib.sh was read."""
     environment = {"PATH": os.environ["PATH"], **variables}
     command = ["bash", "-c", f"source {ROOT}/slurm/lib.sh; {program}"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def script(
@@ -44,7 +45,7 @@ def script(
     path.write_text("".join(f"{key}={value}\n" for key, value in SITE.items()) if site is None else site)
     environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
     command = ["bash", str(ROOT / "slurm" / name), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def tools(folder: Path, check: int) -> dict[str, str]:

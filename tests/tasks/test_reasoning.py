@@ -25,6 +25,7 @@ from nemo_ada.tasks import (
     build_task,
     canonical_text,
 )
+from tests.patience import PATIENCE
 
 SMALL = {"size": 600, "train_prompts": 200, "heldout_prompts": 50}
 KINDS = {"mini_sudoku": MiniSudokuSettings, "spell_backward": SpellBackwardSettings}
@@ -181,7 +182,7 @@ def test_cached_splits_equal_built_ones_and_need_no_generator(name: str, tmp_pat
     )
     arguments = [sys.executable, "-c", code, KINDS[name].__name__, json.dumps(SMALL), str(tmp_path)]
     root = Path(__file__).parents[2]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60, cwd=root)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=PATIENCE, cwd=root)
     assert json.loads(done.stdout) == [[p.prompt_id for p in built.train], []]
 
 

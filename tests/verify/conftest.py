@@ -5,50 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
+import psutil
 import pytest
+
+from tests.patience import PATIENCE
 
 
 def group_members(group: int) -> list[int]:
     """Process ids whose process group is `group`, zombies included."""
     members = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == group:
-                members.append(int(entry.name))
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError):
+            if os.getpgid(pid) == group:
+                members.append(pid)
     return members
-
-
-def children() -> list[int]:
-    """Direct children of this process, zombies included."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid():
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.fixture
 def gone() -> Callable[[int], bool]:
-    """Wait up to 10 s until a process group has no member; false where it still has."""
+    """Wait until a process group has no member; false where it still has."""
 
     def wait(group: int) -> bool:
-        end = time.monotonic() + 10
-        while group_members(group):
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.05)
-        return True
+        end = time.monotonic() + PATIENCE
+        while group_members(group) and time.monotonic() < end:
+            time.sleep(0.02)
+        return not group_members(group)
 
     return wait
 
@@ -56,5 +39,5 @@ def gone() -> Callable[[int], bool]:
 @pytest.fixture
 def no_new_children() -> Callable[[], bool]:
     """True where this process has no children that it had not when the test began."""
-    before = set(children())
-    return lambda: set(children()) <= before
+    before = set(psutil.Process().children())
+    return lambda: set(psutil.Process().children()) <= before

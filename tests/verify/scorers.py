@@ -41,6 +41,8 @@ def misbehave(answer: str, reference: str) -> float:
             return float(len(bytearray(int(mebibytes) << 20)) < 0)
         case ["pid"]:
             return 1 / os.getpid()
+        case ["sigterm"]:
+            return float(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
     return float(answer == reference)
 
 

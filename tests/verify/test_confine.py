@@ -12,6 +12,7 @@ import pytest
 
 from nemo_ada.verify import MathVerifier, Verdict, VerifierLimits
 from nemo_ada.verify.confine import limits_of
+from tests.patience import PATIENCE
 from tests.verify.scorers import ATTACKS
 
 
@@ -29,7 +30,7 @@ def verifier(victim: Path) -> Iterator[MathVerifier]:
         patch.setenv("HF_TOKEN", "hostile-secret-2")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "hostile-secret-3")
         patch.setenv("NEMO_ADA_TEST_LOG", str(victim))
-        limits = VerifierLimits(deadline_s=5.0, workers=1)
+        limits = VerifierLimits(deadline_s=PATIENCE, workers=1)
         with MathVerifier(limits, scorer="tests.verify.scorers:attack", self_test=False) as started:
             yield started
 
@@ -56,7 +57,7 @@ def test_the_pool_goes_on_after_all_attacks(verifier: MathVerifier, victim: Path
 
 
 def test_a_worker_has_the_limits() -> None:
-    limits = VerifierLimits(deadline_s=5.0, workers=1, memory_bytes=512 << 20)
+    limits = VerifierLimits(deadline_s=PATIENCE, workers=1, memory_bytes=512 << 20)
     with MathVerifier(limits, scorer="tests.verify.scorers:limit", self_test=False) as started:
         for kind, value in limits_of(512 << 20).items():
             (verdict,) = started.verify_many([(rf"\boxed{{{kind}}}", str(value))])

@@ -1,22 +1,25 @@
-"""The real math-verify behind the pool: right, wrong, unreadable and endless answers."""
+"""The real math-verify behind the pool: right, wrong, unreadable and endless answers.
+
+No test measures time: answers that must end have a deadline of minutes, answers that must not end a short one.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from nemo_ada.verify import INVALID, MEMORY, TIMEOUT, MathVerifier, Verdict, VerifierLimits
+from tests.patience import PATIENCE
 
 RIGHT, WRONG = Verdict(1.0), Verdict(0.0)
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
-DEADLINE_S = 1.5
 
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[MathVerifier]:
-    with MathVerifier(VerifierLimits(deadline_s=DEADLINE_S, workers=2)) as started:
+    """With the self-test, whose last pair is an endless answer."""
+    with MathVerifier(VerifierLimits(deadline_s=PATIENCE, workers=2)) as started:
         yield started
 
 
@@ -34,6 +37,7 @@ def verifier() -> Iterator[MathVerifier]:
         (r"\boxed{\{2,1\}}", r"\{1,2\}", RIGHT),
         (r"\boxed{\text{(B)}}", "B", RIGHT),
         (r"\boxed{12 \text{ cm}}", "12", RIGHT),
+        ("words " * 1_000_000 + r"\boxed{3}", "3", RIGHT),
         (r"\boxed{43}", "42", WRONG),
         (r"\boxed{-42}", "42", WRONG),
         (r"\boxed{(1,2]}", "(1,2)", WRONG),
@@ -46,63 +50,39 @@ def verifier() -> Iterator[MathVerifier]:
     ],
 )
 def test_known_answers(verifier: MathVerifier, response: str, reference: str, verdict: Verdict) -> None:
-    assert verifier.submit(response, reference).result(60) == verdict
+    assert verifier.submit(response, reference).result() == verdict
 
 
-def test_a_hanging_answer_costs_its_deadline_and_nothing_else(verifier: MathVerifier) -> None:
-    begin = time.monotonic()
-    hanging = verifier.submit(ENDLESS, "1")
+def test_a_hanging_answer_is_a_timeout_and_counts_as_one(verifier: MathVerifier) -> None:
+    before = verifier.counts
+    ends = verifier.verify_many([(r"\boxed{1}", "1"), ("no box", "1"), (r"\boxed{1}", "")])
+    endless = verifier._verify([(ENDLESS, "1")] * 2, 0.3)
+    assert [*ends, *endless] == [RIGHT, WRONG, Verdict(None, INVALID), *[Verdict(None, TIMEOUT)] * 2]
+    after = verifier.counts
+    grown = {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
+    assert grown == {"labelled": 2, INVALID: 1, TIMEOUT: 2}
+
+
+def test_nested_and_long_answers_end_like_any_other(verifier: MathVerifier) -> None:
+    huge = [rf"\boxed{{{'(' * 100_000}1{')' * 100_000}}}", rf"\boxed{{{'1+' * 200_000}1}}"]
+    verdicts = verifier._verify([(response, "1") for response in huge], 1.0)
+    assert all(verdict.label in (None, 0.0) for verdict in verdicts)
+    assert verifier.submit(r"\boxed{4}", "4").result() == RIGHT
+
+
+def test_while_an_answer_hangs_the_others_go_on(verifier: MathVerifier) -> None:
+    """The last test of this verifier: closing it ends the answer."""
+    (hanging,) = verifier._submit([(ENDLESS, "1")], 3600.0)
     others = verifier.verify_many([(rf"\boxed{{{i}}}", "7") for i in range(100)])
-    others_s = time.monotonic() - begin
-    assert hanging.result(60) == Verdict(None, TIMEOUT)
     assert others == [RIGHT if i == 7 else WRONG for i in range(100)]
-    assert others_s < DEADLINE_S, "the other worker went on"
-    assert time.monotonic() - begin < DEADLINE_S + 2
-
-
-def test_six_hundred_answers_of_which_one_percent_hang(verifier: MathVerifier) -> None:
-    pairs = [(ENDLESS, "1") if i % 100 == 0 else (rf"\boxed{{{i}}}", str(i + i % 2)) for i in range(600)]
-    begin = time.monotonic()
-    verdicts = verifier.verify_many(pairs)
-    took = time.monotonic() - begin
-    expected = [Verdict(None, TIMEOUT) if i % 100 == 0 else RIGHT if i % 2 == 0 else WRONG for i in range(600)]
-    assert verdicts == expected
-    assert took < 6 * (DEADLINE_S + 1) / 2 + 15, "six deadlines over two workers, and the rest"
-
-
-def test_a_long_queue_eats_no_deadline(verifier: MathVerifier) -> None:
-    begin = time.monotonic()
-    hanging = [verifier.submit(ENDLESS, "1") for _ in range(4)]
-    last = verifier.submit(r"\boxed{5}", "5")
-    assert last.result(60) == RIGHT
-    assert [future.result(60) for future in hanging] == [Verdict(None, TIMEOUT)] * 4
-    assert time.monotonic() - begin < 2 * DEADLINE_S + 2.5, "two deadlines one after the other, and two replacements"
+    assert not hanging.done()
+    verifier.close()
+    assert hanging.cancelled()
 
 
 def test_out_of_memory_inside_the_library_is_no_wrong_answer() -> None:
     """math-verify compares inside `except Exception`: without our guard this would be label 0."""
-    with MathVerifier(VerifierLimits(deadline_s=20, workers=1, memory_bytes=256 << 20), self_test=False) as small:
-        assert small.submit(r"\boxed{2^{2^{34}}}", "1").result(60) == Verdict(None, MEMORY)
-        assert small.submit(r"\boxed{2}", "2").result(60) == RIGHT
-
-
-def test_huge_inputs_end_like_any_other(verifier: MathVerifier) -> None:
-    verdicts = verifier.verify_many(
-        [
-            ("words " * 1_000_000 + r"\boxed{3}", "3"),
-            (rf"\boxed{{{'(' * 100_000}1{')' * 100_000}}}", "1"),
-            (rf"\boxed{{{'1+' * 200_000}1}}", "1"),
-            (r"\boxed{4}", "4"),
-        ]
-    )
-    assert verdicts[0] == verdicts[3] == RIGHT
-    assert all(verdict.label in (None, 0.0) for verdict in verdicts[1:3])
-    assert all(verdict.label == 0.0 or verdict.cause is not None for verdict in verdicts[1:3])
-
-
-def test_counts_name_every_cause(verifier: MathVerifier) -> None:
-    before = verifier.counts
-    verifier.verify_many([(r"\boxed{1}", "1"), ("no box", "1"), (r"\boxed{1}", ""), (ENDLESS, "1")])
-    after = verifier.counts
-    grown = {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
-    assert grown == {"labelled": 2, INVALID: 1, TIMEOUT: 1}
+    limits = VerifierLimits(deadline_s=PATIENCE, workers=1, memory_bytes=256 << 20)
+    with MathVerifier(limits, self_test=False) as small:
+        assert small.submit(r"\boxed{2^{2^{34}}}", "1").result() == Verdict(None, MEMORY)
+        assert small.submit(r"\boxed{2}", "2").result() == RIGHT

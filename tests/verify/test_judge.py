@@ -1,0 +1,65 @@
+"""Labels from verdicts: part of a point, unfinished responses, failures; processes start only when they are needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nemo_ada.verify import judge as module
+from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.verdict import TIMEOUT, Verdict
+
+
+class ScriptedVerifier:
+    """Its verdict on an answer is the number that it holds; `hang` fails."""
+
+    started = closed = 0
+
+    def __init__(self) -> None:
+        type(self).started += 1
+
+    def verify_many(self, pairs):
+        return [Verdict(None, TIMEOUT) if text == "hang" else Verdict(float(text)) for text, _ in pairs]
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    kind = type("Fresh", (ScriptedVerifier,), {})
+    monkeypatch.setattr(module, "MathVerifier", kind)
+    return kind
+
+
+def labels(judge: Judge, *responses: tuple[str, str, bool]) -> list[float | None]:
+    return [verdict.label for verdict in judge.verdicts(responses)]
+
+
+def test_part_of_a_point_is_none_and_a_failure_is_no_label(scripted):
+    responses = [("1.0", "", True), ("0.99", "", True), ("hang", "", True), ("0.0", "", True)]
+    assert labels(Judge("math"), *responses) == [1.0, 0.0, None, 0.0]
+
+
+@pytest.mark.parametrize(("verifier", "text"), [("math", "1.0"), ("exact", "42")])
+def test_cut_off_responses_are_wrong_or_judged_as_asked(scripted, verifier, text):
+    responses = [(text, "42", False), (text, "42", True)]
+    assert labels(Judge(verifier), *responses) == [0.0, 1.0]
+    assert labels(Judge(verifier, "judged"), *responses) == [1.0, 1.0]
+
+
+def test_processes_start_with_the_first_answer_and_again_after_closing(scripted):
+    judge = Judge("math")
+    assert labels(judge) == [] and labels(judge, ("1.0", "", False)) == [0.0]
+    judge.close()
+    assert (scripted.started, scripted.closed) == (0, 0)
+    for _ in range(2):
+        assert labels(judge, ("1.0", "", True), ("0.0", "", True)) == [1.0, 0.0]
+    judge.close()
+    judge.close()
+    assert (scripted.started, scripted.closed) == (1, 1)
+    assert labels(judge, ("1.0", "", True)) == [1.0] and scripted.started == 2
+
+
+def test_a_perfect_response_has_one_box_for_math_and_none_for_exact():
+    assert [Judge("math").shown(answer) for answer in ("2", r"\boxed{2}")] == [r"\boxed{2}"] * 2
+    assert Judge("exact").shown("2") == "2"
