@@ -11,7 +11,7 @@ MUTANTS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train data eval report test test-slow test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train data eval report rehearsal-env test test-slow test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ eval: install  ## the two models on held-out problems, with intervals, and compa
 
 report: install  ## a page of what `make train` left in runs/compare
 	$(VENV)/bin/nemo-ada report runs/compare/*/ --out runs/compare/report.html
+
+rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL
+	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" .ci/rehearsal-env
 
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)

@@ -46,15 +46,21 @@ LAYERS: dict[str, set[str]] = {
     "cluster": CONFIG,
     "check": CONFIG | {"cluster", "embedded", "nemo"},  # the back ends' own checks, inside functions
     "planning": CONFIG | {"cluster", "check", "simulate"},
+    "rehearsal": CONFIG | {"cluster", "check", "nemo"},  # nemo and every library inside functions
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it
 HOME: dict[str, set[str]] = {
-    "nemo_rl": {"nemo"},
-    "ray": {"embedded", "nemo"},  # NeMo-RL's environments and workers are its actors
+    "nemo_rl": {"nemo", "rehearsal"},
+    "ray": {"embedded", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
     "vllm": {"embedded"},
-    "megatron": {"embedded"},
-    "torch": {"embedded", "nemo", "check"},  # NeMo-RL hands tensors to its hooks; check asks a GPU node, in a child
+    "megatron": {"embedded", "rehearsal"},
+    "torch": {
+        "embedded",
+        "nemo",
+        "check",
+        "rehearsal",
+    },  # NeMo-RL hands tensors to its hooks; check asks a GPU node, in a child
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.

@@ -27,6 +27,7 @@ COMMANDS = {
     "eval": "Estimate avg@k and pass@k of a model; compare two.",
     "check": "Check a configuration before a job starts.",
     "plan": "Predict step times, job slots, and caps.",
+    "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
     "report": "Write a page with figures and tables of runs.",
 }
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

@@ -1,0 +1,23 @@
+"""The command `nemo-ada rehearse`. Exit codes: 0 passed, 1 failed, 2 user error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def rehearse(
+    config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    steps: Annotated[int, typer.Option(help="training steps of the undisturbed run")] = 3,
+    keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,
+) -> None:
+    """Run a cluster config on this machine's CPU with NeMo-RL's own workers, at a small size.
+
+    Needs the environments of `make rehearsal-env`. The report lists what ran, what shrank and what a CPU cannot show.
+    """
+    from nemo_ada.rehearsal.command import rehearse as run
+
+    raise typer.Exit(run(config, overrides or [], steps=steps, keep=keep, say=typer.echo))

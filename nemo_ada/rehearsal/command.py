@@ -1,0 +1,203 @@
+"""`nemo-ada rehearse`: shrink, run, resume, compare, report.
+
+The undisturbed run saves after every step. A second run gets the first step's checkpoint and goes on from it with
+resume=auto; its steps must equal the undisturbed ones in loss, learning rate and rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.check.command import examine, recipe
+from nemo_ada.cluster.config import Values, load_config, usable_values
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal import model, places, problems
+from nemo_ada.rehearsal.report import Events, Report, numbers, resumed
+from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
+
+RESUMED_AFTER = 1
+LIMIT_SECONDS = 1800.0
+TAIL_LINES = 25
+Say = Callable[[str], None]
+
+
+@dataclass
+class Rehearsal:
+    """One rehearsal's folder and processes."""
+
+    where: places.Places
+    folder: Path
+    layout: Layout
+    say: Say
+
+    def run(self, name: str, config: Mapping[str, Any], *arguments: str) -> tuple[int, Events]:
+        """One training run in the policy interpreter; its exit code and events."""
+        events = self.folder / f"{name}.events.jsonl"
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
+        ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
+        environment = self.where.environment(
+            name=f"{os.getpid()}-{name}", gpus=self.layout.world, events=events, conversions=self.folder / "megatron"
+        )
+        environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
+        command = [str(self.where.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
+        self.say(f"{name}: log in {self.folder / name}.log")
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            try:
+                code = process.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = EXIT_FAILED
+                with events.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"event": "failed", "kind": "TimeoutError", "message":
+                                           f"no end after {LIMIT_SECONDS:.0f} s"}) + "\n")  # fmt: skip
+            finally:
+                _end(process)
+                shutil.rmtree(ray_folder, ignore_errors=True)
+        return code, Events.read(events)
+
+    def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
+        """A run folder that holds only this step's checkpoint, and the config that continues it."""
+        old = Path(config["checkpointing"]["checkpoint_dir"])
+        continued: dict[str, Any] = json.loads(json.dumps(config, default=str))
+        continued |= {"run_dir": str(out), "resume": "auto"}
+        continued["checkpointing"]["checkpoint_dir"] = str(out / "checkpoints")
+        continued["logger"]["log_dir"] = str(out / "logs")
+        shutil.copytree(old / f"step_{step}", out / "checkpoints" / f"step_{step}")
+        for file in Path(config["run_dir"]).glob("*.*"):
+            if file.is_file():
+                shutil.copy2(file, out / file.name)
+        return continued
+
+    def hf_difference(self, file: Path, folder: Path) -> float | None:
+        """Largest difference of the learner's log-probabilities to Hugging Face's; None where none were saved."""
+        if not file.exists():
+            return None
+        done = subprocess.run(
+            [self.where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.hf_logprobs", file, folder],
+            capture_output=True, text=True, env=self.where.plain_environment(), check=False,
+        )  # fmt: skip
+        return float(done.stdout.splitlines()[-1]) if done.returncode == 0 else float("nan")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the run's own session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | None, say: Say) -> int:
+    """Rehearse a config; the exit code: 0 passed, 1 a number is out of bounds or the run failed, 2 a user error."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the run's processes end
+    if steps <= RESUMED_AFTER:
+        raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
+    started = time.monotonic()
+    config = load_config(path, overrides)
+    where = places.find()
+    folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    shrinker, layout = shrink(
+        config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
+    )
+    options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}"])
+    report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
+    rehearsal = Rehearsal(where, folder, layout, say)
+    say(f"{path}: {layout.text}, {steps} steps, then resumed after step {RESUMED_AFTER}; files in {folder}")
+    errors = _check(path, overrides, config, report)
+    if errors:
+        report.failure, code = ("check", "\n".join(errors)), EXIT_USER_ERROR
+    else:
+        _furnish(config, shrinker, layout, where, folder)
+        code = _runs(rehearsal, report, shrinker.config)
+    report.seconds = time.monotonic() - started
+    (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
+    say(report.markdown())
+    if keep is None and report.passed:
+        shutil.rmtree(folder)
+    return EXIT_DONE if report.passed else code or EXIT_FAILED
+
+
+def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report: Report) -> list[str]:
+    """Errors that `nemo-ada check` finds in the config at its full size: shrinking would hide some of them."""
+    if config.get("backend") == "nemo_rl":
+        findings = examine(path, overrides, verifier=False)
+    elif Values(config).get("policy.megatron_cfg.enabled", False):
+        with usable_values():
+            findings = [f for f in recipe(config) if f.key.startswith(("cluster", "policy"))]
+    else:
+        report.absent["check"] = "Megatron only"
+        return []
+    report.absent["check"] = f"{len(findings)} findings"
+    return [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
+
+
+def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
+    """Both runs; fills the report. The exit code of the run that failed, else 0."""
+    logprobs = rehearsal.folder / "logprobs.pt"
+    code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(logprobs))
+    report.take_phases(undisturbed)
+    report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
+    report.numbers = numbers(undisturbed, rehearsal.hf_difference(logprobs, rehearsal.folder / "model"))
+    if report.failure is not None:
+        return code
+    if not config.get("checkpointing", {}).get("enabled", False):
+        report.absent |= dict.fromkeys(("save", "resume"), "checkpointing.enabled=false")
+        return EXIT_DONE
+    continued = rehearsal.checkpoint_of(config, RESUMED_AFTER, rehearsal.folder / "resumed")
+    code, again = rehearsal.run("resumed", continued)
+    failure = _failure(code, again, rehearsal.folder / "resumed.log")
+    if failure is not None:
+        report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
+        return code
+    report.take_phases(undisturbed, again)
+    report.phases["resume"] = (1, 0.0)
+    report.numbers += resumed(undisturbed, again, RESUMED_AFTER)
+    return EXIT_DONE
+
+
+def _failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
+    if code == EXIT_DONE:
+        return None
+    told = events.failure()
+    if told is not None:
+        return told
+    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
+
+
+def _furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, where: places.Places, folder: Path) -> None:
+    """Make data, tokenizer and model in the rehearsal's folder."""
+    texts = problems.write(folder / "data")
+    for key in ("data.default", "data.train", "data.validation"):
+        for name in ("system_prompt_file", "prompt_file"):
+            file = shrinker.get(f"{key}.{name}")
+            if file and Path(file).is_file():
+                texts.append(Path(file).read_text(encoding="utf-8"))
+    name = str(config.get("policy", {}).get("model_name", ""))
+    spec = model.ModelSpec.of(name, layers=2 * layout.pp, positions=2 * LENGTH)
+    path = folder / "model.json"
+    path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
+    done = subprocess.run(
+        [where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.model", path, folder / "model"],
+        capture_output=True, text=True, env=where.plain_environment(), check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise UserError(f"the policy interpreter {where.policy} cannot make the model:\n{done.stderr[-2000:]}")

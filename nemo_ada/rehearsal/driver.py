@@ -1,0 +1,84 @@
+"""The driver of one run of a rehearsal, in the policy interpreter: our launcher with NeMo-RL's own workers.
+
+python -m nemo_ada.rehearsal.driver CONFIG.json [--logprobs FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.errors import ProcessLostError, StallError, UserError
+from nemo_ada.rehearsal import observe, probe
+from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
+
+
+def run(config: dict[str, Any], logprobs: Path | None) -> int:
+    """Train as configured; the exit code of the launcher."""
+    when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
+    try:
+        with observe.phase("start"):
+            importlib.import_module("nemo_rl.algorithms.grpo")
+            launch = importlib.import_module("nemo_ada.nemo.launch")
+        code: int = launch.train(config)
+    except UserError as error:
+        observe.note(event="refused", kind=type(error).__name__, message=str(error))
+        return EXIT_USER_ERROR
+    except (ProcessLostError, StallError) as error:
+        observe.note(event="failed", kind=type(error).__name__, message=str(error))
+        return EXIT_LOST if isinstance(error, ProcessLostError) else EXIT_STALLED
+    except Exception as error:  # noqa: BLE001 - whatever NeMo-RL raises is the result of the rehearsal
+        traceback.print_exc()
+        observe.note(event="failed", kind=type(error).__name__, message=str(error))
+        return EXIT_FAILED
+    observe.note(event="done", code=code)
+    return code
+
+
+def _with_probes(loop: Any, logprobs: Path | None) -> None:
+    train = loop.grpo_train
+
+    def grpo_train(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        if logprobs is not None:
+            with observe.phase("probe: log-probs"):
+                probe.logprobs(policy, logprobs)
+        result = train(policy, *args, **kwargs)
+        if logprobs is not None:
+            with observe.phase("probe: gradient norms"):
+                probe.gradient_norms(policy)
+        return result
+
+    loop.grpo_train = grpo_train
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--logprobs", type=Path)
+    parsed = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    return run(json.loads(parsed.config.read_text(encoding="utf-8")), parsed.logprobs)
+
+
+def end_now(code: int) -> None:
+    """Leave without finalizers: NeMo-RL's Policy starts Ray again in its own. Ray ends with its driver."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ray = sys.modules.get("ray")
+    if ray is not None:
+        ray.shutdown()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end_now(main(sys.argv[1:]))

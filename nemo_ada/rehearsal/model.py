@@ -1,0 +1,121 @@
+"""The small model of a rehearsal: the family's own classes with random weights, and a tokenizer. Runs in the policy
+interpreter, without stand-ins:
+
+    python -m nemo_ada.rehearsal.model SPEC.json FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.cluster.shapes import TABLE, ModelShape, find_shape
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
+
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
+HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
+STEADY = 0.2
+"""Value of the first hidden coordinate of every token: after the norm it is nearly constant, and acts as a bias."""
+END_BIAS = 1.2
+"""Of the end token on that coordinate: responses of random weights end after some ten tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What the small model keeps of the config's model: family, tied embeddings, grouped heads, positions."""
+
+    family: str
+    layers: int
+    kv: int
+    tied: bool
+    positions: int
+
+    @classmethod
+    def of(cls, model_name: str, *, layers: int, positions: int) -> ModelSpec:
+        """For a model of the table or a local folder. Raises UserError for any other."""
+        shape = find_shape(model_name)
+        if shape is None:
+            raise UserError(
+                f"policy.model_name={model_name}: its shape is not known; download its config.json and name its "
+                f"folder, or take one of {', '.join(TABLE)}"
+            )
+        family = family_of(model_name, shape[0])
+        kv = HEADS if shape[0].kv == shape[0].heads else 2
+        return cls(family, layers, kv, shape[0].tied, positions)
+
+
+def family_of(model_name: str, shape: ModelShape) -> str:
+    """The `model_type` of transformers. Raises UserError for a family that is not rehearsed."""
+    local = Path(model_name) / "config.json"
+    if local.is_file():
+        family = str(json.loads(local.read_text(encoding="utf-8")).get("model_type"))
+        if family not in FAMILIES:
+            raise UserError(f"policy.model_name={model_name}: {family} is not one of {', '.join(FAMILIES)}")
+        return family
+    if shape.experts:
+        return "qwen3_moe"
+    return "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
+
+
+def write(spec: ModelSpec, tokens: Sequence[str], folder: Path) -> int:
+    """Save model and tokenizer where NeMo-RL, Bridge and vLLM read them; the number of parameters."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    arguments: dict[str, Any] = {
+        "vocab_size": SIZE, "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": spec.layers,
+        "num_attention_heads": HEADS, "num_key_value_heads": spec.kv, "max_position_embeddings": spec.positions,
+        "tie_word_embeddings": spec.tied, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "initializer_range": 0.1,
+    }  # fmt: skip
+    if spec.family.startswith("qwen3"):
+        arguments["head_dim"] = HEAD
+    if spec.family == "qwen3_moe":
+        arguments |= {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "moe_intermediate_size": FFN // 2,
+                      "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(spec.family, **arguments)).float()
+    with torch.no_grad():
+        embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        embedding[:, 0] = STEADY
+        output[:, 0] = STEADY
+        output[2, 0] += END_BIAS
+    model.save_pretrained(folder)
+    _tokenizer(tokens).save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _tokenizer(tokens: Sequence[str]) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=SPECIAL[3]))
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES.pattern), behavior="isolated")
+    words.decoder = decoders.Fuse()
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    made = PreTrainedTokenizerFast(tokenizer_object=words, **names)
+    made.chat_template = (
+        "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant\n{% endif %}"
+    )
+    return made
+
+
+def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
+    """What `main` reads."""
+    return json.dumps({"spec": asdict(spec), "tokens": list(tokens)})
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Entry point."""
+    content: Mapping[str, Any] = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,157 @@
+"""What happened in a rehearsal, seen from inside its processes: phases, numbers per step and rows, as JSON lines.
+
+NeMo-RL's functions are wrapped, not replaced: each wrapper notes its phase, calls the original and notes the end or
+the error. Every process appends to the same file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import when_imported
+
+FILE = "NEMO_ADA_REHEARSAL_EVENTS"
+MAX_MESSAGE = 2000
+
+FUNCTIONS: tuple[tuple[str, str, str], ...] = (
+    # phase, module, dotted name
+    ("set-up", "nemo_rl.algorithms.grpo", "setup"),
+    ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
+    ("data", "nemo_rl.data.utils", "setup_response_data"),
+    ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),
+    ("engine start", "nemo_rl.models.generation.vllm.vllm_generation", "VllmGeneration.__init__"),
+    ("conversion", "nemo_rl.models.megatron.community_import", "import_model_from_hf_name"),
+    ("refit", "nemo_rl.algorithms.grpo", "refit_policy_generation"),
+    ("score", "nemo_rl.experience.rollouts", "calculate_rewards"),
+    ("validate", "nemo_rl.algorithms.grpo", "validate"),
+    ("save", "nemo_rl.models.policy.lm_policy", "Policy.save_checkpoint"),
+)
+TIMED: Mapping[str, str] = {
+    "generation": "generate",
+    "policy_and_reference_logprobs": "log-probs",
+    "advantage_calculation": "advantages",
+    "policy_training": "update",
+    "checkpointing": "save",
+}
+
+
+def note(**event: Any) -> None:
+    """Append one event; a line is short enough to be written at once."""
+    path = os.environ.get(FILE)
+    if not path:
+        return
+    line = json.dumps({"time": time.time(), "pid": os.getpid(), **event}, default=str) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Note the seconds of a block, or the error that ended it."""
+    started = time.monotonic()
+    note(event="begin", phase=name)
+    try:
+        yield
+    except BaseException as error:
+        note(event="error", phase=name, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE])
+        raise
+    note(event="end", phase=name, seconds=round(time.monotonic() - started, 3))
+
+
+def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        with phase(name):
+            return function(*args, **kwargs)
+
+    return observed
+
+
+def install() -> None:
+    """Observe every module as it is imported."""
+    for name, module, dotted in FUNCTIONS:
+        when_imported(module, functools.partial(_observe, name, dotted))
+    when_imported("nemo_rl.utils.timer", _observe_timer)
+    when_imported("nemo_rl.utils.logger", _observe_logger)
+    when_imported("nemo_rl.models.policy.lm_policy", _observe_rows)
+
+
+def _observe(name: str, dotted: str, module: ModuleType) -> None:
+    owner: Any = module
+    *path, last = dotted.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    setattr(owner, last, _wrapped(name, getattr(owner, last)))
+
+
+def _observe_timer(module: ModuleType) -> None:
+    timed = module.Timer.time
+
+    @contextmanager
+    def observed(self: Any, label: str) -> Iterator[None]:
+        with timed(self, label):
+            if label in TIMED:
+                with phase(TIMED[label]):
+                    yield
+            else:
+                yield
+
+    module.Timer.time = observed
+
+
+def _observe_logger(module: ModuleType) -> None:
+    log_metrics = module.Logger.log_metrics
+
+    @functools.wraps(log_metrics)
+    def observed(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
+        numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
+        if prefix in ("train", "validation"):
+            note(event="metrics", step=step, prefix=prefix, numbers=numbers)
+        return log_metrics(self, metrics, step, prefix, *a, **kw)
+
+    module.Logger.log_metrics = observed
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+LAST_BATCH: dict[str, Any] = {}
+"""Arguments of the newest Policy.train call of this process: `probe` trains on them again."""
+
+
+def _observe_rows(module: ModuleType) -> None:
+    train = module.Policy.train
+
+    @functools.wraps(train)
+    def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
+        LAST_BATCH.update(data=data, loss_fn=loss_fn)
+        note(event="rows", rows=row_hashes(data))
+        return train(self, data, loss_fn, *args, **kwargs)
+
+    module.Policy.train = observed
+
+
+def row_hashes(data: Any) -> list[str]:
+    """A short hash of each training row: its tokens without padding, and its advantage."""
+    rows = zip(data["input_ids"], data["input_lengths"], data["advantages"], strict=True)
+    made = []
+    for tokens, length, advantages in rows:
+        kept = tokens[: int(length)].numpy().tobytes()
+        advantage = round(float(advantages.flatten()[-1]), 4)
+        made.append(hashlib.blake2b(kept + repr(advantage + 0.0).encode(), digest_size=6).hexdigest())
+    return made

@@ -1,0 +1,120 @@
+"""Where a rehearsal finds NeMo-RL, Megatron's sources and its two interpreters, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_ada.cluster.config import EXAMPLES, HOME
+from nemo_ada.cluster.site import ROOT, site_setting
+from nemo_ada.errors import UserError
+
+CACHE = ROOT / ".cache" / "rehearsal"
+POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
+BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
+SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
+MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
+
+ENVIRONMENT: Mapping[str, str] = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "TORCH_CUDA_ARCH_LIST": "9.0",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """home: NeMo-RL's checkout. bridge, megatron: folders for PYTHONPATH. policy, engine: interpreters."""
+
+    home: Path
+    bridge: Path
+    megatron: Path
+    policy: Path
+    engine: Path
+
+    def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
+        """Variables of a run's processes. name: of the run, for files in shared memory."""
+        startup = Path(__file__).parent / "startup"
+        sources = (startup, ROOT, self.home, self.megatron, self.bridge)
+        inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
+        return {
+            **inherited,
+            **ENVIRONMENT,
+            HOME: str(self.home),
+            POLICY: str(self.policy),
+            ENGINE: str(self.engine),
+            "PYTHONPATH": os.pathsep.join(str(source) for source in sources),
+            "NEMO_ADA_REHEARSAL": name,
+            "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
+            "NEMO_ADA_REHEARSAL_EVENTS": str(events),
+            "NRL_MEGATRON_CHECKPOINT_DIR": str(conversions),
+        }
+
+    def plain_environment(self) -> dict[str, str]:
+        """Variables of a process of the policy interpreter without stand-ins."""
+        return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+
+
+def find() -> Places:
+    """The places of this machine. Raises UserError that lists everything missing and how to get it."""
+    missing: list[str] = []
+    home = Path(site_setting(HOME) or ".missing")
+    if not (home / EXAMPLES).is_dir():
+        missing.append(f"{HOME}: no checkout of NeMo-RL v0.7.0 there; clone it and set the variable")
+    bridge = _source(BRIDGE, home / SUBMODULE, CACHE / "Megatron-Bridge", "src/megatron/bridge", missing)
+    submodule = bridge / "3rdparty/Megatron-LM"
+    megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
+    policy = _interpreter(POLICY, "policy", missing)
+    engine = _interpreter(ENGINE, "vllm", missing)
+    if missing:
+        raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
+    return Places(home, bridge / "src", megatron, policy, engine)
+
+
+def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
+    named = os.environ.get(variable)
+    candidates = [Path(named)] if named else [submodule, cached]
+    for candidate in candidates:
+        if (candidate / package).is_dir():
+            return candidate
+    advice = f"`git submodule update --init --recursive` in {HOME}, or set {variable} to a clone"
+    missing.append(f"{variable}: {package} is not below {' or '.join(map(str, candidates))}; {advice}")
+    return candidates[0]
+
+
+def _interpreter(variable: str, name: str, missing: list[str]) -> Path:
+    path = Path(os.environ.get(variable) or CACHE / name / "bin" / "python")
+    if not path.is_file():
+        missing.append(f"{variable}: no interpreter at {path}; {MAKE}")
+    return path
+
+
+def main() -> None:
+    """Print what is missing; exit code 2 then. `make rehearsal-env` ends with it."""
+    try:
+        found = find()
+    except UserError as error:
+        sys.stdout.write(f"{error}\n")
+        sys.exit(2)
+    sys.stdout.write(f"policy interpreter {found.policy}\nvLLM interpreter {found.engine}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Two numbers that need the real workers: log-probabilities before the first step, and gradient norms after the last.
+
+Both run inside the driver, around NeMo-RL's loop, with the policy that the loop trains.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.rehearsal.observe import LAST_BATCH, note
+
+ROWS, TOKENS = 8, 24
+
+
+def logprobs(policy: Any, path: Path) -> None:
+    """Save the learner's log-probabilities of fixed random rows, for a comparison with Hugging Face's."""
+    import torch
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(4, 200, (ROWS, TOKENS), generator=generator)
+    data: Any = BatchedDataDict(input_ids=tokens, input_lengths=torch.full((ROWS,), TOKENS))
+    policy.prepare_for_lp_inference()
+    answer = policy.get_logprobs(data)["logprobs"]
+    torch.save({"tokens": tokens, "logprobs": answer}, path)
+
+
+def gradient_norms(policy: Any) -> None:
+    """Note the gradient norm of the newest batch, packed and unpacked, at the same weights (learning rate 0)."""
+    if not getattr(policy, "use_sequence_packing", False) or not LAST_BATCH:
+        return
+    norms = {}
+    policy.prepare_for_training()
+    for packed in (True, False):
+        _set_packing(policy, packed)
+        answer = policy.train(LAST_BATCH["data"], LAST_BATCH["loss_fn"])
+        norms["packed" if packed else "unpacked"] = float(answer["grad_norm"].flatten()[0])
+    _set_packing(policy, True)
+    note(event="gradient norms", **norms)
+
+
+def _set_packing(policy: Any, packed: bool) -> None:
+    import ray
+
+    def change(worker: Any) -> None:
+        worker.cfg["sequence_packing"]["enabled"] = packed
+        for group in worker.optimizer.param_groups:
+            group["lr"] = 0.0
+            group["weight_decay"] = 0.0
+
+    policy.use_sequence_packing = packed
+    ray.get([worker.__ray_call__.remote(change) for worker in policy.worker_group.workers])

@@ -1,0 +1,289 @@
+"""From a cluster config to one that this machine bears: sizes shrink, the path does not. Pure: dictionaries only.
+
+Each change is recorded with the phase that it concerns, so that the report can say what was not run as written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd
+from pathlib import Path
+from typing import Any, Literal
+
+from nemo_ada.errors import UserError
+
+PROMPT_TOKENS, NEW_TOKENS, LENGTH = 112, 16, 128
+PROMPTS = 8
+VALIDATION_PROMPTS = 8
+LEARNING_RATE = 1e-2
+"""Large, so that weights move far enough within a step for a stale refit to be seen."""
+
+Kind = Literal["shrunk", "replaced", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """One change. key: dotted. old, new: values of the config. why: empty where it is only a size."""
+
+    kind: Kind
+    phase: str
+    key: str
+    old: Any
+    new: Any
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Processes of the learner. learner: megatron or dtensor."""
+
+    learner: Literal["megatron", "dtensor"]
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    dp: int
+
+    @property
+    def world(self) -> int:
+        """Policy workers, and vLLM workers of one process each."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def text(self) -> str:
+        """Such as `TP 2 x PP 1 x DP 1`."""
+        expert = f", EP {self.ep}" if self.ep > 1 else ""
+        return f"TP {self.tp} x PP {self.pp} x CP {self.cp} x DP {self.dp}{expert}"
+
+
+@dataclass
+class Shrinker:
+    """Edits a copy of a resolved config and keeps the list of changes."""
+
+    config: dict[str, Any]
+    changes: list[Shrunk] = field(default_factory=list)
+
+    def get(self, dotted: str, default: Any = None) -> Any:
+        """The value, or the default where a part of the path is absent or null."""
+        node: Any = self.config
+        for part in dotted.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return default if node is None else node
+
+    def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
+        """Give a key another value. Without `add` a key that the config does not have stays absent."""
+        *path, name = dotted.split(".")
+        node: Any = self.config
+        for part in path:
+            if not isinstance(node.get(part), dict):
+                if not add:
+                    return
+                node[part] = {}
+            node = node[part]
+        if name not in node and not add:
+            return
+        old = node.get(name)
+        if old != value:
+            node[name] = value
+            self.changes.append(Shrunk(kind, phase, dotted, old, value, why))
+
+    def at_most(self, phase: str, dotted: str, value: int) -> None:
+        """Lower a number that is larger than `value`."""
+        old = self.get(dotted)
+        if isinstance(old, int) and not isinstance(old, bool) and old > value:
+            self.set("shrunk", phase, dotted, value)
+
+
+def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, steps: int) -> tuple[Shrinker, Layout]:
+    """The config of the rehearsal. model: folder of the small model; data: of train.jsonl and validation.jsonl; out:
+    folder of the run. Raises UserError for a config that no learner of NeMo-RL runs."""
+    s = Shrinker(copy.deepcopy(dict(config)))
+    layout = _layout(s)
+    _model(s, model)
+    _batches(s, layout)
+    _lengths(s)
+    _precision(s)
+    _engine(s)
+    _schedule(s, steps)
+    _data(s, data)
+    _folders(s, out)
+    return s, layout
+
+
+def _layout(s: Shrinker) -> Layout:
+    megatron = bool(s.get("policy.megatron_cfg.enabled", False))
+    if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
+        raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
+    prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
+    context = f"{prefix}.{'context_parallel_size'}"
+    s.at_most("conversion", tensor, 2)
+    if s.get(context, 1) > 1:
+        s.set("off", "update", context, 1, "context parallelism splits attention with Transformer Engine's kernels")
+    tp, pp, ep = s.get(tensor, 1), 1, 1
+    if megatron:
+        for key in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
+            s.at_most("conversion", f"{prefix}.{key}", 2)
+        s.at_most("conversion", f"{prefix}.expert_tensor_parallel_size", 1)
+        pp, ep = s.get(f"{prefix}.pipeline_model_parallel_size", 1), s.get(f"{prefix}.expert_model_parallel_size", 1)
+        if s.get(f"{prefix}.num_layers_in_first_pipeline_stage") is not None:
+            s.set("shrunk", "conversion", f"{prefix}.num_layers_in_first_pipeline_stage", 1)
+        if s.get(f"{prefix}.num_layers_in_last_pipeline_stage") is not None:
+            s.set("shrunk", "conversion", f"{prefix}.num_layers_in_last_pipeline_stage", 1)
+    dp = 2 if tp * pp == 1 or tp % ep else 1
+    layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp)
+    s.set("shrunk", "set-up", "cluster.num_nodes", 1)
+    s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.world)
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
+        s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
+    return layout
+
+
+def _model(s: Shrinker, model: Path) -> None:
+    name = s.get("policy.model_name")
+    s.set("shrunk", "conversion", "policy.model_name", str(model))
+    if s.get("policy.tokenizer.name") is not None:
+        s.set("replaced", "set-up", "policy.tokenizer.name", str(model), f"{name}'s tokenizer is not on this machine")
+    if s.get("policy.hf_config_overrides"):
+        s.set("off", "conversion", "policy.hf_config_overrides", {}, "they belong to the full model")
+
+
+def _batches(s: Shrinker, layout: Layout) -> None:
+    prompts, group = int(s.get("grpo.num_prompts_per_step", 1)), int(s.get("grpo.num_generations_per_prompt", 1))
+    rows = int(s.get("policy.train_global_batch_size", prompts * group))
+    updates = max(1, prompts * group // max(rows, 1))
+    kept = min(prompts, PROMPTS)
+    while (kept * group) % (updates * layout.dp) and kept < prompts:
+        kept += 1
+    s.set("shrunk", "generate", "grpo.num_prompts_per_step", kept)
+    if rows * updates == prompts * group:  # otherwise NeMo-RL refuses the config, as it must
+        s.set("shrunk", "update", "policy.train_global_batch_size", kept * group // updates)
+    each = max(1, kept * group // updates // layout.dp)
+    for key in ("train_micro_batch_size", "logprob_batch_size"):
+        old = s.get(f"policy.{key}", 1)
+        s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
+    s.at_most("generate", "policy.generation_batch_size", kept * group)
+    share = kept / max(prompts, 1)
+    tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
+    for key, scale in (("max_samples", share), ("max_tokens", share * tokens)):
+        cap = s.get(f"reinforce_ada.budget.{key}")
+        if cap is not None:
+            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(kept * group, int(cap * scale)))
+    for key in ("reserve_prompts", "candidate_prompts"):
+        s.at_most("generate", f"reinforce_ada.{key}", 4 * kept)
+
+
+def _lengths(s: Shrinker) -> None:
+    old = int(s.get("policy.max_total_sequence_length", LENGTH))
+    length = min(old, LENGTH)
+    s.at_most("generate", "policy.max_total_sequence_length", length)
+    s.at_most("generate", "data.max_input_seq_length", min(PROMPT_TOKENS, length))
+    s.at_most("generate", "policy.generation.max_new_tokens", NEW_TOKENS)
+    s.at_most("generate", "policy.generation.vllm_cfg.max_model_len", length)
+    for part in ("sequence_packing", "dynamic_batching"):
+        for key in ("train_mb_tokens", "logprob_mb_tokens"):
+            tokens = s.get(f"policy.{part}.{key}")
+            if isinstance(tokens, int) and tokens > 2 * length:
+                s.set("shrunk", "update", f"policy.{part}.{key}", length * max(1, min(2, tokens // old)))
+        s.at_most("update", f"policy.{part}.sequence_length_round", 16)
+    s.at_most("update", "policy.make_sequence_length_divisible_by", 16)
+    if s.get("grpo.reward_shaping.enabled", False):
+        s.at_most("score", "grpo.reward_shaping.max_response_length", NEW_TOKENS)
+        s.at_most("score", "grpo.reward_shaping.overlong_buffer_length", NEW_TOKENS // 4)
+
+
+def _precision(s: Shrinker) -> None:
+    why = "exact comparisons; a CPU shows nothing of BF16's speed"
+    s.set("replaced", "update", "policy.precision", "float32", why)
+    s.set("replaced", "generate", "policy.generation.vllm_cfg.precision", "float32", why)
+    s.set("off", "generate", "policy.generation.vllm_cfg.kv_cache_dtype", "auto", "FP8 needs the GPU's kernels")
+    prefix = "policy.megatron_cfg"
+    s.set("replaced", "update", f"{prefix}.pipeline_dtype", "float32", why)
+    s.set("off", "update", f"{prefix}.fp8_cfg.enabled", False, "FP8 needs Transformer Engine and a Hopper GPU")
+    if s.get(f"{prefix}.env_vars"):
+        s.set("off", "update", f"{prefix}.env_vars", None, "they are for GPU kernels")
+    for key, value, reason in (
+        ("optimizer.bf16", False, why),
+        ("optimizer.params_dtype", "float32", why),
+        ("optimizer.use_precision_aware_optimizer", False, "it is Transformer Engine's Adam"),
+        ("optimizer.optimizer_cpu_offload", False, "the optimizer is on the CPU already"),
+        ("distributed_data_parallel_config.overlap_grad_reduce", False, "a CPU runs one operation at a time"),
+        ("distributed_data_parallel_config.overlap_param_gather", False, "a CPU runs one operation at a time"),
+        ("apply_rope_fusion", False, "a CUDA kernel"),
+        ("bias_activation_fusion", False, "a CUDA kernel"),
+        ("gradient_accumulation_fusion", False, "a CUDA kernel"),
+        ("moe_permute_fusion", False, "a CUDA kernel"),
+        ("moe_enable_deepep", False, "GPU communication"),
+    ):
+        s.set("off" if value is False else "replaced", "update", f"{prefix}.{key}", value, reason)
+    s.set("shrunk", "refit", "policy.refit_buffer_size_gb", 0.02)
+
+
+def _engine(s: Shrinker) -> None:
+    prefix = "policy.generation.vllm_cfg"
+    s.set("off", "generate", f"{prefix}.enforce_eager", True, "CUDA graphs need a GPU")
+    s.set("shrunk", "generate", f"{prefix}.gpu_memory_utilization", 0.02)
+    s.set("off", "set-up", "logger.monitor_gpus", False, "no GPU to monitor")
+    for name in ("wandb", "swanlab", "mlflow"):
+        s.set("off", "set-up", f"logger.{name}_enabled", False, "a rehearsal reports to nobody")
+
+
+def _schedule(s: Shrinker, steps: int) -> None:
+    s.set("shrunk", "update", "grpo.max_num_steps", steps)
+    if s.get("grpo.val_period", 0):
+        s.set("shrunk", "validate", "grpo.val_period", 2)
+    for key in ("max_val_samples", "val_batch_size"):
+        s.at_most("validate", f"grpo.{key}", VALIDATION_PROMPTS)
+    s.set("shrunk", "save", "checkpointing.save_period", 1)
+    s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
+    s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")
+    _learning_rate(s)
+
+
+def _learning_rate(s: Shrinker) -> None:
+    why = "larger, so that a refit with old weights would be seen"
+    prefix, scale = "policy.megatron_cfg", None
+    lr = s.get(f"{prefix}.optimizer.lr")
+    if isinstance(lr, int | float) and lr > 0:
+        scale = LEARNING_RATE / lr
+        for key in ("optimizer.lr", "optimizer.min_lr", "scheduler.lr_warmup_init"):
+            value = s.get(f"{prefix}.{key}")
+            if isinstance(value, int | float):
+                s.set("replaced", "update", f"{prefix}.{key}", value * scale, why)
+        s.at_most("update", f"{prefix}.scheduler.lr_warmup_iters", 2)
+    s.set("replaced", "update", "policy.optimizer.kwargs.lr", LEARNING_RATE, why)
+    for key in ("foreach", "fused"):
+        s.set("off", "update", f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
+
+
+def _data(s: Shrinker, data: Path) -> None:
+    why = "the data set is not on this machine"
+    for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
+        old = s.get(f"data.{name}")
+        if old is None:
+            continue
+        kept = {}
+        if isinstance(old, Mapping):
+            kept = {
+                key: old[key] for key in ("env_name", "processor", "prompt_file", "system_prompt_file") if key in old
+            }
+        new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
+               "output_key": "gt", "split_validation_size": 0, **kept}  # fmt: skip
+        s.set("replaced", "set-up", f"data.{name}", new, why)
+    s.at_most("set-up", "data.num_workers", 1)
+    for name, section in s.get("env", {}).items():
+        for key in ("workers", "num_workers"):
+            if isinstance(section, Mapping) and isinstance(section.get(key), int):
+                s.at_most("score", f"env.{name}.{key}", 2)
+
+
+def _folders(s: Shrinker, out: Path) -> None:
+    for key, value in (
+        ("run_dir", out),
+        ("checkpointing.checkpoint_dir", out / "checkpoints"),
+        ("logger.log_dir", out / "logs"),
+    ):
+        s.set("replaced", "set-up", key, str(value), "the rehearsal's own folder", add=True)
+    s.changes = [replace(c, why="") if c.key.endswith("_dir") else c for c in s.changes]

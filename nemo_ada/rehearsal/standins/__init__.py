@@ -1,0 +1,37 @@
+"""What stands in for the GPU's libraries in the interpreters of a rehearsal. One file per library.
+
+Nothing here imports a heavy library: each file names the module after whose import its replacements apply.
+"""
+
+from __future__ import annotations
+
+from nemo_ada.rehearsal.standins import (
+    cuda_ipc,
+    megatron_bridge,
+    megatron_core,
+    nemo_rl_vllm,
+    pynvml,
+    ray_placement,
+    torch_cuda,
+    torch_distributed,
+    vllm_cpu,
+)
+from nemo_ada.rehearsal.standins.replacing import Replacements
+
+FILES: tuple[Replacements, ...] = (
+    torch_cuda.REPLACEMENTS,
+    torch_distributed.REPLACEMENTS,
+    pynvml.REPLACEMENTS,
+    cuda_ipc.REPLACEMENTS,
+    megatron_core.REPLACEMENTS,
+    megatron_bridge.REPLACEMENTS,
+    vllm_cpu.REPLACEMENTS,
+    nemo_rl_vllm.REPLACEMENTS,
+    ray_placement.REPLACEMENTS,
+)
+
+
+def install() -> None:
+    """Register every replacement; each applies right after its module's import."""
+    for replacements in FILES:
+        replacements.install()

@@ -1,0 +1,46 @@
+"""CUDA IPC: how a policy worker hands a buffer of weights to the vLLM worker on the same GPU."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("CUDA IPC handles of the refit", "files in shared memory, read once")
+
+FOLDER = "NEMO_ADA_REHEARSAL_SHARED"
+_NUMBER = itertools.count()
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.models.policy.utils",
+    "get_handle_from_tensor",
+    "rebuild_cuda_tensor_from_ipc",
+    why="A handle names memory of a GPU; the sockets, packing and loading around it are NeMo-RL's own.",
+)
+def _handles(names: Names) -> None:
+    names.put("get_handle_from_tensor", handle_of)
+    names.put("rebuild_cuda_tensor_from_ipc", tensor_of)
+
+
+def handle_of(tensor: Any) -> tuple[str]:
+    """Write the tensor's bytes to a file; its path is the handle."""
+    import torch
+
+    folder = Path(os.environ.get(FOLDER, "/dev/shm"))
+    path = folder / f"nemo-ada-{os.environ.get('NEMO_ADA_REHEARSAL', 'cpu')}-{os.getpid()}-{next(_NUMBER)}"
+    path.write_bytes(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return (str(path),)
+
+
+def tensor_of(handle: tuple[str], device_id: int) -> Any:
+    """The bytes behind a handle as a uint8 tensor; the file is gone afterwards."""
+    import numpy as np
+    import torch
+
+    content = np.fromfile(handle[0], dtype=np.uint8)
+    Path(handle[0]).unlink()
+    return torch.from_numpy(content)

@@ -1,0 +1,75 @@
+"""Megatron-Bridge without Transformer Engine: model providers take the local layers."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("Megatron-Bridge's TE layer specs", "its local layer specs")
+
+
+@REPLACEMENTS.after(
+    "megatron.bridge.models.gpt_provider",
+    "transformer_engine_layer_spec",
+    why="The default spec names TE's layers; the local spec has the same parameters with separate norms.",
+)
+def _local_layers(names: Names) -> None:
+    names.put("transformer_engine_layer_spec", names.module.local_layer_spec)
+
+
+@REPLACEMENTS.after(
+    "megatron.bridge.training.initialize",
+    "initialize_megatron",
+    why="It asserts CUDA unless it is told that none is needed.",
+)
+def _without_cuda(names: Names) -> None:
+    initialize = names.get("initialize_megatron")
+
+    @functools.wraps(initialize)
+    def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
+        return initialize(*args, **{**kwargs, "allow_no_cuda": True})
+
+    names.put("initialize_megatron", initialize_megatron)
+
+
+class _AnyClass(ModuleType):
+    """A module that has every class one asks for."""
+
+    __path__: list[str] = []  # noqa: RUF012 - a package without files
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        import torch
+
+        made = type(name, (torch.nn.Module,), {}) if name[0].isupper() else _AnyClass(f"{self.__name__}.{name}")
+        setattr(self, name, made)
+        return made
+
+
+@contextmanager
+def _importable_te() -> Iterator[None]:
+    """Within the block transformer_engine can be imported; megatron-core has decided before that it is absent."""
+    import megatron.core.extensions.transformer_engine
+    import megatron.core.optimizer  # noqa: F401
+
+    names = ("transformer_engine", "transformer_engine.pytorch")
+    root = _AnyClass(names[0])
+    sys.modules.update({names[0]: root, names[1]: root.pytorch})
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+for _module in ("megatron.bridge.peft.lora_layers", "megatron.bridge.peft.lora"):
+    REPLACEMENTS.during(_module, why="Its LoRA layers subclass TE's at import, also where no LoRA is used.")(
+        _importable_te
+    )

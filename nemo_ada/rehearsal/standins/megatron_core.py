@@ -1,0 +1,111 @@
+"""megatron-core without Transformer Engine: its local layers, which run on a CPU, do what TE's layers do on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("Transformer Engine layers", "megatron-core's local layers")
+
+FUSIONS = (
+    "apply_rope_fusion", "masked_softmax_fusion", "bias_dropout_fusion", "bias_activation_fusion", "persist_layer_norm",
+    "gradient_accumulation_fusion", "cross_entropy_loss_fusion", "moe_permute_fusion", "fused_single_qkv_rope",
+    "moe_router_fusion", "moe_grouped_gemm",
+)  # fmt: skip
+
+
+@REPLACEMENTS.after(
+    "megatron.core.transformer.transformer_config",
+    "TransformerConfig.__post_init__",
+    why="Fusions are CUDA kernels; the same operations run one after the other.",
+)
+def _no_fusions(names: Names) -> None:
+    finish = names.get("TransformerConfig.__post_init__")
+
+    def __post_init__(self: Any) -> None:
+        for name in FUSIONS:
+            if getattr(self, name, None):
+                setattr(self, name, False)
+        finish(self)
+
+    names.put("TransformerConfig.__post_init__", __post_init__)
+
+
+@REPLACEMENTS.after(
+    "megatron.core.tensor_parallel.random",
+    "_get_cuda_rng_state",
+    "_set_cuda_rng_state",
+    why="Dropout and initialisation draw from the CPU's generator.",
+)
+def _random_state(names: Names) -> None:
+    import torch
+
+    names.put("_get_cuda_rng_state", lambda *args, **kwargs: torch.get_rng_state())
+    names.put("_set_cuda_rng_state", lambda state, *args, **kwargs: torch.set_rng_state(state))
+
+
+@REPLACEMENTS.after(
+    "megatron.core.datasets.utils",
+    "compile_helpers",
+    why="It compiles an index of pretraining data inside the checkout, and ends the worker where pybind11 is absent.",
+)
+def _no_compiler(names: Names) -> None:
+    names.answer(("compile_helpers",), None)
+
+
+@REPLACEMENTS.after(
+    "megatron.core.transformer.torch_norm",
+    "WrappedTorchNorm.__new__",
+    why="The local norm refuses sequence parallelism, although it only lacks the mark that sums its gradient over TP.",
+)
+def _norm_in_sequence_parallel(names: Names) -> None:
+    create = names.get("WrappedTorchNorm.__new__")
+
+    def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
+        parallel, config.sequence_parallel = config.sequence_parallel, False
+        try:
+            norm = create(cls, config, *args, **kwargs)
+        finally:
+            config.sequence_parallel = parallel
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = parallel
+        return norm
+
+    names.put("WrappedTorchNorm.__new__", __new__)
+
+
+@REPLACEMENTS.after(
+    "megatron.core.transformer.dot_product_attention",
+    "DotProductAttention.forward",
+    why="Packed sequences are TE's; here the local attention sees each sequence of a pack by itself.",
+)
+def _packed_attention(names: Names) -> None:
+    attend, module = names.get("DotProductAttention.forward"), names.module
+
+    @functools.wraps(attend)
+    def forward(
+        self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, attn_mask_type: Any = None,
+        attention_bias: Any = None, packed_seq_params: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """query, key, value: [tokens of the pack, heads, width], or [tokens, rows, heads, width] unpacked."""
+        import torch
+
+        if packed_seq_params is None:
+            return attend(self, query, key, value, attention_mask, attn_mask_type, attention_bias, None, **kwargs)
+        bounds = packed_seq_params.cu_seqlens_q_padded
+        if bounds is None:
+            bounds = packed_seq_params.cu_seqlens_q
+        outputs = []
+        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            if end == first:
+                continue
+            length = end - first
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1)[None, None]
+            part = (tensor[first:end, None] for tensor in (query, key, value))
+            output = attend(self, *part, mask, module.AttnMaskType.causal, attention_bias, None, **kwargs)
+            outputs.append(output.reshape(length, -1))
+        return torch.cat(outputs)
+
+    names.put("DotProductAttention.forward", forward)

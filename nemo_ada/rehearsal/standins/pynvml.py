@@ -1,0 +1,38 @@
+"""pynvml: NeMo-RL asks the driver library for GPU ids and free memory."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType, SimpleNamespace
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("NVML (GPU ids and memory)", "fixed answers for as many GPUs as the layout needs")
+
+GIB = 2**30
+FREE_BYTES = GIB // 4  # the refit takes a share of it as its buffer
+
+
+@REPLACEMENTS.after("nemo_rl.utils.nvml", "pynvml", why="NVML needs the GPU driver, which a CPU machine lacks.")
+def _names_it_uses(names: Names) -> None:
+    names.put("pynvml", module())
+
+
+def module() -> ModuleType:
+    """A module with what NeMo-RL calls."""
+    made = ModuleType("pynvml")
+    tag = os.environ.get("NEMO_ADA_REHEARSAL", "cpu")
+    memory = SimpleNamespace(total=16 * GIB, used=16 * GIB - FREE_BYTES, free=FREE_BYTES)
+    answers: dict[str, object] = {
+        "NVMLError": type("NVMLError", (Exception,), {}),
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 16,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{tag}-{handle}",
+        "nvmlDeviceGetMemoryInfo": lambda handle: memory,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
+    }
+    for name, answer in answers.items():
+        setattr(made, name, answer)
+    return made

@@ -1,0 +1,54 @@
+"""Ray: a private cluster that pretends to have the layout's GPUs, and an interpreter for each worker class."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("GPU nodes under Ray", "a private Ray on this machine with pretended GPUs")
+
+GPUS, CPUS = "NEMO_ADA_REHEARSAL_GPUS", 16
+POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
+OBJECT_STORE_BYTES = 400 * 2**20
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.distributed.virtual_cluster",
+    "init_ray",
+    why="It would join any Ray of this machine, and this machine has no GPUs to offer.",
+)
+def _private_cluster(names: Names) -> None:
+    names.put("init_ray", lambda log_dir=None: start())
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.distributed.ray_actor_environment_registry",
+    "ACTOR_ENVIRONMENT_REGISTRY",
+    why="NeMo-RL starts each worker class with uv in an environment of its own; the CPU has two interpreters.",
+)
+def _interpreters(names: Names) -> None:
+    registry: dict[str, str] = names.get("ACTOR_ENVIRONMENT_REGISTRY")
+    for worker in registry:
+        registry[worker] = os.environ[ENGINE if "vllm" in worker.lower() else POLICY]
+
+
+def start() -> None:
+    """Start a Ray of this process's own; workers get this process's environment."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    passed_on: dict[str, Any] = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    ray.init(
+        address="local",
+        num_cpus=CPUS,
+        num_gpus=int(os.environ[GPUS]),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _temp_dir=os.environ.get("NEMO_ADA_REHEARSAL_RAY"),
+        _node_ip_address="127.0.0.1",
+        runtime_env={"env_vars": passed_on},
+    )
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address

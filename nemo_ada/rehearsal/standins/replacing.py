@@ -1,0 +1,174 @@
+"""Replace a library's names right after its import, each with a reason, and refuse names that upstream dropped."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+Hook = Callable[["Names"], None]
+Around = Callable[[], AbstractContextManager[None]]
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Runs a module's own code inside context managers, then hooks.
+
+    Asking for a spec is not importing: libraries look whether torch is there long before they import it.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
+        self.around: dict[str, list[Callable[[], AbstractContextManager[None]]]] = {}
+        self.hooks: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's own spec, with a loader that does so."""
+        if (fullname not in self.hooks and fullname not in self.around) or getattr(
+            self._asking, "name", ""
+        ) == fullname:
+            return None
+        self._asking.name = fullname
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking.name = ""
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            with ExitStack() as stack:
+                for enter in self.around.pop(fullname, []):
+                    stack.enter_context(enter())
+                execute(module)
+            for hook in self.hooks.pop(fullname, []):
+                hook(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_FINDER = _WhenImported()
+
+
+def when_imported(module: str, hook: Callable[[ModuleType], None]) -> None:
+    """Call `hook` right after `module` was imported; at once if it was already."""
+    if module in sys.modules:
+        hook(sys.modules[module])
+        return
+    _FINDER.hooks.setdefault(module, []).append(hook)
+    _look_first()
+
+
+def _look_first() -> None:
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+@dataclass
+class Names:
+    """The names of one upstream module that a file of stand-ins replaces."""
+
+    module: ModuleType
+    names: tuple[str, ...]
+
+    def get(self, dotted: str) -> Any:
+        """The value at a dotted name below the module. Raises AttributeError that says which file must follow."""
+        value: Any = self.module
+        for part in dotted.split("."):
+            if not hasattr(value, part):
+                raise AttributeError(
+                    f"{self.module.__name__}.{dotted} does not exist in this version: the rehearsal's stand-in for it "
+                    "must follow upstream (nemo_ada/rehearsal/standins)"
+                )
+            value = getattr(value, part)
+        return value
+
+    def put(self, dotted: str, value: object) -> Any:
+        """Replace an existing, declared name; the original."""
+        if dotted not in self.names:
+            raise KeyError(f"{self.module.__name__}.{dotted} is not declared with a reason")
+        original = self.get(dotted)
+        owner, _, name = dotted.rpartition(".")
+        setattr(self.get(owner) if owner else self.module, name, value)
+        return original
+
+    def answer(self, names: Sequence[str], value: object) -> None:
+        """Replace functions by ones that return a value; one function per name, as torch's compiler wants it."""
+        for name in names:
+            self.put(name, lambda *args, **kwargs: value)
+
+
+@dataclass
+class Change:
+    """One group of replacements in one upstream module.
+
+    names: dotted, below the module; each must exist upstream. why: one sentence. apply: makes the replacement after the
+    import. around: holds while the module's own code runs.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    why: str
+    apply: Hook | None = None
+    around: Callable[[], AbstractContextManager[None]] | None = None
+
+
+@dataclass
+class Replacements:
+    """All that one file replaces. title: what the report calls it. by: what takes its place."""
+
+    title: str
+    by: str
+    changes: list[Change] = field(default_factory=list)
+
+    def after(self, module: str, *names: str, why: str) -> Callable[[Hook], Hook]:
+        """Declare the decorated function as the one that replaces these names of a module."""
+
+        def add(apply: Hook) -> Hook:
+            self.changes.append(Change(module, names, why, apply))
+            return apply
+
+        return add
+
+    def during(self, module: str, *, why: str) -> Callable[[Around], Around]:
+        """Declare the decorated context manager as what holds while a module is imported."""
+
+        def add(around: Around) -> Around:
+            self.changes.append(Change(module, (), why, around=around))
+            return around
+
+        return add
+
+    def install(self) -> None:
+        """Register every change for its module's import."""
+        for change in self.changes:
+            if change.around is not None and change.module not in sys.modules:
+                _FINDER.around.setdefault(change.module, []).append(change.around)
+                _look_first()
+            if change.apply is not None:
+                when_imported(change.module, lambda module, c=change: c.apply(Names(module, c.names)))  # type: ignore[misc]
+
+
+def missing_names(files: Sequence[Replacements], modules: Mapping[str, ModuleType]) -> list[str]:
+    """Declared names that these imported modules do not have."""
+    absent = []
+    for change in (change for replacements in files for change in replacements.changes):
+        if change.module not in modules:
+            continue
+        names = Names(modules[change.module], change.names)
+        for dotted in change.names:
+            try:
+                names.get(dotted)
+            except AttributeError:
+                absent.append(f"{change.module}.{dotted}")
+    return absent

@@ -1,0 +1,100 @@
+"""torch.distributed: NCCL's groups run on gloo, and gloo gets the one reduction that it lacks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("NCCL", "gloo between processes of this machine")
+
+REDUCTIONS = ("all_reduce", "reduce_scatter_tensor")
+C10D = "torch.distributed.distributed_c10d"
+
+
+def backend_name(backend: Any) -> Any:
+    """gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default."""
+    return "gloo" if backend is None or (isinstance(backend, str) and "nccl" in backend) else backend
+
+
+@REPLACEMENTS.after(
+    "torch",
+    *(f"distributed.{name}" for name in ("init_process_group", "new_group", "barrier")),
+    *(f"distributed.distributed_c10d.{name}" for name in ("init_process_group", "new_group", "barrier")),
+    why="NCCL moves data between GPUs; gloo has the same collectives for CPUs.",
+)
+def _groups(names: Names) -> None:
+    begin, create, wait = (names.get(f"distributed.{name}") for name in ("init_process_group", "new_group", "barrier"))
+
+    @functools.wraps(begin)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)
+        return begin(backend_name(backend), *args, **kwargs)
+
+    @functools.wraps(create)
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **kwargs: Any
+    ) -> Any:
+        kwargs.pop("device_id", None)
+        return create(ranks, timeout, backend_name(backend), None, **kwargs)
+
+    @functools.wraps(wait)
+    def barrier(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_ids", None)
+        return wait(*args, **kwargs)
+
+    for owner in ("distributed", "distributed.distributed_c10d"):
+        names.put(f"{owner}.init_process_group", init_process_group)
+        names.put(f"{owner}.new_group", new_group)
+        names.put(f"{owner}.barrier", barrier)
+
+
+@REPLACEMENTS.after(
+    "torch",
+    *(f"distributed.{name}" for name in REDUCTIONS),
+    *(f"distributed.distributed_c10d.{name}" for name in REDUCTIONS),
+    why="gloo has no average; a sum divided by the group's size is the same.",
+)
+def _averages(names: Names) -> None:
+    for name in REDUCTIONS:
+        averaging = _with_average(names.get(f"distributed.{name}"))
+        for owner in ("distributed", "distributed.distributed_c10d"):
+            names.put(f"{owner}.{name}", averaging)
+
+
+def _with_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(reduce)
+    def averaging(*args: Any, **kwargs: Any) -> Any:
+        from torch import distributed
+
+        if kwargs.get("op") != distributed.ReduceOp.AVG:
+            return reduce(*args, **kwargs)
+        kwargs["op"] = distributed.ReduceOp.SUM
+        work = reduce(*args, **kwargs)
+        if work is not None:
+            work.wait()
+        output: Any = args[0] if args else kwargs.get("output", kwargs.get("tensor"))
+        output.div_(distributed.get_world_size(kwargs.get("group")))
+        return work
+
+    return averaging
+
+
+@REPLACEMENTS.after(
+    "torch.distributed.device_mesh",
+    "init_device_mesh",
+    why="A mesh of CUDA devices is a mesh of CPU processes here.",
+)
+def _mesh(names: Names) -> None:
+    create = names.get("init_device_mesh")
+
+    @functools.wraps(create)
+    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return create("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    names.put("init_device_mesh", init_device_mesh)
+    from torch import distributed
+
+    distributed.init_device_mesh = init_device_mesh

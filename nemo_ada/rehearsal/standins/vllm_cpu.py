@@ -1,0 +1,51 @@
+"""vLLM: the CPU build in the place of the CUDA build."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("vLLM's CUDA back end", "vLLM's CPU back end")
+
+
+@REPLACEMENTS.after(
+    "vllm.platforms.interface",
+    "Platform.is_sleep_mode_available",
+    why="NeMo-RL asks for sleep mode, which the CPU build refuses.",
+)
+def _sleep_allowed(names: Names) -> None:
+    names.put("Platform.is_sleep_mode_available", lambda self: True)
+
+
+@REPLACEMENTS.after(
+    "vllm.v1.worker.cpu_worker",
+    "CPUWorker.sleep",
+    "CPUWorker.wake_up",
+    why="Sleep gives GPU memory back to the learner; a CPU's memory is shared anyway.",
+)
+def _sleep(names: Names) -> None:
+    names.answer(("CPUWorker.sleep", "CPUWorker.wake_up"), None)
+
+
+@REPLACEMENTS.after(
+    "vllm.model_executor.layers.utils",
+    "dispatch_cpu_unquantized_gemm",
+    why="The CPU build repacks weights once; a refit must find them where it loads them.",
+)
+def _weights_stay(names: Names) -> None:
+    import torch
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = lambda x, weight, bias: torch.nn.functional.linear(x, layer.weight, bias)
+
+    names.put("dispatch_cpu_unquantized_gemm", dispatch)
+
+
+@REPLACEMENTS.after(
+    "vllm.model_executor.layers.fused_moe.layer",
+    why="NeMo-RL's FP8 module imports a name that this release of vLLM no longer has; it is unused without FP8.",
+)
+def _moe_name(names: Names) -> None:
+    if not hasattr(names.module, "FusedMoE"):
+        names.module.FusedMoE = type("FusedMoE", (), {})  # type: ignore[attr-defined]

@@ -1,0 +1,17 @@
+"""Python imports this module when an interpreter of a rehearsal starts: it installs the stand-ins before torch."""
+
+import os
+import sys
+
+if os.environ.get("NEMO_ADA_REHEARSAL"):
+    if sys.version_info < (3, 12):
+        import typing
+
+        import typing_extensions
+
+        # Below Python 3.12 pydantic refuses typing's TypedDict, and `override`, which megatron-core imports, is absent.
+        vars(typing).update(TypedDict=typing_extensions.TypedDict, override=typing_extensions.override)
+    from nemo_ada.rehearsal import observe, standins
+
+    standins.install()
+    observe.install()

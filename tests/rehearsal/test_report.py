@@ -1,0 +1,78 @@
+"""Verdicts: bounds that fail a rehearsal, a resumed run that differs, the phase of a failure."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.rehearsal.report import Events, Number, Report, numbers, resumed
+from nemo_ada.rehearsal.shrink import Layout
+
+LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
+
+
+def run(steps: dict[int, dict[str, float]], rows: list[list[str]], *extra: dict[str, Any]) -> Events:
+    metrics = [{"event": "metrics", "step": step, "prefix": "train", "numbers": given} for step, given in steps.items()]
+    return Events([*metrics, *({"event": "rows", "rows": row} for row in rows), *extra])
+
+
+GOOD = {"loss": 0.5, "lr": 0.01, "grad_norm": 1.0, "token_mult_prob_error": 1.0, "gen_kl_error": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"), [("token_mult_prob_error", 1.05), ("gen_kl_error", -0.1), ("gen_kl_error", math.nan)]
+)
+def test_a_stale_refit_fails(metric: str, value: float) -> None:
+    assert all(number.passed for number in numbers(run({1: GOOD}, []), None))
+    assert not all(number.passed for number in numbers(run({1: GOOD | {metric: value}}, []), None))
+
+
+def test_packed_gradients_that_differ_fail() -> None:
+    norms = {"event": "gradient norms", "packed": 1.0, "unpacked": 1.1}
+    assert [number.passed for number in numbers(run({}, [], norms), 0.0)] == [True, False]
+
+
+def test_a_resumed_run_equals_the_undisturbed_one() -> None:
+    whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"]])
+    assert all(number.passed for number in resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "said"),
+    [
+        ({2: GOOD | {"lr": 0.001}, 3: GOOD}, [["b", "c"], ["d"]], "lr"),
+        ({2: GOOD, 3: GOOD | {"loss": 0.6}}, [["b", "c"], ["d"]], "loss"),
+        ({2: GOOD, 3: GOOD}, [["b", "x"], ["d"]], "rows"),
+        ({2: GOOD, 3: GOOD}, [["b", "c"]], "rows"),
+        ({2: GOOD}, [["b", "c"], ["d"]], "missing"),
+    ],
+)
+def test_a_resumed_run_that_differs_fails(steps: dict[int, dict[str, float]], rows: list[list[str]], said: str) -> None:
+    whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"]])
+    failed = [number.name for number in resumed(whole, run(steps, rows), 1) if not number.passed]
+    assert len(failed) == 1 and said in failed[0]
+
+
+def test_the_innermost_failing_phase_is_named(tmp_path: Path) -> None:
+    lines = [
+        {"event": "error", "phase": "score", "kind": "ValueError", "message": "x"},
+        {"event": "error", "phase": "generate", "kind": "ValueError", "message": "x"},
+        {"event": "failed", "kind": "ValueError", "message": "no verifier"},
+    ]
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Events.read(path).failure() == ("score", "ValueError: no verifier")
+
+
+def test_a_report_without_numbers_does_not_pass() -> None:
+    report = Report("c.yaml", "nemo-ada rehearse c.yaml", LAYOUT, [], [])
+    assert not report.passed
+    report.numbers = [Number("x", 0.0, 1.0)]
+    assert report.passed
+    report.failure = ("refit", "no weights")
+    assert not report.passed
+    assert "Failed in phase **refit**: no weights" in report.markdown()

@@ -1,0 +1,114 @@
+"""What shrinks and what must not: parallel kinds, updates per step, divisibility, the path's switches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.cluster.config import load_config
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def small(config: dict[str, Any], tmp_path: Path) -> tuple[Shrinker, Layout]:
+    return shrink(config, model=tmp_path / "model", data=tmp_path / "data", out=tmp_path / "run", steps=3)
+
+
+def config(**learner: Any) -> dict[str, Any]:
+    sizes = {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
+             "expert_model_parallel_size": 1}  # fmt: skip
+    return {
+        "grpo": {"num_prompts_per_step": 512, "num_generations_per_prompt": 4, "max_num_steps": 400, "val_period": 50},
+        "policy": {
+            "model_name": "Qwen/Qwen2.5-Math-7B", "tokenizer": {"name": "Qwen/Qwen2.5-Math-7B"},
+            "train_global_batch_size": 512, "train_micro_batch_size": 4, "logprob_batch_size": 8,
+            "max_total_sequence_length": 3072, "precision": "bfloat16",
+            "megatron_cfg": {"enabled": True, "optimizer": {"lr": 1e-6, "min_lr": 1e-7}, **sizes, **learner},
+            "sequence_packing": {"enabled": True, "train_mb_tokens": 6144},
+            "generation": {"max_new_tokens": 2048, "vllm_cfg": {"async_engine": True, "tensor_parallel_size": 4}},
+        },
+        "cluster": {"num_nodes": 4, "gpus_per_node": 8},
+        "checkpointing": {"enabled": True, "save_period": 10},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({}, Layout("megatron", 2, 1, 1, 1, 1)),
+        ({"tensor_model_parallel_size": 1}, Layout("megatron", 1, 1, 1, 1, 2)),
+        ({"pipeline_model_parallel_size": 8}, Layout("megatron", 2, 2, 1, 1, 1)),
+        ({"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 2}, Layout("megatron", 1, 2, 1, 1, 1)),
+        ({"tensor_model_parallel_size": 1, "expert_model_parallel_size": 8}, Layout("megatron", 1, 1, 1, 2, 2)),
+        ({"expert_model_parallel_size": 16, "pipeline_model_parallel_size": 8}, Layout("megatron", 2, 2, 1, 2, 1)),
+    ],
+)
+def test_each_kind_of_parallelism_stays(sizes: dict[str, int], expected: Layout, tmp_path: Path) -> None:
+    shrinker, layout = small(config(**sizes), tmp_path)
+    assert layout == expected
+    assert shrinker.get("cluster") == {"num_nodes": 1, "gpus_per_node": expected.world}
+    assert (expected.tp * expected.dp) % expected.ep == 0
+
+
+def test_updates_per_step_stay_and_batches_divide(tmp_path: Path) -> None:
+    shrinker, layout = small(config(tensor_model_parallel_size=1), tmp_path)
+    rows = shrinker.get("grpo.num_prompts_per_step") * shrinker.get("grpo.num_generations_per_prompt")
+    update = shrinker.get("policy.train_global_batch_size")
+    assert rows // update == 4
+    assert update % (layout.dp * shrinker.get("policy.train_micro_batch_size")) == 0
+
+
+def test_a_batch_that_does_not_divide_stays_wrong(tmp_path: Path) -> None:
+    wrong = config()
+    wrong["policy"]["train_global_batch_size"] = 500
+    shrinker, _ = small(wrong, tmp_path)
+    assert shrinker.get("policy.train_global_batch_size") == 500
+
+
+def test_the_path_is_not_changed(tmp_path: Path) -> None:
+    shrinker, _ = small(config(), tmp_path)
+    assert shrinker.get("policy.sequence_packing.enabled") is True
+    assert shrinker.get("policy.generation.vllm_cfg.async_engine") is True
+    assert shrinker.get("checkpointing.enabled") is True
+    assert shrinker.get("policy.max_total_sequence_length") == LENGTH
+
+
+def test_every_change_is_recorded_with_its_old_value(tmp_path: Path) -> None:
+    shrinker, _ = small(config(context_parallel_size=2), tmp_path)
+    told = {change.key: change for change in shrinker.changes}
+    assert told["policy.megatron_cfg.tensor_model_parallel_size"].old == 4
+    assert told["policy.megatron_cfg.context_parallel_size"].kind == "off"
+    assert told["policy.precision"].why
+
+
+def test_learning_rates_keep_their_ratio(tmp_path: Path) -> None:
+    shrinker, _ = small(config(), tmp_path)
+    optimizer = shrinker.get("policy.megatron_cfg.optimizer")
+    assert optimizer["min_lr"] / optimizer["lr"] == pytest.approx(0.1)
+
+
+def test_a_config_without_a_learner_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"megatron_cfg\.enabled"):
+        small({"policy": {"megatron_cfg": {"enabled": False}}}, tmp_path)
+
+
+def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:
+    original = config()
+    small(original, tmp_path)
+    assert original == config()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*/ada-*.yaml")), ids=lambda path: path.stem)
+def test_every_config_of_ours_shrinks(path: Path, tmp_path: Path) -> None:
+    try:
+        full = load_config(path)
+    except UserError as error:
+        pytest.skip(str(error))
+    shrinker, layout = small(full, tmp_path)
+    rows = shrinker.get("grpo.num_prompts_per_step") * shrinker.get("grpo.num_generations_per_prompt")
+    assert rows % shrinker.get("policy.train_global_batch_size") == 0
+    assert layout.world <= 4

@@ -1,0 +1,80 @@
+"""Each name that a stand-in replaces, or that is observed, still exists upstream. Read from source, without imports.
+
+torch, vLLM and megatron-core: the versions of this environment. NeMo-RL and Megatron-Bridge: where their sources are.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.rehearsal import observe, places
+from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rehearsal.standins.replacing import Change
+
+CHANGES = [change for replacements in FILES for change in replacements.changes]
+IN_SOURCE = ("nemo_rl", "megatron.bridge", "megatron.core")
+
+
+def definitions(module: Path) -> set[str]:
+    """Dotted names that a module's source binds at its top level, and in its classes."""
+    return set(_bound(ast.parse(module.read_text(encoding="utf-8")).body))
+
+
+def _bound(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+            if isinstance(node, ast.ClassDef):
+                yield from (f"{node.name}.{name}" for name in _bound(node.body))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.Try | ast.If):
+            handlers = [line for handler in getattr(node, "handlers", []) for line in handler.body]
+            yield from _bound([*node.body, *node.orelse, *handlers])
+
+
+def sources() -> list[Path]:
+    try:
+        where = places.find()
+    except Exception as error:  # noqa: BLE001 - the reason of a skip
+        pytest.skip(str(error))
+    return [where.home, where.bridge, where.megatron]
+
+
+def names_in_source(module: str) -> set[str]:
+    relative = Path(*module.split("."))
+    for root in sources():
+        for path in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            if path.is_file():
+                return definitions(path)
+    raise AssertionError(f"{module} does not exist upstream")
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change.module}:{','.join(change.names)[:40]}")
+def test_every_replaced_name_exists_and_has_a_reason(change: Change) -> None:
+    assert change.why.endswith(".") and "\n" not in change.why
+    if change.module.startswith(IN_SOURCE):
+        missing = [name for name in change.names if name not in names_in_source(change.module)]
+        assert missing == []
+        return
+    found = importlib.util.find_spec(change.module)
+    if found is None:
+        pytest.skip(f"{change.module} is not in this environment")
+    module = importlib.import_module(change.module)
+    for dotted in change.names:
+        value = module
+        for part in dotted.split("."):
+            value = getattr(value, part)
+
+
+@pytest.mark.parametrize(("phase", "module", "dotted"), observe.FUNCTIONS)
+def test_every_observed_function_exists(phase: str, module: str, dotted: str) -> None:
+    assert dotted in names_in_source(module)
