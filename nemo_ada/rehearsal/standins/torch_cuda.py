@@ -77,7 +77,8 @@ def _devices(names: Names) -> None:
     for owner in ("Tensor", "nn.Module"):
         names.put(f"{owner}.to", _moved(names.get(f"{owner}.to")))
         names.put(f"{owner}.cuda", lambda self, *args, **kwargs: self)
-    names.put("Tensor.pin_memory", lambda self, *args, **kwargs: self)
+    # On a GPU the pinned tensor is a copy, and Megatron frees the original once it has one.
+    names.put("Tensor.pin_memory", lambda self, *args, **kwargs: self.clone())
     names.put("Tensor.record_stream", lambda self, *args, **kwargs: None)
     names.put("Tensor.type", _typed(names.get("Tensor.type")))
     read = names.get("load")
