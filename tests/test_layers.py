@@ -38,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": BASE | {"verify"},
     "config": CONFIG,
     "simulate": CONFIG,
-    "report": CONFIG,
+    "report": CONFIG | {"evaluation"},  # Student's t
     "data": CONFIG | {"embedded"},  # the engine, on first use
     "evaluation": CONFIG | {"data"},
     "embedded": CONFIG,

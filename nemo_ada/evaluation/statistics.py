@@ -144,6 +144,15 @@ def student_p(t: float, freedom: int) -> float:
     return max(0.0, 1.0 - inside)
 
 
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """The t that a variable of Student's t with this freedom exceeds in size with chance 1 - confidence."""
+    low, high = 0.0, 1e6
+    for _ in range(70):  # halvings
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if student_p(middle, freedom) > 1.0 - confidence else (low, middle)
+    return high
+
+
 def _interval(means_B: FloatArray) -> tuple[float, float]:
     low, high = np.quantile(means_B, [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
     return float(low), float(high)

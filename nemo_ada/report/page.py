@@ -1,6 +1,7 @@
-"""One self-contained HTML page: style, figures and tables inline, no script (but the reload of --watch), no request.
+"""One HTML page that needs nothing else: style, figures and tables are inline.
 
-The page's own policy forbids every request. All text from run directories goes through `esc`.
+The page makes no request, and its own policy forbids every request. Its only script is the reload of --watch. All text
+from run directories goes through `esc` or, in figures, through draw.py.
 """
 
 from __future__ import annotations
@@ -9,18 +10,15 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 from importlib.resources import files
 
 from nemo_ada.report import summary
+from nemo_ada.report.draw import panel_svg, run_symbols
 from nemo_ada.report.figures import all_figures
-from nemo_ada.report.plan import predictions
-from nemo_ada.report.run import Run
-from nemo_ada.report.series import MAX_POINTS, TREND, Blocks
-from nemo_ada.report.spec import BarPanel, Figure, Grid, HeatPanel, LinePanel, text_of
-from nemo_ada.report.svg import PALE_RUNS, draw
-from nemo_ada.report.svg_base import definitions, esc, swatch
+from nemo_ada.report.run import Run, clean
+from nemo_ada.report.series import MAX_POINTS, Blocks, Figure, Grid, number_text
 
-FEW = 4
 # A reader who has opened a table keeps it: the page reloads only while all tables are closed.
 RELOAD = "setInterval(()=>{{if(!document.querySelector('details[open]'))location.reload()}},{milliseconds})"
 
@@ -28,25 +26,29 @@ RELOAD = "setInterval(()=>{{if(!document.querySelector('details[open]'))location
 def render(
     runs: Sequence[Run], *, written: str, reload_seconds: int | None = None, left_out: Sequence[str] = ()
 ) -> str:
-    """The report page of these runs; `written` is when, `reload_seconds` makes the page reload itself, `left_out` says
-    which runs are not in it and why."""
+    """The report page of these runs.
+
+    written: when. reload_seconds: the page reloads itself. left_out: which runs are not in it, and why.
+    """
     figures = all_figures(runs)
     names = [run.name for run in runs]
+    seen: set[str] = set()
+    symbols = run_symbols(len(runs), seen)
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     sections = [
         ("overview", "Overview", _overview(runs, left_out)),
-        *((figure.key, figure.title, _figure(figure, names)) for figure in figures),
+        *((figure.key, figure.title, _figure(figure, names, seen)) for figure in figures),
         ("configuration", "Configuration", _configuration(runs)),
         ("provenance", "Provenance", _provenance(runs)),
     ]
-    plans = predictions(runs)
+    plans = summary.predictions(runs)
     if plans is not None:
         after = next(place for place, (key, _, _) in enumerate(sections, start=1) if key == "time")
-        sections.insert(after, ("plan", "Plan", _grid(plans, "What nemo-ada plan predicted, and what came")))
-    links = "".join(f'<li><a href="#{esc(_id(key))}">{esc(name)}</a>' for key, name, _ in sections)
+        sections.insert(after, ("plan", "Plan", _grid(plans, "What nemo-ada plan predicted, and what happened")))
+    links = "".join(f'<li><a href="#{esc(key)}">{esc(name)}</a>' for key, name, _ in sections)
     body = "".join(
-        f'<section id="{esc(_id(key))}" aria-labelledby="h-{esc(_id(key))}">'
-        f'<h2 id="h-{esc(_id(key))}">{esc(name)}</h2>{html}</section>'
+        f'<section id="{esc(key)}" aria-labelledby="h-{esc(key)}">'
+        f'<h2 id="h-{esc(key)}">{esc(name)}</h2>{html}</section>'
         for key, name, html in sections
     )
     script = "" if reload_seconds is None else RELOAD.format(milliseconds=int(reload_seconds * 1000))
@@ -60,7 +62,8 @@ def render(
         f"{allowed}base-uri 'none'; form-action 'none'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">'
-        f"<title>nemo-ada: {esc(title)}</title><style>{style}</style></head><body>{definitions()}"
+        f"<title>nemo-ada: {esc(title)}</title><style>{style}</style></head><body>"
+        f'<svg class="defs" width="0" height="0" aria-hidden="true">{symbols}</svg>'
         f'<header><h1>Training report: {esc(title)}</h1><p class="muted">Written {esc(written)} by nemo-ada '
         f"report.{live}</p>"
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
@@ -69,8 +72,14 @@ def render(
     )
 
 
-def _id(key: str) -> str:
-    return key.replace("@", "-at-")
+def esc(value: object) -> str:
+    """Untrusted text for HTML and attributes."""
+    return escape(clean(value), quote=True)
+
+
+def swatch(run: int) -> str:
+    """Line and marker of a run, for legends and tables."""
+    return f'<svg class="swatch" width="36" height="14" aria-hidden="true"><use href="#run-{run}"/></svg>'
 
 
 def _overview(runs: Sequence[Run], left_out: Sequence[str]) -> str:
@@ -100,29 +109,23 @@ def _overview(runs: Sequence[Run], left_out: Sequence[str]) -> str:
 
 
 def _grid(grid: Grid, caption: str, *, swatches: bool = False) -> str:
-    if swatches and len(grid.rows) <= FEW:
-        return _turned(grid, caption)
-    head = "".join(f'<th scope="col">{_breakable(name)}' for name in grid.columns)
+    """A table. With swatches its rows are runs; few runs become columns, easier to compare and narrower."""
+    turned = swatches and len(grid.rows) <= summary.MAX_TURNED
+    column_marks, row_marks = ["" for _ in grid.columns], ["" for _ in grid.rows]
+    if swatches:
+        row_marks = [swatch(run) for run in range(len(grid.rows))]
+    if turned:
+        grid, column_marks, row_marks = grid.turned(), ["", *row_marks], column_marks[1:]
+    head = "".join(
+        f'<th scope="col">{mark}<span>{_breakable(name)}</span>'
+        for mark, name in zip(column_marks, grid.columns, strict=True)
+    )
     rows = "".join(
-        f'<tr><th scope="row">{swatch(i) if swatches else ""}<span>{_breakable(row[0])}</span>'
-        + "".join(f"<td>{esc(cell)}" for cell in row[1:])
-        for i, row in enumerate(grid.rows)
+        f'<tr><th scope="row">{mark}<span>{_breakable(row[0])}</span>' + "".join(f"<td>{esc(cell)}" for cell in row[1:])
+        for mark, row in zip(row_marks, grid.rows, strict=True)
     )
-    return _scroll(f"<table>{_caption(caption)}<thead><tr>{head}<tbody>{rows}</table>", caption)
-
-
-def _turned(grid: Grid, caption: str) -> str:
-    """Runs as columns: easier to compare, and on a phone, while they are few."""
-    head = "".join(f'<th scope="col">{swatch(i)}<span>{_breakable(row[0])}</span>' for i, row in enumerate(grid.rows))
-    rows = "".join(
-        f'<tr><th scope="row">{esc(name)}' + "".join(f"<td>{esc(row[i])}" for row in grid.rows)
-        for i, name in enumerate(grid.columns)
-        if i
-    )
-    return _scroll(
-        f'<table class="turned">{_caption(caption)}<thead><tr><td>{head}<tbody>{rows}</table>',
-        caption,
-    )
+    kind = ' class="turned"' if turned else ""
+    return _scroll(f"<table{kind}>{_caption(caption)}<thead><tr>{head}<tbody>{rows}</table>", caption)
 
 
 def _breakable(text: str) -> str:
@@ -140,32 +143,24 @@ def _scroll(html: str, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{esc(label)}">{html}</div>'
 
 
-def _figure(figure: Figure, names: Sequence[str]) -> str:
+def _figure(figure: Figure, names: Sequence[str], seen: set[str]) -> str:
     if not figure.panels:
         return f'<p class="muted">{esc(figure.caption)}</p>'
-    panels = "".join(f'<div class="cell">{draw(panel, names)}</div>' for panel in figure.panels)
-    named = all(isinstance(panel, HeatPanel) for panel in figure.panels)  # each panel says which run it shows
-    shown = [] if named else sorted({run for run, _ in figure.table.rows})
+    panels = "".join(f'<div class="cell">{panel_svg(panel, names, seen)}</div>' for panel in figure.panels)
+    shown = sorted({run for run, _ in figure.rows}) if figure.legend else []
     legend = "".join(f"<li>{swatch(run)}<span>{esc(names[run])}</span>" for run in shown)
     listed = f'<ul class="legend" aria-label="Runs">{legend}</ul>' if legend else ""
-    rolling = any(isinstance(p, LinePanel) and any(line.trend is not None for line in p.lines) for p in figure.panels)
-    bars = any(isinstance(panel, BarPanel) for panel in figure.panels)
-    rest = " Colours inside stacked bars stand for parts, not runs." if bars else ""
-    if rolling:
-        rest += f" Lines are rolling means over {TREND} points; the values themselves are behind them in pale (up to "
-        rest += f"{PALE_RUNS} runs) and in the table."
     return (
         f'<figure>{listed}<div class="panels">{panels}</div>'
-        f"<figcaption>{esc(figure.caption)}{rest}</figcaption>{_values(figure, names)}</figure>"
+        f"<figcaption>{esc(figure.caption)}</figcaption>{_values(figure, names)}</figure>"
     )
 
 
 def _values(figure: Figure, names: Sequence[str]) -> str:
-    table = figure.table
-    head = "".join(f'<th scope="col">{esc(name)}' for name in ("run", *table.columns))
+    head = "".join(f'<th scope="col">{esc(name)}' for name in ("run", *figure.columns))
     caption = f"Values of: {figure.title}"
     return (
-        f"<details><summary>All values as a table ({len(table.rows)} rows)</summary>"
+        f"<details><summary>All values as a table ({len(figure.rows)} rows)</summary>"
         + _scroll(
             f"<table>{_caption(caption)}<thead><tr>{head}{''.join(_bodies(figure, names))}</table>",
             caption,
@@ -176,13 +171,13 @@ def _values(figure: Figure, names: Sequence[str]) -> str:
 
 def _bodies(figure: Figure, names: Sequence[str]) -> Iterator[str]:
     """One <tbody> per run, headed by its name."""
-    rows = figure.table.rows
+    rows = figure.rows
     start = 0
     while start < len(rows):
         run = rows[start][0]
         end = next((i for i in range(start, len(rows)) if rows[i][0] != run), len(rows))
         yield f'<tbody><tr><th scope="rowgroup" rowspan="{end - start}">{_breakable(names[run])}'
-        width = len(figure.table.columns)
+        width = len(figure.columns)
         yield "<tr>".join(_cells(rows[i][1], width) for i in range(start, end))
         start = end
 
@@ -190,7 +185,7 @@ def _bodies(figure: Figure, names: Sequence[str]) -> Iterator[str]:
 def _cells(values: Sequence[float | str], width: int) -> str:
     if len(values) == 1 < width:
         return f'<td colspan="{width}">{esc(values[0])}'
-    return "".join(f"<td>{esc(value) if isinstance(value, str) else text_of(value)}" for value in values)
+    return "".join(f"<td>{esc(value) if isinstance(value, str) else number_text(value)}" for value in values)
 
 
 def _configuration(runs: Sequence[Run]) -> str:

@@ -1,12 +1,13 @@
-"""A run directory as the report reads it: records, configuration, provenance, and what was wrong with the files.
+"""A run directory as the report reads it: records, configuration, provenance, plan, and what was wrong with the files.
 
-Everything in the folder may be damaged or hostile. Lines that cannot be used are counted with their numbers and shown;
-a run without a single usable step is an error.
+Everything in the folder may be damaged or hostile. The notes name each line that cannot be used by its number. A run
+without a usable step is an error.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,17 +20,35 @@ from typing import Any
 import numpy as np
 import yaml
 
+from nemo_ada.core.metrics import LISTS as METRIC_LISTS
+from nemo_ada.core.metrics import PREFIX, RATE_BINS
 from nemo_ada.errors import UserError
-from nemo_ada.report.records import counts, number, read_records
 from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
+from nemo_ada.tasks.lines import parse_line
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20
 MAX_TEXT = 4000
 MAX_BYTES = 5_000_000  # of a configuration, which takes PyYAML seconds per megabyte
+PLANNED_AS = {"update": "training"}  # phases that published step times name differently
+SHOWN = 5  # lines that a note names
+MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn stay finite
+MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
+MAX_STEP = 10**9
+LISTS = {f"{PREFIX}{name}": len(RATE_BINS) for name in METRIC_LISTS}  # metrics with several values: how many
+ALWAYS = ("ada/", "time/", "total/", "val/")  # prefixes of metrics that every record has when one has them
+SOMETIMES = "ada/failed/"
+RENAMED = {
+    "ada/groups_refilled": "ada/groups_replaced",
+    "ada/filler_rows": "ada/placeholder_rows",
+    "ada/tokens_spared": "ada/tokens_skipped",
+    "ada/rows_spared": "ada/rows_skipped",
+    "train/approx_entropy": "train/entropy",
+}
+"""Names in runs that were made before a rename, and NeMo-RL's name of the policy's entropy."""
 # PyYAML's constructors and a resolver of timestamps raise bare ones of these for values like `!!bool x`
 DAMAGE = (OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError)
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _shorten = Repr()
 _shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
 _shorten.maxstring = _shorten.maxother = 300
@@ -40,7 +59,7 @@ def clean(value: object) -> str:
     return _clean(str(value)[: 2 * MAX_TEXT])
 
 
-@lru_cache(maxsize=4096)  # names come again with every point of a line
+@lru_cache(maxsize=4096)  # names come again in every table
 def _clean(text: str) -> str:
     text = hide(text)[:MAX_TEXT]  # a secret is hidden before it could be cut in two
     return UNPRINTABLE.sub("\ufffd", text).encode("utf-8", "replace").decode("utf-8")
@@ -67,21 +86,21 @@ class Run:
         if not path.is_file():
             raise UserError(_no_metrics(folder))
         notes: list[str] = []
-        status = _mapping(folder / "status.json", notes)
+        status = _read_mapping(folder / "status.json", notes)
         writing = _state(status) == "running"
         steps = read_records(path, notes, writing=writing)
         if not steps:
             raise UserError(f"{path} holds no usable step ({'; '.join(notes) or 'it is empty'})")
-        config = _mapping(folder / "config.yaml", notes, required=True)
+        config = _read_mapping(folder / "config.yaml", notes, required=True)
         return cls(
             name=name or folder.resolve().name,
             steps=steps,
             evaluations=read_records(folder / "evaluations.jsonl", notes, writing=writing),
             folder=folder,
             config=dict(_leaves(config, notes)),
-            environment=_mapping(folder / "environment.json", notes, required=True),
+            environment=_read_mapping(folder / "environment.json", notes, required=True),
             status=status,
-            plan=_mapping(folder / "plan.json", notes),
+            plan=_read_mapping(folder / "plan.json", notes),
             notes=tuple(notes),
         )
 
@@ -104,15 +123,28 @@ class Run:
         both = np.isfinite(x) & np.isfinite(y)
         return x[both], y[both]
 
+    def area(self, axis: str, limit: float, key: str = "val/accuracy") -> float:
+        """Mean of an evaluation score over [0, limit] of the axis, linear between evaluations."""
+        x, y = self.curve(axis, key)
+        return float(np.interp(np.linspace(0.0, limit, 200), x, y).mean())
+
+    def forecast(self, phase: str) -> Mapping[str, Any]:
+        """What plan.json says of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds), source."""
+        forecast = as_mapping(self.plan.get("forecast"))
+        phases = as_mapping(forecast.get("phases"))
+        names = (name for name in (phase, PLANNED_AS.get(phase, phase)) if name in phases)
+        return as_mapping(phases.get(next(names, phase), forecast.get(phase)))
+
+    def planned_seconds(self, phase: str) -> tuple[float, float]:
+        """(p50, p95) of the forecast of a phase; nan where nothing was predicted."""
+        entry = self.forecast(phase)
+        p50, p95 = number(entry.get("p50")), number(entry.get("p95"))
+        return (p50, p95) if p50 > 0 else (float("nan"), float("nan"))
+
     @property
     def state(self) -> str:
         """running, stopped, done or failed as the run wrote it."""
         return _state(self.status)
-
-
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """All runs, named by the shortest ends of their paths that tell them apart; raises UserError for one without."""
-    return [Run.read(folder, name) for folder, name in zip(folders, names_of(folders), strict=True)]
 
 
 def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -149,7 +181,95 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 
 def state_of(folder: Path) -> str:
     """What the run in this folder says of itself, unknown where it does not."""
-    return _state(_mapping(folder / "status.json", []))
+    return _state(_read_mapping(folder / "status.json", []))
+
+
+def number(value: Any) -> float:
+    """A finite float, or nan for everything else that a damaged record may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return float("nan")
+    if abs(value) < MIN_VALUE:
+        return 0.0
+    return float(value) if abs(value) <= MAX_VALUE else float("nan")
+
+
+def counts(value: Any, width: int) -> list[float] | None:
+    """A list of `width` counts, or None for everything else."""
+    if not isinstance(value, list) or len(value) != width:
+        return None
+    numbers = [number(count) for count in value]
+    return numbers if all(count >= 0 for count in numbers) else None
+
+
+def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list[dict[str, Any]]:
+    """Records sorted by step, one per step. Everything else becomes a note with the numbers of its lines.
+
+    writing: the run says that it goes on, so a last line without its end is no damage.
+    """
+    if not path.exists():
+        notes.append(f"{path.name} is missing")
+        return []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    by_step: dict[int, tuple[int, dict[str, Any]]] = {}
+    damaged: list[str] = []
+    repeated: list[str] = []
+    for count, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_line(line)
+            step = _step(record)
+        except ValueError as problem:
+            if count < len(lines):
+                damaged.append(f"line {count}: {problem}")
+            elif not writing:
+                notes.append(f"{path.name}: the last line ({count}) is cut off and left out ({problem})")
+            continue
+        if step in by_step:
+            repeated.append(f"line {count}: step {step}")
+        by_step[step] = count, {RENAMED.get(key, key): value for key, value in record.items()}
+    ordered = [by_step[step] for step in sorted(by_step)]
+    for noun, verdict, where in (
+        ("damaged line", "left out", damaged),
+        ("step", "recorded twice, the later record is used", repeated),
+        ("value", "not a finite number, shown as a gap", _no_numbers(ordered)),
+        ("line", "without metrics that others have", _lacking(ordered)),
+    ):
+        if where:
+            first = "; ".join(where[:SHOWN]) + ("; ..." if len(where) > SHOWN else "")
+            notes.append(f"{path.name}: {len(where)} {noun}{'s' if len(where) > 1 else ''} {verdict} ({first})")
+    return [record for _, record in ordered]
+
+
+def _step(record: Mapping[str, Any]) -> int:
+    """A ValueError says why it has none."""
+    step = number(record.get("step"))
+    if not (step.is_integer() and 0 <= step <= MAX_STEP):
+        raise ValueError(f"its step is {str(record['step'])[:40]!r}" if "step" in record else "it has no step")
+    return int(step)
+
+
+def _no_numbers(records: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+    return [
+        f"line {line}: {key[:80]}"
+        for line, record in records
+        for key, value in record.items()
+        if (counts(value, LISTS[key]) is None if key in LISTS else math.isnan(number(value)))
+    ]
+
+
+def _lacking(records: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+    every = {key for _, record in records for key in record if key.startswith(ALWAYS) and not key.startswith(SOMETIMES)}
+    lacking = []
+    for line, record in records:
+        missing = sorted(every.difference(record))
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            lacking.append(f"line {line}: {missing[0][:80]}{more}")
+    return lacking
 
 
 def _state(status: Mapping[str, Any]) -> str:
@@ -165,7 +285,12 @@ def _no_metrics(folder: Path) -> str:
     return f"{folder / 'metrics.jsonl'} does not exist; {hint}"
 
 
-def _mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """The mapping, or an empty one for everything else that a damaged file may hold."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
     """A YAML or JSON file that should hold a mapping; an empty one, with a note, where it does not."""
     if not path.exists():
         if required:

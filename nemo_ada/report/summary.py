@@ -1,22 +1,21 @@
-"""One row per run: what it reached and what it cost; for the page and for the terminal."""
+"""Tables with one row per run, for the page and for the terminal: results, costs, plans, differences, provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.report.figures import score_keys
-from nemo_ada.report.paired import area
-from nemo_ada.report.records import number
-from nemo_ada.report.run import Run, clean
-from nemo_ada.report.series import AXES
-from nemo_ada.report.spec import Grid, text_of
+from nemo_ada.report.run import Run, as_mapping, clean, number
+from nemo_ada.report.series import AXES, Grid, number_text
 from nemo_ada.run import mismatch
 from nemo_ada.run.folder import VOLATILE
 
+CAPS = ("max_samples", "max_tokens", "max_seconds")
+MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
 
 
@@ -26,10 +25,10 @@ def overview(runs: Sequence[Run]) -> Grid:
     for key in score_keys(runs):
         columns[f"{key.removeprefix('val/')} first → last"] = _first_last(key)
     columns |= {
-        "pass rate at the end": lambda run: text_of(_end(run.column("ada/pass_rate"))),
-        "responses per prompt": lambda run: text_of(_ratio(run, "ada/samples_drawn", "ada/prompts_drawn")),
-        "groups without signal": lambda run: _percent(run.column("ada/zero_signal_groups")),
-        "... if GRPO": lambda run: _percent(run.column("ada/zero_signal_groups_if_grpo")),
+        "pass rate at the end": lambda run: number_text(_end(run.column("ada/pass_rate"))),
+        "responses per prompt": lambda run: number_text(_ratio(run, "ada/samples_drawn", "ada/prompts_drawn")),
+        "zero-signal groups": lambda run: _percent(run.column("ada/zero_signal_groups")),
+        "zero-signal groups if GRPO": lambda run: _percent(run.column("ada/zero_signal_groups_if_grpo")),
     }
     for axis, name in AXES.items():
         if axis not in ("step", "total/rows"):
@@ -45,9 +44,54 @@ def equal_cost(runs: Sequence[Run]) -> Grid | None:
         return None
     limits = {axis: min(float(x.max()) for x in lines) for axis, lines in curves.items()}
     limits = {axis: limit for axis, limit in limits.items() if limit > 0}
-    columns = ("run", *(f"up to {text_of(limit)} {AXES[axis]}" for axis, limit in limits.items()))
-    rows = [(run.name, *(f"{area(run, axis, limit):.4f}" for axis, limit in limits.items())) for run in runs]
+    columns = ("run", *(f"up to {number_text(limit)} {AXES[axis]}" for axis, limit in limits.items()))
+    rows = [(run.name, *(f"{run.area(axis, limit):.4f}" for axis, limit in limits.items())) for run in runs]
     return Grid(columns, rows)
+
+
+def predictions(runs: Sequence[Run]) -> Grid | None:
+    """What `nemo-ada plan` predicted beside what happened: a row per run with a plan; None where there is none."""
+    rows = [_prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])]
+    columns = (
+        "run",
+        "step planned p50 / p95 / worst (s)",
+        "step seen p50 / p95 / longest (s)",
+        "seen p50 / planned p50",
+        "steps above planned p95",
+        "steps above planned worst",
+        "caps that the plan suggests",
+        "source of the plan",
+    )
+    return Grid(columns, rows) if rows else None
+
+
+def _prediction(run: Run) -> tuple[str, ...]:
+    step = run.forecast("step")
+    p50, p95 = run.planned_seconds("step")
+    worst = number(step.get("worst"))
+    caps = as_mapping(run.plan.get("caps"))
+    suggested = [(name, number(caps.get(name))) for name in CAPS]
+    listed = ", ".join(f"{name} {number_text(value)}" for name, value in suggested if np.isfinite(value))
+    own = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
+    seen = ("–", "–", "–", "–")
+    seen_N = _known(run.column("time/step"))
+    if len(seen_N):
+        quantiles = (*np.percentile(seen_N, (50, 95)), seen_N.max())
+        seen = (_joined(quantiles), number_text(quantiles[0] / p50), _above(seen_N, p95), _above(seen_N, worst))
+    source = clean(step.get("source") or "not recorded") + own
+    return (run.name, _joined((p50, p95, worst)), *seen, listed or "–", source)
+
+
+def _joined(values: Iterable[float]) -> str:
+    return " / ".join(number_text(float(value)) for value in values)
+
+
+def _above(seen_N: np.ndarray, limit: float) -> str:
+    return f"{(seen_N > limit).mean():.1%}" if np.isfinite(limit) else "–"
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
 
 
 def differences(runs: Sequence[Run]) -> Grid:
@@ -66,23 +110,22 @@ def differences(runs: Sequence[Run]) -> Grid:
 def provenance(run: Run) -> Mapping[str, str]:
     """Where a run comes from: folder, command, commit, versions."""
     environment = run.environment
-    packages = environment.get("packages")
-    versions = packages if isinstance(packages, Mapping) else {}
+    versions = as_mapping(environment.get("packages"))
     wanted = ("command", "commit", "started", "nemo_ada", "python", "platform")
-    found = {"folder": clean(run.folder), "state": clean(run.state)}
-    found |= {name: clean(environment.get(name) or "not recorded") for name in wanted}
-    found["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
-    return found
+    facts = {"folder": clean(run.folder), "state": clean(run.state)}
+    facts |= {name: clean(environment.get(name) or "not recorded") for name in wanted}
+    facts["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
+    return facts
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before comparing."""
-    found = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     for run in runs:
         planned = number(run.status.get("max_steps"))
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
-            found.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
-        found += _mismatch(run)
+            notes.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
+        notes += _mismatch(run)
     for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
         seen = {
             tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
@@ -90,19 +133,17 @@ def warnings(runs: Sequence[Run]) -> list[str]:
             if run.config
         }
         if len(seen) > 1:
-            found.append(f"the runs have different {what} ({section}): their held-out scores are not comparable")
-    return [clean(text) for text in found]
+            notes.append(f"the runs have different {what} ({section}): their held-out scores are not comparable")
+    return [clean(text) for text in notes]
 
 
 def terminal_table(grid: Grid, title: str) -> Table:
-    """Columns of the grid as lines and runs as columns, which fits a terminal when there are few runs."""
+    """The grid for a terminal. Few runs stand in columns, because that is narrower."""
+    shown = grid.turned() if len(grid.rows) <= MAX_TURNED else grid
     table = Table(title=Text(title, "bold"), title_justify="left", header_style="bold")
-    few = len(grid.rows) <= 4
-    header = ("", *(row[0] for row in grid.rows)) if few else grid.columns
-    body = [(name, *(row[i] for row in grid.rows)) for i, name in enumerate(grid.columns) if i] if few else grid.rows
-    for place, name in enumerate(header):
+    for place, name in enumerate(shown.columns):
         table.add_column(Text(clean(name)), justify="right" if place else "left", overflow="fold")
-    for row in body:
+    for row in shown.rows:
         table.add_row(*(Text(clean(cell)) for cell in row))
     return table
 
@@ -118,7 +159,7 @@ def _mismatch(run: Run) -> Iterator[str]:
 
 def _steps(run: Run) -> str:
     done, planned = run.column("step")[-1], number(run.status.get("max_steps"))
-    return text_of(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
+    return number_text(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
 
 
 def _first_last(key: str) -> Callable[[Run], str]:
@@ -130,12 +171,11 @@ def _first_last(key: str) -> Callable[[Run], str]:
 
 
 def _last(key: str) -> Callable[[Run], str]:
-    return lambda run: text_of(float(run.column(key)[-1]))
+    return lambda run: number_text(float(run.column(key)[-1]))
 
 
 def _end(values: np.ndarray) -> float:
-    tail = values[-max(1, round(len(values) * LAST_SHARE)) :]
-    tail = tail[np.isfinite(tail)]
+    tail = _known(values[-max(1, round(len(values) * LAST_SHARE)) :])
     return float(tail.mean()) if len(tail) else float("nan")
 
 
@@ -146,11 +186,10 @@ def _ratio(run: Run, above: str, below: str) -> float:
 
 
 def _percent(values: np.ndarray) -> str:
-    known = values[np.isfinite(values)]
+    known = _known(values)
     return f"{known.mean():.1%}" if len(known) else "–"
 
 
 def _step_times(run: Run) -> str:
-    seconds = run.column("time/step")
-    known = seconds[np.isfinite(seconds)]
-    return " / ".join(text_of(float(value)) for value in np.percentile(known, (50, 95))) if len(known) else "–"
+    known = _known(run.column("time/step"))
+    return _joined(np.percentile(known, (50, 95))) if len(known) else "–"

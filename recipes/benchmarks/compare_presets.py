@@ -22,8 +22,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
-from nemo_ada.report.curves import Run, comparison_rows, markdown_table
-from nemo_ada.report.paired import ALL_AXES, against
+from nemo_ada.report.curves import ALL_AXES, Run, against, comparison_rows, markdown_table
 from nemo_ada.run.folder import RunDir, read_lines
 from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.tasks.registry import build_task

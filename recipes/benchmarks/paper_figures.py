@@ -25,7 +25,7 @@ from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.report.curves import markdown_table
-from nemo_ada.report.spec import COLOURS
+from nemo_ada.report.draw import COLOURS
 from nemo_ada.simulate.exact import endings, summary
 
 BUDGETS = ((32, 4), (64, 8), (128, 16))  # (N_max, M) of Figure 10

@@ -34,8 +34,8 @@ from nemo_ada.planning.history import History
 from nemo_ada.planning.render import render
 from nemo_ada.planning.sampling import Phases, capped, drawn_again, simulate, variant, worst_work
 from nemo_ada.planning.slots import parse_time, plan_slots
+from nemo_ada.report.figures import step_time
 from nemo_ada.report.run import Run
-from nemo_ada.report.timing import step_time
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.simulate.steps import BetaRates
 
@@ -336,9 +336,9 @@ def test_the_plan_is_kept_where_the_report_reads_it(
     capsys.readouterr()
     command("reinforce_ada.preset=ada_seq_balance")
     forecast = json.loads(capsys.readouterr().out)["forecast"]
-    table = step_time([Run.read(past)]).table
-    columns = [table.columns.index(name) for name in ("phase", "planned p50 s", "planned p95 s")]
-    shown = {row[columns[0]]: [row[i] for i in columns[1:]] for _, row in table.rows}
+    figure = step_time([Run.read(past)])
+    columns = [figure.columns.index(name) for name in ("phase", "planned p50 s", "planned p95 s")]
+    shown = {row[columns[0]]: [row[i] for i in columns[1:]] for _, row in figure.rows}
     for name in ("sampling", "update", "refit", "step", "evaluation"):
         where = forecast["phases"].get(name) or forecast[name]
         assert shown[name] == [where["p50"], where["p95"]]

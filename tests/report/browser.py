@@ -5,7 +5,6 @@ Named by $CHROMIUM and $CHROMEDRIVER, or found on the path.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -34,8 +33,7 @@ FLAGS = (
     "--hide-scrollbars",
 )
 STARTS = 5  # tries
-START_SECONDS = 60
-CALL_SECONDS = 120
+WAIT_SECONDS = 600  # for anything that must come; a busy machine takes long
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the driver is on this machine
 
 
@@ -75,7 +73,7 @@ class Browser:
             method=method,
         )
         try:
-            with OPENER.open(request, timeout=CALL_SECONDS) as answer:
+            with OPENER.open(request, timeout=WAIT_SECONDS) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path}: {error.read().decode()[:600]}") from None
@@ -102,21 +100,14 @@ class Browser:
         """Entries since the last call."""
         return self._post("/se/log", {"type": kind})
 
-    def requests(self) -> list[str]:
-        """Addresses that the page asked for since it was opened, its own included."""
+    def requests(self) -> set[str]:
+        """Addresses that the page asked for since it was opened, its own included; a busy driver may load it twice."""
         events = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
 
-    def screenshot(self, path: Path, *, top: int = 0, height: int | None = None) -> None:
-        """The whole page, or a stripe of it."""
-        width, full = self.run("return [innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": top, "width": width, "height": height or full - top, "scale": 1}
-        shot = self.devtools("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def settles(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether the condition comes true within these seconds."""
-        end = time.monotonic() + seconds
+    def settles(self, condition: Callable[[], bool]) -> bool:
+        """Whether the condition comes true at last."""
+        end = time.monotonic() + WAIT_SECONDS
         while not condition():
             if time.monotonic() > end:
                 return False
@@ -148,7 +139,7 @@ def _start(output: Path) -> tuple[subprocess.Popen[bytes], int]:
     for _ in range(STARTS):
         with output.open("wb") as file:
             driver = subprocess.Popen([str(_driver()), "--port=0"], stdout=file, stderr=subprocess.STDOUT)
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end and driver.poll() is None:
             found = re.search(r"started successfully on port (\d+)", output.read_text())
             if found:

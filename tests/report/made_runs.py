@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,12 @@ def make_run(
     (folder / "environment.json").write_text(json.dumps(environment))
     (folder / "status.json").write_text(json.dumps({"state": "done", "step": steps, "max_steps": steps}))
     return folder
+
+
+@contextmanager
+def rewrite(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """The step records of a run, to be changed in place; then they are written back."""
+    path = folder / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    yield records
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -4,7 +4,7 @@
 2. What could not be used is named with file and line, in the page and on the terminal.
 3. No coordinate of a figure is nan or infinite, no text of a run becomes markup, no file is written elsewhere.
 
-NEMO_ADA_FUZZ_CASES=3000 searches longer.
+Drawing takes a second per page, so only the searches over records draw. NEMO_ADA_FUZZ_CASES=3000 searches longer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from hypothesis import strategies as st
 from made_runs import make_run
 
 from nemo_ada.cli.main import app, guarded
-from nemo_ada.cli.report import FILES
+from nemo_ada.report import page
+from nemo_ada.report.command import FILES
 from nemo_ada.report.run import read_usable
 
 CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "12"))
+DRAWN_CASES = max(3, CASES // 3)
 searched = settings(
     max_examples=CASES,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes longer here than a test may
@@ -72,15 +74,21 @@ def check(folder, *, figures: bool = False) -> str:
         assert not out.exists()
         return ""
     assert code == 0, printed
-    page = out.read_text(encoding="utf-8")
-    assert BROKEN.search(page) is None
-    assert page.count("<script") == 0
+    html = out.read_text(encoding="utf-8")
+    assert BROKEN.search(html) is None
+    assert html.count("<script") == 0
     (run,) = read_usable([folder])[0]
     for note in run.notes:
         assert re.match(r"[a-z]+\.(jsonl|json|yaml)[: ]", note)
-    assert page.count("<li>run: ") >= len(run.notes)
+    assert html.count("<li>run: ") >= len(run.notes)
     assert len(re.findall(r"^note: run: ", printed, re.MULTILINE)) >= len(run.notes)
-    return page
+    return html
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pages without drawings, whose panels get no other text than their names."""
+    monkeypatch.setattr(page, "panel_svg", lambda panel, names, seen: "")
 
 
 @pytest.fixture
@@ -124,14 +132,14 @@ def mutated(data: bytes, draw) -> bytes:
 
 @searched
 @given(st.data(), st.sampled_from(FILES))
-def test_any_damage_to_the_bytes_of_a_file(fresh, data, name):
+def test_any_damage_to_the_bytes_of_a_file(fresh, undrawn, data, name):
     folder = fresh()
     path = folder / name
     path.write_bytes(mutated(path.read_bytes(), data.draw))
     check(folder)
 
 
-@searched
+@settings(searched, max_examples=DRAWN_CASES)
 @given(st.data())
 def test_any_values_in_records(fresh, data):
     folder = fresh()
@@ -153,7 +161,7 @@ PASSES = st.sampled_from(
 )
 
 
-@searched
+@settings(searched, max_examples=DRAWN_CASES)
 @given(st.data())
 def test_one_metric_with_any_values_in_all_records(fresh, data):
     """Then the damage decides an axis."""
@@ -170,7 +178,7 @@ def test_one_metric_with_any_values_in_all_records(fresh, data):
 
 @searched
 @given(st.data(), st.sampled_from(["status.json", "environment.json", "plan.json"]))
-def test_any_json_in_the_side_files(fresh, data, name):
+def test_any_json_in_the_side_files(fresh, undrawn, data, name):
     folder = fresh()
     content = data.draw(JSON)
     if isinstance(content, dict):
@@ -185,7 +193,7 @@ def test_any_json_in_the_side_files(fresh, data, name):
 
 @searched
 @given(st.data())
-def test_any_text_in_the_configuration(fresh, data):
+def test_any_text_in_the_configuration(fresh, undrawn, data):
     folder = fresh()
     values = st.one_of(st.sampled_from(YAML_VALUES.split("|")), st.text(max_size=20), JSON.map(json.dumps))
     lines = data.draw(st.lists(st.tuples(st.sampled_from(["a", "task", "policy.model", "? ", "- x"]), values)))
@@ -195,7 +203,7 @@ def test_any_text_in_the_configuration(fresh, data):
 
 
 @pytest.mark.slow
-@settings(searched, max_examples=15)
+@settings(searched, max_examples=5)
 @given(st.data())
 def test_figures_are_written_and_nothing_else(fresh, tmp_path, data):
     folder = fresh()
@@ -248,8 +256,8 @@ def test_one_unusable_run_among_others_is_left_out_and_named(tmp_path):
     (bad / "metrics.jsonl").write_bytes(b"\xff\n\xfe\n")
     code, printed = run_report(good, bad, empty, "--out", tmp_path / "page.html", "--no-figures")
     assert code == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    for text in (page, printed):
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (html, printed):
         assert "2 damaged lines left out (line 1: not UTF-8; line 2: not UTF-8)" in text
         assert re.search(r"left out: .*empty.metrics\.jsonl does not exist", text)
     assert run_report(good, tmp_path / "absent", "--out", tmp_path / "page.html")[0] == 2

@@ -16,7 +16,7 @@ import yaml
 from made_runs import evaluation_record, make_run, step_record
 
 from nemo_ada.report.page import render
-from nemo_ada.report.run import read_runs
+from nemo_ada.report.run import read_usable
 
 PAYLOADS = (
     "<script>window.owned=1</script>",
@@ -76,7 +76,7 @@ def hostile(tmp_path_factory):
         with (run / "evaluations.jsonl").open("a") as file:
             file.write(json.dumps(evaluation_record(13) | {f"val/pass@{payload}": 0.5, "val/accuracy": payload}) + "\n")
         runs.append(run)
-    page = render(read_runs(runs), written=ALL, left_out=[ALL])
+    page = render(read_usable(runs)[0], written=ALL, left_out=[ALL])
     return folder, page
 
 
@@ -97,7 +97,7 @@ def test_nothing_in_a_run_becomes_markup_runs_or_asks(browser, hostile, policy):
         f"nemo-ada: {len(PAYLOADS)} runs",
     ]
     assert browser.log("browser") == []
-    assert browser.requests() == [path.resolve().as_uri()]
+    assert browser.requests() == {path.resolve().as_uri()}
     unwanted = "script, img, iframe, base, link, object, embed, form, meta[http-equiv=refresh], style ~ style"
     assert browser.run(f"return document.querySelectorAll('{unwanted}').length") == 0
     handlers = "return [...document.querySelectorAll('*')].filter(e => [...e.attributes].some(a => /^on/i.test(a.name)"

@@ -1,0 +1,100 @@
+"""The command: page, PNG files, summary, bad arguments, and --watch."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from made_runs import make_run, step_record
+from PIL import Image
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.errors import UserError
+from nemo_ada.report import command, summary
+from nemo_ada.report.draw import write_pngs
+from nemo_ada.report.figures import all_figures
+from nemo_ada.report.page import render
+from nemo_ada.report.run import read_usable
+
+
+def test_the_command_writes_page_figures_and_summary(tmp_path):
+    runs = [make_run(tmp_path / "a$b_{c}$", 30), make_run(tmp_path / "[red]b", 30, lift=0.1)]
+    out = tmp_path / "made" / "r.html"
+    done = CliRunner().invoke(app, ["report", *map(str, runs), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "[red]b" in done.output and "0.200 → 0.411" in done.output
+    page = out.read_text(encoding="utf-8")
+    assert re.search(r"<text[^>]*>a\$b_\{c\}\$</text>", page), "a name is no formula"
+    pictures = sorted((tmp_path / "made" / "r_figures").glob("*.png"))
+    assert len(pictures) == page.count("<figure>") == len(all_figures(read_usable(runs)[0]))
+    for path in pictures:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 300 and len(picture.getcolors(10**6)) > 10
+
+
+def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 1, "ada/pass_rate": 0.5}\n{"step": 2, "ada/pass_rate": 0.5}\n')
+    runs = read_usable([folder])[0]
+    figures = all_figures(runs)
+    written = write_pngs(figures, ["a"], tmp_path / "png")
+    assert [path.stem for path in written] == ["pass-rate", "pools"]
+    assert render(runs, written="now").count("Not recorded by these runs.") == len(figures) - 2
+    assert summary.equal_cost(runs * 2) is None
+
+
+def test_ids_of_the_page_are_unique_and_every_reference_has_its_target(tmp_path):
+    runs = read_usable([make_run(tmp_path / f"{i}", 30, lift=0.01 * i) for i in range(9)])[0]
+    page = render(runs, written="now")
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    targets = set(re.findall(r'(?:href|clip-path)="(?:url\()?#([^")]+)', page))
+    assert len(set(ids)) == len(ids) and targets <= set(ids)
+
+
+def test_bad_arguments_are_errors_of_the_user(tmp_path):
+    with pytest.raises(UserError, match="is no folder"):
+        command.make_report([tmp_path / "x"], tmp_path / "r.html")
+    with pytest.raises(UserError, match="is no folder"):
+        command.watch([tmp_path / "x"], tmp_path / "r.html", 30)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        command.make_report([make_run(tmp_path / "a", 3)], tmp_path / "file" / "r.html")
+
+
+def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "a", 3)
+    out = tmp_path / "r.html"
+    status, metrics = folder / "status.json", folder / "metrics.jsonl"
+    status.write_text('{"state": "running", "max_steps": 5}')
+    (folder / "hidden").write_text(metrics.read_text())
+    metrics.unlink()
+    seen = []
+
+    def next_look(_seconds):
+        """What happens to the run between two looks: its first steps, nothing, its last steps."""
+        seen.append(out.read_text(encoding="utf-8").count("location.reload") if out.exists() else None)
+        if len(seen) == 1:
+            (folder / "hidden").rename(metrics)
+        elif len(seen) == 3:
+            with metrics.open("a") as file:
+                file.write("".join(json.dumps(step_record(step)) + "\n" for step in (4, 5)))
+            status.write_text('{"state": "done", "max_steps": 5}')
+        elif len(seen) > 3:
+            raise AssertionError("it should have ended")
+
+    monkeypatch.setattr(command.time, "sleep", next_look)
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out), "--watch", "--no-figures"])
+    assert done.exit_code == 0, done.output
+    assert seen == [None, 1, 1]
+    page = out.read_text(encoding="utf-8")
+    assert "location.reload" not in page and re.search(r"steps</span><td>5<", page)
+
+
+def test_the_command_line_starts_without_matplotlib():
+    check = "import sys, nemo_ada.cli.main; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=600).returncode == 0

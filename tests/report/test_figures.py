@@ -1,0 +1,232 @@
+"""Numbers of the report agree with the records: tables, drawings, summaries, comparisons over seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import make_run, rewrite, step_record
+from matplotlib.patches import PathPatch
+from scipy import stats
+
+import nemo_ada.report
+from nemo_ada.core import metrics
+from nemo_ada.report import summary
+from nemo_ada.report.curves import against, comparison_rows, difference, markdown_table, plot_comparison
+from nemo_ada.report.draw import panel_canvas
+from nemo_ada.report.figures import all_figures
+from nemo_ada.report.page import render
+from nemo_ada.report.run import Run, read_usable
+from nemo_ada.report.series import TREND, Blocks, number_text, tick_text, trend
+
+
+def runs_of(*folders):
+    return read_usable(folders)[0]
+
+
+def figure_of(runs, key):
+    return next(figure for figure in all_figures(runs) if figure.key == key)
+
+
+def axes_of(panel, runs):
+    """The panel as matplotlib drew it."""
+    return panel_canvas(panel, [run.name for run in runs]).axes[0]
+
+
+def test_every_sampling_metric_that_a_figure_names_is_one_that_is_emitted():
+    source = "".join(path.read_text() for path in Path(nemo_ada.report.__file__).parent.glob("*.py"))
+    old = set(re.findall(r'"ada/(\w+)": "ada/', source))
+    named = set(re.findall(r'"ada/(\w+)"', source)) - old
+    emitted = {*metrics.TABLE, *metrics.LISTS, "tokens_skipped", "rows_skipped"}
+    assert "zero_signal_groups" in named and named <= emitted
+
+
+def test_shares_are_of_the_prompts_that_were_drawn_for(tmp_path):
+    figure = figure_of(runs_of(make_run(tmp_path / "a", 3)), "sampling")
+    assert [row for _, row in figure.rows] == [
+        (str(step), 20.0, 32 / 64, 12 / 64, 4 / 64, 0.25, 0.5) for step in (1, 2, 3)
+    ]
+
+
+def test_rows_with_a_gradient_are_a_share_of_the_kept_rows_also_when_the_first_steps_are_gone(tmp_path):
+    folder = make_run(tmp_path / "a", 6)
+    with rewrite(folder) as records:
+        del records[:2]
+    column = [row[3] for _, row in figure_of(runs_of(folder), "weights").rows]
+    assert np.isnan(column[0]) and column[1:] == [0.75, 0.75, 0.75]
+
+
+def test_lines_are_drawn_through_the_values_of_the_table(tmp_path):
+    runs = runs_of(make_run(tmp_path / "a", 10), make_run(tmp_path / "b", 16, lift=0.1))
+    figure = figure_of(runs, "pools")
+    assert [panel.title for panel in figure.panels] == list(figure.columns[1:])
+    for column, panel in enumerate(figure.panels, start=1):
+        drawn = [line for line in axes_of(panel, runs).lines if len(line.get_xdata()) > 1]
+        for i, line in enumerate(drawn):
+            assert line.get_ydata().tolist() == [row[column] for run, row in figure.rows if run == i]
+    assert len(drawn) == 2
+
+
+def test_percentiles_of_phases_and_the_plan(tmp_path):
+    folder = make_run(tmp_path / "a", 60)
+    phases = {"sampling": {"p50": 2.0, "p95": 3.0}, "update": "?"}
+    (folder / "plan.json").write_text(json.dumps({"forecast": {"phases": phases, "step": {"p50": 2.5, "p95": 3.5}}}))
+    runs = runs_of(folder)
+    sampling = np.array([step_record(step)["time/sampling"] for step in range(1, 61)])
+    figure = figure_of(runs, "time")
+    rows = {row[0]: row[1:] for _, row in figure.rows}
+    expected = (60, sampling.mean(), *np.percentile(sampling, (50, 95)), sampling.max(), 2.0, 3.0)
+    assert rows["sampling"] == pytest.approx(expected)
+    assert rows["step"][-2:] == (2.5, 3.5)
+    assert rows["evaluation"][0] == 7 and np.isnan(rows["update"][-1])
+    panel = next(panel for panel in figure.panels if panel.title.startswith("sampling"))
+    diamonds = [line.get_xdata() for line in axes_of(panel, runs).lines if line.get_marker() == "D"]
+    assert [list(x) for x in diamonds] == [[2.0, 3.0]]
+
+
+def test_the_seconds_of_a_phase_are_spread_over_all_steps_also_those_without_it(tmp_path):
+    folder = make_run(tmp_path / "a", 60)
+    with rewrite(folder) as records:
+        for record in records[15:]:
+            del record["time/refit"]
+    runs = runs_of(folder)
+    axes = axes_of(figure_of(runs, "time").panels[0], runs)
+    widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
+    assert widths["refit"] == pytest.approx(0.03 * 15 / 60)
+    assert widths["evaluation"] == pytest.approx(1.5 * 7 / 60)
+    assert widths["update"] == pytest.approx(0.3)
+
+
+def test_the_plan_is_compared_with_what_came(tmp_path):
+    folder, bare = make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 3)
+    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "source": "measured here"}
+    phases = {"sampling": seconds, "training": {"p50": 0.25, "p95": 0.35, "worst": 1.0}}
+    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "source": "not measured"}
+    plan = {"forecast": {"phases": phases, "step": seconds, "evaluation": nothing}, "caps": {"max_samples": 512}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    runs = runs_of(folder, bare)
+    times = np.array([step_record(step)["time/step"] for step in range(1, 61)])
+    (row,) = summary.predictions(runs).rows
+    seen = [number_text(float(value)) for value in (*np.percentile(times, (50, 95)), times.max())]
+    assert row[:3] == ("a", "2.5 / 2.7 / 2.9", " / ".join(seen))
+    assert row[4:] == (f"{(times > 2.7).mean():.1%}", f"{(times > 2.9).mean():.1%}", "max_samples 512", "measured here")
+    planned = {row[0]: row[-2:] for i, row in figure_of(runs, "time").rows if i == 0}
+    assert planned["update"] == (0.25, 0.35) and np.isnan(planned["evaluation"]).all()
+    assert summary.predictions(runs[1:]) is None
+    (folder / "plan.json").write_text(json.dumps(plan | {"own_run": True}))
+    assert "no prediction" in summary.predictions(runs_of(folder)).rows[0][-1]
+
+
+def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_path):
+    folder, old = make_run(tmp_path / "a", 100), make_run(tmp_path / "old", 5)
+    with rewrite(old) as records:
+        for record in records:
+            del record["ada/pass_rate_histogram"]
+    runs = runs_of(old, folder)
+    figure = figure_of(runs, "pass-rates")
+    counts = np.array([step_record(step)["ada/pass_rate_histogram"] for step in range(1, 101)], float)
+    assert {run for run, _ in figure.rows} == {1} and len(figure.rows) == 34  # blocks of three steps
+    share_B = counts[3:6].sum(axis=0) / counts[3:6].sum()
+    assert figure.rows[1][1] == ("4-6", 192.0, *(f"{share:.1%}" for share in share_B))
+    assert "old" in figure.caption and len(figure.panels) == 1
+    axes = axes_of(figure.panels[0], runs)
+    cells = sum(len(patch.get_path().vertices) // 5 for patch in axes.patches if isinstance(patch, PathPatch))
+    assert axes.get_xlim() == (0.5, 100.5) and cells == 34 * 9
+    assert figure_of(runs[:1], "pass-rates").panels == []
+
+
+@pytest.mark.parametrize("damage", [None, "x", [1], [1] * 8 + ["x"], [1] * 8 + [-1], [1] * 8 + [1e999]])
+def test_a_damaged_histogram_is_a_gap(tmp_path, damage):
+    folder = make_run(tmp_path / "a", 4)
+    with rewrite(folder) as records:
+        records[2]["ada/pass_rate_histogram"] = damage
+    (run,) = runs_of(folder)
+    assert any("line 3: ada/pass_rate_histogram" in note for note in run.notes)
+    rows = [row for _, row in figure_of([run], "pass-rates").rows]
+    assert rows[2][1:] == (0.0, *["–"] * 9) and rows[3][1] == 64.0
+
+
+def test_what_bound_is_a_share_of_steps(tmp_path):
+    folder = make_run(tmp_path / "a", 10, **{"ada/budget_used_samples": 1.0})
+    with rewrite(folder) as records:
+        for record in records[:3]:
+            record["ada/budget_bound"] = 1.0
+    runs = runs_of(folder)
+    axes = axes_of(figure_of(runs, "budget").panels[-1], runs)
+    widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
+    assert widths == pytest.approx({"none": 0.7, "max_samples": 0.3})
+
+
+def test_equal_cost_cuts_every_axis_at_what_all_runs_reached(tmp_path):
+    grid = summary.equal_cost(runs_of(make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 30, lift=0.1)))
+    assert grid.columns[1] == "up to 30 training steps"
+    x = np.array([0.0, 10.0, 20.0, 30.0])
+    area = np.trapezoid(0.2 + 0.4 * (1 - np.exp(-x / 40)), x) / 30
+    assert [float(row[1]) for row in grid.rows] == pytest.approx([area, area + 0.1], abs=2e-4)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 8, 17, 40])
+def test_the_interval_over_seeds_is_students_t_with_one_degree_of_freedom_less_than_seeds(seeds):
+    gain_S = np.random.default_rng(seeds).normal(0.1, 0.05, seeds)
+    low, high = stats.ttest_1samp(gain_S, 0.0).confidence_interval(0.95)
+    found = difference(gain_S.tolist())
+    assert (found.mean - found.half_width, found.mean + found.half_width) == pytest.approx((low, high), rel=1e-6)
+
+
+def test_methods_are_compared_in_pairs_of_seeds_at_their_common_cost(tmp_path):
+    ada = [Run.read(make_run(tmp_path / f"ada{i}", 30, lift=0.1 + 0.02 * i), "ada") for i in range(3)]
+    base = [Run.read(make_run(tmp_path / f"grpo{i}", 60, lift=0.02 * i), "grpo") for i in range(3)]
+    gains = against({"ada": ada, "grpo": base}, "grpo")["ada"]
+    assert {axis: (gain.mean, gain.half_width) for axis, gain in gains.items()} == {
+        axis: pytest.approx((0.1, 0.0), abs=1e-9) for axis in gains
+    }
+    assert "total/rows" in gains and "total/responses" in gains
+    table = markdown_table(comparison_rows([ada[0], base[0]])).splitlines()
+    assert len(table) == 4 and len({line.count("|") for line in table}) == 1
+    plot_comparison([ada[0], base[0]], tmp_path / "comparison.png", "both")
+    assert (tmp_path / "comparison.png").stat().st_size > 20_000
+
+
+def test_settings_that_differ_are_named_and_folders_are_not(tmp_path):
+    runs = runs_of(
+        make_run(tmp_path / "a", 3, config={"grpo": {"seed": 0, "n": 4}, "task": {"name": "t", "size": 1}}),
+        make_run(tmp_path / "b", 3, config={"grpo": {"seed": 0, "n": 8}, "extra": None}),
+    )
+    rows = {row[0]: tuple(row[1:]) for row in summary.differences(runs).rows}
+    assert rows == {"grpo.n": ("4", "8"), "task.size": ("1", "(not set)"), "extra": ("(not set)", "null")}
+    assert any("different tasks" in note for note in summary.warnings(runs))
+
+
+def test_long_runs_are_means_over_blocks_and_the_page_does_not_grow_with_them(tmp_path):
+    short, long = runs_of(make_run(tmp_path / "short", 100, every=4), make_run(tmp_path / "long", 1000, every=40))
+    rows = [row for _, row in figure_of([long], "pools").rows]
+    rates = np.array([step_record(step)["ada/pass_rate"] for step in range(1, 1001)])
+    assert [row[0] for row in rows][:2] == ["1-10", "11-20"] and len(rows) == 100
+    assert rows[1][3] == pytest.approx(rates[10:20].mean())
+    pages = [render([run], written="now") for run in (short, long)]
+    assert len(pages[1]) < 1.2 * len(pages[0]) and "up to 10 steps per point" in pages[1]
+
+
+def test_blocks_leave_gaps_out_of_their_means():
+    blocks = Blocks(np.arange(1.0, 8.0), 3)
+    assert blocks.labels() == ["1-3", "4-6", "7"]
+    mean = blocks.mean(np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan, 7.0]))
+    assert mean.tolist()[::2] == [2.0, 7.0] and np.isnan(mean[1])
+
+
+def test_the_trend_is_the_mean_of_its_neighbours():
+    values = np.random.default_rng(0).normal(size=40)
+    values[20] = np.nan
+    rolling, half = trend(values), TREND // 2
+    for i in range(40):
+        near = values[max(0, i - half) : i + half + 1]
+        assert np.isnan(rolling[i]) if i == 20 else rolling[i] == pytest.approx(np.nanmean(near))
+    assert trend(values[: 2 * TREND - 1]) is None
+
+
+def test_texts_of_numbers():
+    assert [number_text(value) for value in (0.12345, 12345.6, float("nan"), 3.0)] == ["0.1235", "12,346", "–", "3"]
+    assert [tick_text(value) for value in (12000, 1.5e6, 5e-5, 0.25)] == ["12k", "1.5M", "5e-5", "0.25"]
