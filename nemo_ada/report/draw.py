@@ -170,7 +170,7 @@ def draw_ranges(axes: Axes, names: Sequence[str], runs: Sequence[int], seconds_R
 def _label_rows(axes: Axes, names: Sequence[str], runs: Sequence[int], x_range: tuple[float, float]) -> None:
     """A row per run, with the run's name above it."""
     for row, run in enumerate(runs):
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
         axes.plot([0.014], [row - 0.45], transform=axes.get_yaxis_transform(), linestyle="none", **_mark(run))
         axes.annotate(_short(names[run], 46), (0, row), (12, 9), fontsize=11, color=INK, **place)
     axes.set_xlim(*x_range)
@@ -185,6 +185,7 @@ def draw_shares(
     """A heat map: share_BC of bin B (from below) in column C, which lies between edges_C[C] and edges_C[C + 1]."""
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path as Outline
+    from matplotlib.ticker import MaxNLocator
 
     _place(axes, TOP + 15 * len(bins) + 84, bottom=84)
     axes.axhspan(0, len(bins), color=SOFT, zorder=0)
@@ -200,7 +201,7 @@ def draw_shares(
     axes.set_xlim(edges_C[0], edges_C[-1])
     axes.set_ylim(0, len(bins))
     axes.set_yticks(np.arange(len(bins)) + 0.5, bins)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(visible=False)
     axes.set_ylabel("pass rate", fontsize=12, color=MUTED, rotation_mode="anchor")
     keys = [Patch(facecolor=COLOURS[0], edgecolor="none", alpha=opacity) for opacity in OPACITIES]
