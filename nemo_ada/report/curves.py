@@ -8,30 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nemo_ada.evaluation.statistics import student_quantile
-from nemo_ada.report import series
-from nemo_ada.report.draw import write_png
-from nemo_ada.report.figures import Quantity, over_steps, score_figure, score_keys
 from nemo_ada.report.run import Run
-from nemo_ada.report.series import Figure
 from nemo_ada.report.summary import overview
 
-__all__ = ["ALL_AXES", "AXES", "Difference", "Run", "against", "comparison_rows", "difference", "markdown_table",
-           "plot_comparison"]  # fmt: skip
+__all__ = ["ALL_AXES", "Difference", "Run", "against", "comparison_rows", "difference", "markdown_table"]
 
-AXES = {key: series.AXES[key] for key in ("step", "total/responses", "total/live_rows", "total/seconds")}
-ALL_AXES = (*AXES, "total/rows")
-DYNAMICS = (
-    Quantity("zero-signal groups (share)", "ada/zero_signal_groups", scale="signal"),
-    Quantity("zero-signal groups if GRPO (share)", "ada/zero_signal_groups_if_grpo", scale="signal"),
-    Quantity("pool size, mean (responses)", "ada/pool_size_mean"),
-    Quantity("pass rate on training prompts", "ada/pass_rate"),
-)
+ALL_AXES = ("step", "total/responses", "total/live_rows", "total/seconds", "total/rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +61,6 @@ def against(
         for name, mine in runs.items()
         if name != baseline
     }
-
-
-def plot_comparison(runs: Sequence[Run], path: Path, title: str) -> None:
-    """A PNG: accuracy and pass@k against four axes of cost, then the sampling dynamics over the steps."""
-    scores = [score_figure(runs, key, AXES) for key in score_keys(runs)]
-    dynamics = over_steps(Figure("comparison", title, ""), DYNAMICS, runs)
-    panels = [panel for figure in (*scores, dynamics) for panel in figure.panels]
-    figure = Figure("comparison", title, "", panels, rows=dynamics.rows)
-    write_png(figure, [run.name for run in runs], path, columns=len(AXES))
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:

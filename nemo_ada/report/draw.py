@@ -77,12 +77,7 @@ def colour_of(run: int) -> str:
 def _style(run: int) -> dict[str, Any]:
     """Colour, dash and marker of a run."""
     dash = DASHES[run % len(DASHES)]
-    return {
-        "color": colour_of(run),
-        "linestyle": (0, dash) if dash else "-",
-        "linewidth": 1.6,
-        **_mark(run),
-    }
+    return {"color": colour_of(run), "linestyle": (0, dash) if dash else "-", "linewidth": 1.6, **_mark(run)}
 
 
 def _mark(run: int, size: float = 6.5) -> dict[str, Any]:
@@ -335,25 +330,24 @@ def _small(name: str, value: str) -> str:
 
 def write_pngs(figures: Sequence[Figure], names: Sequence[str], folder: Path) -> list[Path]:
     """One PNG per figure that has panels, named after its key."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {figure.key: folder / f"{figure.key}.png" for figure in figures if figure.panels}
-    for figure in figures:
-        if figure.panels:
-            write_png(figure, names, paths[figure.key])
-    return list(paths.values())
-
-
-def write_png(figure: Figure, names: Sequence[str], path: Path, columns: int = PNG_COLUMNS) -> None:
-    """The figure's title, a legend of its runs and its panels as one picture."""
     from matplotlib.image import imsave
 
-    columns = min(columns, len(figure.panels))
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = {folder / f"{figure.key}.png": figure for figure in figures if figure.panels}
+    for path, figure in shown.items():
+        imsave(path, _picture(figure, names))
+    return list(shown)
+
+
+def _picture(figure: Figure, names: Sequence[str]) -> np.ndarray:
+    """The figure's title, a legend of its runs and its panels; pixels [height, width, 4]."""
+    columns = min(PNG_COLUMNS, len(figure.panels))
     with _drawing():
         pictures = [_pixels(panel_canvas(panel, names)) for panel in figure.panels]
         heading = _pixels(_heading(figure, names, columns * WIDTH))
     strips = [[heading], *(pictures[start : start + columns] for start in range(0, len(pictures), columns))]
     width = max(sum(picture.shape[1] for picture in strip) for strip in strips)
-    imsave(path, np.vstack([_beside(strip, width) for strip in strips]))
+    return np.vstack([_beside(strip, width) for strip in strips])
 
 
 def _heading(figure: Figure, names: Sequence[str], width: int) -> Canvas:

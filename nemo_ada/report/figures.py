@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -122,7 +122,7 @@ OPTIMISER_QUANTITIES = (
 def all_figures(runs: Sequence[Run]) -> list[Figure]:
     """Every figure of the report, in reading order."""
     return [
-        *(score_figure(runs, key) for key in score_keys(runs)),
+        *(_score(runs, key) for key in score_keys(runs)),
         _pass_rate(runs),
         rates_over_time(runs),
         frontier(runs),
@@ -180,8 +180,7 @@ def _count(runs: int) -> str:
     return f"{runs} run{'s' if runs > 1 else ''}"
 
 
-def score_figure(runs: Sequence[Run], key: str, axes: Mapping[str, str] = AXES) -> Figure:
-    """A held-out score against each of the axes of cost."""
+def _score(runs: Sequence[Run], key: str) -> Figure:
     name = key.removeprefix("val/")
     empty = Figure(
         f"heldout-{name.replace('@', '-at-')}",
@@ -190,7 +189,7 @@ def score_figure(runs: Sequence[Run], key: str, axes: Mapping[str, str] = AXES) 
         "draws more responses has an advantage, at equal responses one that draws few. Differences between single "
         "runs contain the noise of evaluation and of one seed. Compare several seeds before you choose.",
     )
-    return _over_costs(empty, f"held-out {name}", runs, [run.evaluation_column for run in runs], key, axes)
+    return _over_costs(empty, f"held-out {name}", runs, [run.evaluation_column for run in runs], key)
 
 
 def _pass_rate(runs: Sequence[Run]) -> Figure:
@@ -200,7 +199,7 @@ def _pass_rate(runs: Sequence[Run]) -> Figure:
         "Share of correct responses on the training prompts, mean over prompts. GRPO logs the same as its reward, so "
         "methods can be compared. The mean over kept rows cannot (see pools below).",
     )
-    return _over_costs(empty, "pass rate", runs, [run.column for run in runs], "ada/pass_rate", AXES, smooth=True)
+    return _over_costs(empty, "pass rate", runs, [run.column for run in runs], "ada/pass_rate", smooth=True)
 
 
 def _over_costs(
@@ -209,29 +208,28 @@ def _over_costs(
     runs: Sequence[Run],
     columns: Sequence[Callable[[str], np.ndarray]],
     key: str,
-    axes: Mapping[str, str],
     *,
     smooth: bool = False,
 ) -> Figure:
     """One metric against each axis of cost; columns[i] looks up a metric of run i."""
-    lines: dict[str, list[Line]] = {axis: [] for axis in axes}
+    lines: dict[str, list[Line]] = {axis: [] for axis in AXES}
     rows: list[Row] = []
     for i, column in enumerate(columns):
         blocks = Blocks.of(column("step"))
         y = blocks.mean(column(key))
         if not np.isfinite(y).any():
             continue
-        x = {axis: blocks.mean(column(axis)) for axis in axes}
-        for axis in axes:
+        x = {axis: blocks.mean(column(axis)) for axis in AXES}
+        for axis in AXES:
             if np.isfinite(x[axis]).any():
                 lines[axis].append(Line(i, x[axis], y, trend(y) if smooth else None))
-        costs = [x[axis] for axis in axes if axis != "step"]
+        costs = [x[axis] for axis in AXES if axis != "step"]
         rows += [
             (i, (label, *(float(cost[j]) for cost in costs), float(y[j]))) for j, label in enumerate(blocks.labels())
         ]
     y_range = span([line.y for line in lines["step"]])
-    panels = [_curves(y_name, label, lines[axis], y_range) for axis, label in axes.items() if lines[axis]]
-    names = ("steps", *(label for axis, label in axes.items() if axis != "step"), y_name)
+    panels = [_curves(y_name, label, lines[axis], y_range) for axis, label in AXES.items() if lines[axis]]
+    names = ("steps", *(label for axis, label in AXES.items() if axis != "step"), y_name)
     if not panels:
         return replace(empty, caption=NOT_RECORDED)
     rolling = ROLLING if any(line.trend is not None for line in lines["step"]) else ""
