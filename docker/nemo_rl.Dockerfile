@@ -14,5 +14,8 @@ RUN uv pip freeze --python /opt/nemo_rl_venv/bin/python --exclude-editable > /tm
     && rm /tmp/there.txt \
     && /opt/nemo_rl_venv/bin/nemo-ada --help > /dev/null
 
-# Rootless by its users: run.sh passes the caller's id, enroot maps it.
+# run.sh and Apptainer start it as the caller. NVIDIA's image keeps uv, Python and linked packages below /root, which
+# only root may enter; the files themselves are readable.
+RUN chmod a+x /root /root/.local /root/.cache \
+    && setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp /opt/nemo_rl_venv/bin/nemo-ada --help > /dev/null
 WORKDIR /workspace

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# docker/run.sh nemo_rl|pytorch|cpu COMMAND...: run COMMAND in the image nemo-ada:<which>, in this folder, as you.
+# docker/run.sh nemo_rl|cpu COMMAND...: run COMMAND in the image nemo-ada:<which>, in this folder, as you.
 # Where this folder is a checkout of the project, its code runs and not the image's copy.
 # Environment: DOCKER (docker), GPUS (for docker's --gpus: all, device=0, ..., none; by default all where nvidia-smi finds
 # one), HF_HOME (mounted when set), WANDB_API_KEY and HF_TOKEN (passed on when set).
 set -euo pipefail
 case ${1:-} in
-  nemo_rl | pytorch | cpu) which=$1; shift ;;
-  *) echo "usage: docker/run.sh nemo_rl|pytorch|cpu COMMAND..." >&2; exit 2 ;;
+  nemo_rl | cpu) which=$1; shift ;;
+  *) echo "usage: docker/run.sh nemo_rl|cpu COMMAND..." >&2; exit 2 ;;
 esac
 options=(--rm --init --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 --user "$(id -u):$(id -g)"
   --cap-drop=ALL --security-opt=no-new-privileges --env HOME=/tmp --env WANDB_API_KEY --env HF_TOKEN --volume "$PWD:/workspace" --workdir /workspace)

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.patience import PATIENCE
 
@@ -23,10 +25,6 @@ def instructions(path: Path) -> list[tuple[str, str]]:
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n", " ", "\n".join(lines))
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
-
-
-def test_the_three_images_exist() -> None:
-    assert {path.stem for path in FILES} == {"nemo_rl", "pytorch", "cpu"}
 
 
 @every_file
@@ -110,3 +108,50 @@ def test_run_uses_the_code_of_a_checkout_where_it_is_called_in_one(tmp_path: Pat
     (tmp_path / "nemo_ada").mkdir()
     (tmp_path / "nemo_ada" / "__init__.py").touch()
     assert "--env PYTHONPATH=/workspace " in printed(tmp_path)
+
+
+def test_a_user_who_is_not_root_can_enter_what_nvidias_image_keeps_below_root() -> None:
+    """The folders and links of NVIDIA's v0.7.0 image (its docker/Dockerfile), and our image's chmod."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become another user")
+    top = Path(tempfile.mkdtemp())
+    try:
+        top.chmod(0o755)
+        for name in (".local/share/uv/python/bin", ".cache/uv/archive-v0/x"):
+            (top / "root" / name).mkdir(parents=True)
+        (top / "root").chmod(0o700)
+        (top / "root/.local/share/uv/python/bin/python").write_text("#!/bin/sh\n")
+        (top / "root/.cache/uv/archive-v0/x/module.py").write_text("answer = 42\n")
+        (top / "site-packages").mkdir()
+        (top / "site-packages/module.py").symlink_to(top / "root/.cache/uv/archive-v0/x/module.py")
+        command = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "cat",
+            f"{top}/site-packages/module.py",
+        ]
+        assert subprocess.run(command, capture_output=True).returncode != 0, "the layout closes its packages to others"
+        opening = next(text for name, text in instructions(ROOT / "docker/nemo_rl.Dockerfile") if "chmod" in text)
+        subprocess.run(opening.split("&&")[0].replace(" /root", f" {top}/root").split(), check=True)
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"answer = 42\n"
+    finally:
+        shutil.rmtree(top)
+
+
+def test_the_rayjob_runs_our_image_on_the_nodes_of_its_config() -> None:
+    job = yaml.safe_load((ROOT / "docker/rayjob.yaml").read_text())
+    words = job["spec"]["entrypoint"].split()
+    assert words[:2] == ["nemo-ada", "train"] and (ROOT / words[2].removeprefix("/opt/nemo-ada/")).is_file()
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    containers = [group["template"]["spec"]["containers"][0] for group in groups]
+    assert {container["image"].rpartition(":")[2] for container in containers} == {"nemo_rl"}
+    nodes = re.search(r"-(\d+)n(\d+)g-", words[2])
+    assert nodes is not None
+    gpus = [int(container["resources"]["limits"]["nvidia.com/gpu"]) for container in containers]
+    count = 1 + sum(group["replicas"] for group in cluster["workerGroupSpecs"])
+    assert count == int(nodes[1]) and set(gpus) == {int(nodes[2])}
+    for group in groups:  # what NeMo-RL reads from Ray to place its workers (slurm/node.sh sets the same)
+        assert "worker_units" in group["rayStartParams"]["resources"]

@@ -99,8 +99,8 @@ def fused_weight_gradient(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     if importlib.util.find_spec(FUSED_KERNEL) is None:
         yield error(
             key,
-            f"{FUSED_KERNEL} (apex) cannot be imported here; run this check and the job in an image with apex "
-            "(docker/pytorch.Dockerfile), or set it to false",
+            f"{FUSED_KERNEL} (apex) cannot be imported here; run this check and the job in an environment with apex, "
+            "or set it to false",
         )
     else:
         yield ok(key, f"{FUSED_KERNEL} is there")
