@@ -1,29 +1,25 @@
-"""`nemo-ada simulate`: choose exit, wave and cap before spending a GPU hour.
+"""`nemo-ada simulate`: choose exit, wave and cap before spending GPU hours.
 
-With `--pass-rate` the exact cost of one prompt under a preset or the rule given by --exit; otherwise a Monte-Carlo of
-whole steps over a distribution of pass rates, for presets side by side or for that rule. An option that would have no
-effect is an error.
+With `--pass-rate` it prints the exact cost of one prompt, under a preset or the rule of --exit. Otherwise it simulates
+whole steps over a distribution of pass rates, for presets side by side or for that rule. An option without effect is an
+error.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
-from nemo_ada.core import seeds
-from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from nemo_ada.simulate import exact
 from nemo_ada.simulate import steps as simulation
@@ -42,12 +38,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "max-steps": (1, 2**53),
     "slots": (1, 10_000_000),
 }
-"""What an option may be; outside, the model has no answer or takes hours for it."""
+"""Bounds of options. Outside them the model has no answer or takes hours."""
 TABLE_WIDTH = 160  # where the output is no terminal
 
-
-Allocate = Callable[[np.ndarray], np.ndarray]
-RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--max-window", "--scheduler")
+RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
 EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
 DEFAULT_RULE = "ada_seq_balance"  # of exact costs
 
@@ -67,9 +61,6 @@ def simulate(
         int | None, typer.Option(help="of --exit: N_max, responses per prompt (default 32; fixed: n)")
     ] = None,
     window: Annotated[int | None, typer.Option(help="of --exit: issue_order stopping with this window")] = None,
-    max_window: Annotated[
-        int | None, typer.Option(help="of --exit: the window follows the shortfall up to this")
-    ] = None,
     scheduler: Annotated[
         Literal["continuous", "rounds"] | None, typer.Option(help="of --exit: rounds is the authors' barrier")
     ] = None,
@@ -79,7 +70,7 @@ def simulate(
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
     prompts: Annotated[int, typer.Option(help="prompts per step")] = 64,
     median_tokens: Annotated[float, typer.Option(help="median response length")] = 20.0,
-    sigma: Annotated[float, typer.Option(help="spread of log lengths (0.9: heavy tail)")] = 0.9,
+    sigma: Annotated[float, typer.Option(help="standard deviation of log lengths (0.9: heavy tail)")] = 0.9,
     wrong_factor: Annotated[float, typer.Option(help="wrong responses are this much longer")] = 1.3,
     max_new_tokens: Annotated[int, typer.Option(help="longest response")] = 400,
     max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
@@ -87,61 +78,52 @@ def simulate(
         int | None, typer.Option(help="budget: tokens per step; the first one reserves the model's mean length")
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="budget: engine steps of a step's sampling phase")] = None,
-    policy: Annotated[
-        Literal["uniform", "greedy"], typer.Option(help="who is served when the budget is short")
-    ] = "uniform",
     slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
     seed_count: Annotated[int, typer.Option("--seeds", help="simulated trainings")] = 10,
     plot: Annotated[Path | None, typer.Option(help="write a figure here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Expected responses, tokens, engine steps and zero-signal share of sampling settings."""
-    _check_limits(
-        {
-            "prompts": prompts, "group": group, "seeds": seed_count, "median-tokens": median_tokens, "sigma": sigma,
-            "wrong-factor": wrong_factor, "max-new-tokens": max_new_tokens, "max-samples": max_samples,
-            "max-tokens": max_tokens, "max-steps": max_steps, "slots": slots,
-        }
-    )  # fmt: skip
-    given = _given(context)
-    _check_effect(given)
-    own = None
-    if exit_kind is not None:
-        own = _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, max_window, scheduler)
+    _check_limits(context)
+    _check_effect(context)
+    own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, scheduler)
     if pass_rate is not None:
-        names = preset or [DEFAULT_RULE]
-        if len(names) > 1:
-            raise UserError(f"--pass-rate takes one preset, not {len(names)}")
-        _print_exact(own or ada_settings({"preset": names[0]}), group, pass_rate, as_json)
+        _print_exact(own, preset, group, pass_rate, as_json)
         return
-    caps = Caps(max_samples, max_tokens, max_steps)
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
-    setting = simulation.Setting(
-        rates=rates,
-        prompts=prompts,
-        lengths=LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens),
-        seeds=seed_count,
-        slots=slots,
-    )
+    lengths = LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens)
+    setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
+    variants = _variants(own, preset, group, setting, Caps(max_samples, max_tokens, max_steps))
+    _print(simulation.compare(variants, setting), plot, as_json)
+
+
+def _variants(
+    own: AdaSettings | None, names: Sequence[str] | None, group: int, setting: simulation.Setting, caps: Caps
+) -> list[simulation.Variant]:
+    """The rule of --exit, the named presets, or all presets that fit the group; the others are named on stderr."""
 
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
-        plan, allocate = _plan(settings, group, max_new_tokens)
-        known = "" if allocate is None else ", pass rates known"
-        plan = replace(plan, caps=caps, policy=policy, expected_tokens=setting.lengths.mean_tokens)
-        return simulation.Variant(f"{name} (n={plan.group_size}{known})", plan, allocate)
+        size, known = group, ""
+        if isinstance(settings.sampling, EstimationSampling):
+            size, known = max(group, 2 * settings.sampling.min_responses), ", pass rates known"
+        sampler = settings.sampler(size, setting.lengths.max_new_tokens, run_seed=0, features=1)
+        plan = replace(sampler.plan, caps=caps, expected_tokens=setting.lengths.mean_tokens)
+        return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation)
 
     if own is not None:
-        variants = [variant("--exit", own)]
-    elif preset:
-        variants = [variant(name, ada_settings({"preset": name})) for name in preset]
-    else:
-        variants = []
-        for name in presets():
-            try:
-                variants.append(variant(name, ada_settings({"preset": name})))
-            except UserError as unfit:
-                typer.echo(f"left out: {name}: {unfit}", err=True)
-    rows = simulation.simulate(variants, setting)
+        return [variant("--exit", own)]
+    if names:
+        return [variant(name, ada_settings({"preset": name})) for name in names]
+    variants = []
+    for name in presets():
+        try:
+            variants.append(variant(name, ada_settings({"preset": name})))
+        except UserError as unfit:
+            typer.echo(f"left out: {name}: {unfit}", err=True)
+    return variants
+
+
+def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         simulation.plot(rows, plot)
     if as_json:
@@ -158,7 +140,8 @@ def _given(context: typer.Context) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def _check_effect(given: Sequence[str]) -> None:
+def _check_effect(context: typer.Context) -> None:
+    given = _given(context)
     if "--exit" in given and "--preset" in given:
         raise UserError("--exit gives a rule of your own and --preset names one that exists; give one of the two")
     alone = [option for option in given if option in RULE]
@@ -173,11 +156,13 @@ def _check_effect(given: Sequence[str]) -> None:
         )
 
 
-def _check_limits(given: Mapping[str, float | None]) -> None:
-    for name, value in given.items():
-        low, high = LIMITS[name]
-        if value is not None and not low <= value <= high:
-            raise UserError(f"--{name}={str(value)[:40]} must lie between {low:g} and {high:g}")
+def _check_limits(context: typer.Context) -> None:
+    for option in context.command.params:
+        name, value = option.opts[0].removeprefix("--"), context.params[str(option.name)]
+        if name in LIMITS and value is not None:
+            low, high = LIMITS[name]
+            if not low <= value <= high:
+                raise UserError(f"--{name}={str(value)[:40]} must lie between {low:g} and {high:g}")
 
 
 def _own_settings(
@@ -187,7 +172,6 @@ def _own_settings(
     wave: str | None,
     cap: int | None,
     window: int | None,
-    max_window: int | None,
     scheduler: str | None,
 ) -> AdaSettings:
     wanted = {"k_pos": k_pos, "k_neg": k_neg}
@@ -206,13 +190,16 @@ def _own_settings(
     if scheduler is not None:
         sampling["scheduler"] = scheduler
     if window is not None:
-        sampling["stopping"] = {"kind": "issue_order", "window": window, "max_window": max_window}
-    elif max_window is not None:
-        raise UserError("--max-window widens --window; add --window, or leave it out")
+        sampling["stopping"] = {"kind": "issue_order", "window": window}
     return ada_settings({"sampling": sampling})
 
 
-def _print_exact(settings: AdaSettings, group: int, pass_rate: float, as_json: bool) -> None:
+def _print_exact(
+    own: AdaSettings | None, names: Sequence[str] | None, group: int, pass_rate: float, as_json: bool
+) -> None:
+    if names and len(names) > 1:
+        raise UserError(f"--pass-rate takes one preset, not {len(names)}")
+    settings = own or ada_settings({"preset": names[0] if names else DEFAULT_RULE})
     if not 0.0 <= pass_rate <= 1.0:
         raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
     plan = settings.plan(group, 1)
@@ -222,34 +209,15 @@ def _print_exact(settings: AdaSettings, group: int, pass_rate: float, as_json: b
             f"simulate whole steps"
         )
     waves = plan.wave_sizes if plan.window is None else (1,)
-    found = exact.summary(StopRule(plan.exit, waves, plan.max_responses), pass_rate)
+    summary = exact.summary(StopRule(plan.exit, waves, plan.max_responses), pass_rate)
     grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
-    values = asdict(found) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
+    values = asdict(summary) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
     if as_json:
         typer.echo(json.dumps(values))
         return
     for name, value in values.items():
         if name != "size_distribution":
             typer.echo(f"{name:20} {value:.4f}")
-
-
-def _plan(settings: AdaSettings, group: int, max_new_tokens: int) -> tuple[SamplingPlan, Allocate | None]:
-    sampling = settings.sampling
-    if not isinstance(sampling, EstimationSampling):
-        return settings.plan(group, max_new_tokens), None
-    size = max(group, 2 * sampling.min_responses)
-    return settings.plan(size, max_new_tokens), _allocation(sampling, size)
-
-
-def _allocation(sampling: EstimationSampling, size: int) -> Allocate:
-    share = sampling.allocation.share()
-
-    def shared(rate_P: np.ndarray) -> np.ndarray:
-        tie_P = seeds.uniform(0, 0, np.arange(len(rate_P)), 0, stream=seeds.Stream.ALLOCATION)
-        weight_P = share.weight(np.minimum(rate_P + sampling.epsilon, 1.0))
-        return allocate(weight_P, size * len(rate_P), sampling.min_responses, sampling.max_responses, tie_P)
-
-    return shared
 
 
 def _pair(text: str) -> tuple[float, float]:

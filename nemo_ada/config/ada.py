@@ -1,19 +1,21 @@
-"""The section `reinforce_ada:`, shared by both back ends. Every field: type, bounds, one sentence with its unit.
+"""The section `reinforce_ada:`, shared by both back ends. Every field has a type, bounds and one sentence.
 
-The group size n is not here: it is NeMo-RL's `grpo.num_generations_per_prompt`, and what derives from it is computed.
+The group size n is not here. It is NeMo-RL's `grpo.num_generations_per_prompt`, and what depends on it is computed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
 from nemo_ada.config.strict import Section, Size
 from nemo_ada.core.learning import objectives
+from nemo_ada.core.learning.advantage import Normalize, Weighting
 from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
-from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import PassRateKind
@@ -32,7 +34,7 @@ class PositiveSettings(Section):
     """Stop at enough correct responses (Reinforce-Ada-Seq-pos)."""
 
     kind: Literal["positive"]
-    k_pos: Responses = 1
+    k_pos: Responses = PositiveExit.k_pos
     """Correct responses wanted."""
 
     def rule(self, group: int) -> ExitRule:
@@ -67,26 +69,18 @@ Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings, Field(disc
 
 
 class WaveStopping(Section):
-    """A wave is drained and all of it enters the pool (paper)."""
+    """A wave is drained, and all of it enters the pool (paper)."""
 
     kind: Literal["wave"] = "wave"
 
 
 class IssueOrderStopping(Section):
-    """The pool is a prefix in issue order, of n responses at least, ended by the exit condition; later responses are
-    aborted and dropped."""
+    """The pool is a prefix in issue order of at least n responses, ended by the exit condition. Later responses are
+    aborted."""
 
     kind: Literal["issue_order"]
     window: Responses = 4
     """Responses in flight per prompt."""
-    max_window: Responses | None = None
-    """With it the window follows the shortfall / pass-rate estimate, between `window` and this."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.max_window is not None and self.max_window < self.window:
-            raise ValueError(f"window={self.window} is above max_window={self.max_window}; lower it")
-        return self
 
 
 Stopping = Annotated[WaveStopping | IssueOrderStopping, Field(discriminator="kind")]
@@ -99,13 +93,13 @@ class SequentialSampling(Section):
     exit: Exit
     """When a prompt has enough responses."""
     wave_size: Responses | Annotated[list[Responses], Field(min_length=1)] | None = None
-    """Responses per wave; a list gives the first, second, ... wave and its last entry repeats; null takes n."""
+    """Responses per wave; null takes n. A list gives the first, second, ... wave, and its last entry repeats."""
     max_responses: Responses | None = None
-    """N_max, responses per prompt at most; null takes n."""
-    scheduler: Literal["rounds", "continuous"] = "continuous"
+    """N_max: most responses per prompt; null takes n."""
+    scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
     stopping: Stopping = WaveStopping()
-    """When responses may be left out of a pool."""
+    """Which responses may be left out of a pool."""
 
     def waves(self, group: int) -> tuple[int, ...]:
         """The wave plan for groups of n = `group`."""
@@ -118,13 +112,13 @@ class EmaEstimator(Section):
     """Decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
 
     kind: Literal["ema"] = "ema"
-    decay: Quantile = 0.9
-    """lambda: weight of a prompt's counts after one more visit."""
-    prior_positive: PositiveFloat = 1.0
+    decay: Quantile = EmaBeta.decay
+    """Factor on a prompt's counts at each visit."""
+    prior_positive: PositiveFloat = EmaBeta.a
     """a of the Beta prior, in responses."""
-    prior_negative: PositiveFloat = 1.0
+    prior_negative: PositiveFloat = EmaBeta.b
     """b of the Beta prior, in responses."""
-    adaptive_prior: bool = False
+    adaptive_prior: bool = EmaBeta.adaptive_prior
     """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
 
 
@@ -132,9 +126,9 @@ class ValueEstimator(Section):
     """A small regressor of the pass rate on prompt features, trained online."""
 
     kind: Literal["value"]
-    learning_rate: PositiveFloat = 0.5
+    learning_rate: PositiveFloat = ValueRegressor.learning_rate
     """Adagrad step size of the regressor."""
-    strength: PositiveFloat = 4.0
+    strength: PositiveFloat = ValueRegressor.strength
     """Responses that a prediction is worth as a prior."""
 
 
@@ -148,36 +142,19 @@ class PowerRule(Section):
     exponent: Share = 0.5
     """1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
 
-    def share(self) -> objectives.SamplingShare:
-        return objectives.PowerShare(self.exponent)
-
-
-class VarianceRule(Section):
-    """N_x proportional to sqrt((1 - p) / p) (paper, appendix B)."""
-
-    kind: Literal["variance"]
-
-    def share(self) -> objectives.SamplingShare:
-        return objectives.VarianceShare()
-
-
-AllocationRule = Annotated[PowerRule | VarianceRule, Field(discriminator="kind")]
-
 
 class EstimationSampling(Section):
     """One draw of N_x responses per prompt, allocated by an estimate; all are trained on (algorithm.md section 3)."""
 
     kind: Literal["estimation"]
-    allocation: AllocationRule = PowerRule()
-    """How responses are shared out; their sum is always num_prompts_per_step * num_generations_per_prompt."""
+    allocation: PowerRule = PowerRule()
+    """How responses are allocated. Their sum is num_prompts_per_step * num_generations_per_prompt."""
     min_responses: Responses = 4
     """N_min per prompt."""
     max_responses: Responses = 32
     """N_max per prompt."""
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     """Added to p_hat before the allocation."""
-    scheduler: Literal["rounds", "continuous"] = "continuous"
-    """Only a name here: there is one wave."""
 
 
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
@@ -205,7 +182,7 @@ class PowerObjective(Section):
     """f(p) = p^a."""
 
     kind: Literal["power"]
-    a: PositiveFloat = 0.5
+    a: PositiveFloat = objectives.Power.a
     """Exponent a."""
 
     def function(self) -> objectives.Objective:
@@ -218,46 +195,43 @@ Objective = Annotated[LinearObjective | LogObjective | PowerObjective, Field(dis
 class AdvantageSettings(Section):
     """From pools to advantages (algorithm.md section 4)."""
 
-    weighting: Literal["reference", "objective"] = "reference"
-    """`reference`: what the authors ran; `objective`: rows carry the inverse of the sampling design."""
+    weighting: Weighting = RowSettings.weighting
+    """`reference`: the authors' advantages; `objective`: rows carry the inverse of the sampling design."""
     objective: Objective = LinearObjective()
     """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
-    normalize: Literal["none", "std"] = "none"
-    """Division by the pool's standard deviation."""
+    normalize: Normalize = RowSettings.normalize
+    """`std` divides by the pool's standard deviation."""
     baseline: Literal["pool", "shrunk"] = "pool"
-    """`pool`: the pool's mean; `shrunk`: the posterior mean from the other responses and the estimator's prior."""
-    leave_one_out: bool = False
-    """Baseline without the row's own reward (`shrunk` always is)."""
-    pass_rate: PassRateKind = "pool"
-    """Estimate of p behind the weight."""
-    min_pass_rate: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    """Floor of p_hat in weights."""
-    max_weight: PositiveFloat = 100.0
-    """Ceiling of w_x."""
+    """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
+    pass_rate: PassRateKind = RowSettings.pass_rate
+    """Estimate of p in the weight."""
+    min_pass_rate: Annotated[float, Field(gt=0, lt=0.5)] = RowSettings.min_pass_rate
+    """Smallest p_hat in weights."""
+    max_weight: PositiveFloat = RowSettings.max_weight
+    """Largest weight w_x."""
     denominator: Literal["all_rows", "live_rows"] = "all_rows"
-    """Token-mean over all kept rows (leaving out zero-advantage rows changes nothing) or over those with gradient."""
+    """The loss is a token mean over all kept rows, or over the rows with gradient only."""
 
 
 class BudgetSettings(Section):
     """Caps for one batch; null = no cap (algorithm.md section 6)."""
 
     mode: Literal["capped", "idle"] = "capped"
-    """`idle`: waves after the first are drawn only inside the tail of the first ones (GRPO's own step time)."""
+    """`idle`: extra waves are drawn only while the last first-wave responses run (GRPO's own step time)."""
     max_samples: Cap | None = None
     """Responses issued."""
     max_tokens: Cap | None = None
     """Generated tokens."""
     max_seconds: PositiveFloat | None = None
     """Seconds of the sampling phase, for waves after the first ones."""
-    seconds_quantile: Quantile = 0.5
-    """Probability with which all of these must be expected to end within max_seconds (0.9: one step of ten is late)."""
-    token_reservation: Literal["expected", "worst_case"] = "expected"
-    """Reserve a high quantile of recent lengths per response, or its longest possible length."""
+    seconds_quantile: Quantile = SamplingPlan.seconds_quantile
+    """Probability with which all these waves must be expected to end within max_seconds (0.9: one step in ten is late).
+    """
+    token_reservation: Literal["expected", "worst_case"] = SamplingPlan.token_reservation
+    """Tokens reserved per response: a high quantile of recent lengths, or the longest possible length."""
     expected_tokens: Size | None = None
-    """Tokens reserved per response before any length was seen; null takes the longest possible length."""
-    policy: Literal["uniform", "greedy"] = "uniform"
-    """Who is served when not all can be: seeded random order, or posterior exit probability per response."""
-    idle_quantile: Quantile = 0.8
+    """Tokens reserved per response until a length has been seen; null takes the longest possible length."""
+    idle_quantile: Quantile = SamplingPlan.idle_quantile
     """Probability with which an extra wave of idle mode must be expected to end in time."""
 
 
@@ -273,73 +247,67 @@ class AdaSettings(Section):
     budget: BudgetSettings = BudgetSettings()
     """What a batch may cost."""
     estimator: Estimator = EmaEstimator()
-    """What is known of a prompt before its step: for the allocation, `shrunk`, `greedy` and windows that follow the
-    shortfall."""
-    positive_threshold: float = 0.7
+    """Pass rates before a step: for the allocation, `shrunk` and candidate_prompts."""
+    positive_threshold: float = SamplingPlan.positive_threshold
     """A response is correct when its reward is above this."""
-    max_failed_share: Share = 0.05
-    """Share of responses without a label (engine or verifier failure) above which four or more are an error."""
+    max_failed_share: Share = SamplingPlan.max_failed_share
+    """Largest allowed share of responses without a label (engine or verifier failure). Three are never an error."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """DAPO-style filtering: prompts that may replace groups which ended without signal, per step."""
+    """DAPO-style filtering: prompts per step that may replace zero-signal groups."""
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Prompts looked at per step; drawn for are those whose groups the estimator expects to mix. 0 = no choice.
-    The others are passed over. With data that is seen once, only `estimator.kind: value` knows anything of them. With
-    few prompts that come again and again it lost accuracy (recipes/results/presets.md)."""
+    """Prompts considered per step. Responses are drawn for those whose groups most probably have both labels, and the
+    others are skipped. 0 = no choice. For data that is seen once, use `estimator.kind: value`. With few prompts that
+    repeat often it lost accuracy (recipes/results/presets.md)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
-        """The run's sampler for groups of n = `group`; features: width of the value estimator's input."""
+        """The run's sampler for groups of n = `group`. features: width of the value estimator's input."""
         plan = self.plan(group, max_new_tokens)
-        sampling, advantage = self.sampling, self.advantage
-        estimated = isinstance(sampling, EstimationSampling)
-        estimator: PassRateEstimator | None = None
-        if isinstance(self.estimator, ValueEstimator):
-            if features is None:
-                raise UserError(
-                    "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
-                    "set reinforce_ada.estimator.kind=ema"
-                )
-            estimator = ValueRegressor(features, self.estimator.learning_rate, strength=self.estimator.strength)
-        elif (
-            estimated
-            or self.candidate_prompts
-            or "shrunk" in (advantage.pass_rate, advantage.baseline)
-            or self.budget.policy == "greedy"
-            or plan.max_window is not None
-        ):
-            own = self.estimator
-            estimator = EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
-        share = sampling.allocation.share() if isinstance(sampling, EstimationSampling) else None
+        advantage = self.advantage
+        allocation: Allocation | None = None
+        if isinstance(self.sampling, EstimationSampling):
+            own = self.sampling
+            allocation = Allocation(own.allocation.exponent, own.min_responses, own.max_responses, own.epsilon)
         rows = RowSettings(
             group=group,
             stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
-            keep_all=estimated,
+            keep_all=allocation is not None,
             weighting=advantage.weighting,
             objective=advantage.objective.function(),
-            share=share if advantage.weighting == "reference" else None,
+            exponent=allocation.exponent if allocation is not None and advantage.weighting == "reference" else None,
             normalize=advantage.normalize,
-            leave_one_out=advantage.leave_one_out,
             shrunk_baseline=advantage.baseline == "shrunk",
             pass_rate=advantage.pass_rate,
             min_pass_rate=advantage.min_pass_rate,
             max_weight=advantage.max_weight,
         )
-        allocation = (
-            Allocation(sampling.allocation.share(), sampling.min_responses, sampling.max_responses, sampling.epsilon)
-            if isinstance(sampling, EstimationSampling)
-            else None
-        )
+        estimator = self._estimator(features)
         return AdaSampler(plan, rows, run_seed=run_seed, estimator=estimator, allocation=allocation)
 
+    def _estimator(self, features: int | None) -> PassRateEstimator | None:
+        own, advantage = self.estimator, self.advantage
+        if isinstance(own, ValueEstimator):
+            if features is None:
+                raise UserError(
+                    "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
+                    "set reinforce_ada.estimator.kind=ema"
+                )
+            return ValueRegressor(features, own.learning_rate, strength=own.strength)
+        used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
+        if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
+            return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
+        return None
+
     def plan(self, group: int, max_new_tokens: int) -> SamplingPlan:
-        """The sampling plan for groups of n = `group`; raises UserError for settings that contradict each other."""
+        """The sampling plan for groups of n = `group`. Raises UserError for settings that contradict each other."""
         sampling, budget = self.sampling, self.budget
         window: int | None = None
-        max_window: int | None = None
+        scheduler = SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
             rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.max_responses or group
+            scheduler = sampling.scheduler
             self._check_sequential(sampling, rule, waves, cap, group)
             if isinstance(sampling.stopping, IssueOrderStopping):
-                window, max_window = sampling.stopping.window, sampling.stopping.max_window
+                window = sampling.stopping.window
                 rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
             rule, waves, cap = FixedExit(1), (sampling.max_responses,), sampling.max_responses
@@ -352,22 +320,20 @@ class AdaSettings(Section):
             group_size=group,
             max_new_tokens=max_new_tokens,
             positive_threshold=self.positive_threshold,
-            scheduler=sampling.scheduler,
+            scheduler=scheduler,
             window=window,
-            max_window=max_window,
             idle=budget.mode == "idle",
             idle_quantile=budget.idle_quantile,
             seconds_quantile=budget.seconds_quantile,
             caps=Caps(budget.max_samples, budget.max_tokens, budget.max_seconds),
-            policy=budget.policy,
             token_reservation=budget.token_reservation,
             expected_tokens=budget.expected_tokens,
             max_failed_share=self.max_failed_share,
         )
         if budget.max_seconds is not None and plan.only_first_waves and not self.reserve_prompts:
             raise UserError(
-                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds what is drawn after first waves, and "
-                "here nothing is; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
+                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds waves after the first, and these "
+                "settings have none; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
                 "grpo.num_generations_per_prompt or the longest response"
             )
         return plan
@@ -379,8 +345,7 @@ class AdaSettings(Section):
                 f"grpo.num_generations_per_prompt={group} must lie between {here}.min_responses={low} and "
                 f"max_responses={high}: it is the mean allocation"
             )
-        uniform = isinstance(sampling.allocation, PowerRule) and sampling.allocation.exponent == 0.0
-        if group in (low, high) and not uniform:
+        if group in (low, high) and sampling.allocation.exponent > 0.0:
             raise UserError(
                 f"grpo.num_generations_per_prompt={group} is also {here}.{'min' if group == low else 'max'}_responses: "
                 f"every prompt would get {group} responses, which is GRPO; set num_generations_per_prompt to 8 (as "
@@ -461,20 +426,25 @@ class AdaSettings(Section):
                     f"{here}.weighting=objective needs rows of both labels; grpo.num_generations_per_prompt={group} "
                     "must be at least 2"
                 )
-        if advantage.pass_rate == "haldane" and (self.budget.mode == "idle" or self.budget.policy == "greedy"):
+        self._check_pass_rate(group)
+
+    def _check_pass_rate(self, group: int) -> None:
+        here, kind = "reinforce_ada.advantage", self.advantage.pass_rate
+        if kind == "haldane" and self.budget.mode == "idle":
             raise UserError(
-                f"{here}.pass_rate=haldane is right for pools that end by the exit, by N_max or by chance; with "
-                "reinforce_ada.budget.mode=idle or policy=greedy labels decide, too: use first_wave or shrunk"
+                f"{here}.pass_rate=haldane is right for pools that end by the exit, by N_max or at random; in "
+                "reinforce_ada.budget.mode=idle lengths decide, too: use first_wave or shrunk"
             )
-        prefix = isinstance(self.sampling, SequentialSampling) and self.sampling.stopping.kind == "issue_order"
-        if prefix and advantage.pass_rate == "haldane" and isinstance(self.sampling, SequentialSampling):
-            rule = self.sampling.exit.rule(group)
-            if rule.smallest_pool >= group and 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2)):
-                raise UserError(
-                    f"{here}.pass_rate=haldane with stopping.kind=issue_order and k_pos or k_neg of 1 is the first "
-                    "response's label, 0 or 1; ask for 2 of each side at least, or use pass_rate: shrunk"
-                )
-        if prefix and advantage.pass_rate == "first_wave":
+        if not isinstance(self.sampling, SequentialSampling) or self.sampling.stopping.kind != "issue_order":
+            return
+        rule = self.sampling.exit.rule(group)
+        one = 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2))
+        if kind == "haldane" and rule.smallest_pool >= group and one:
+            raise UserError(
+                f"{here}.pass_rate=haldane with stopping.kind=issue_order and k_pos or k_neg of 1 is the first "
+                "response's label, 0 or 1; ask for 2 of each side at least, or use pass_rate: shrunk"
+            )
+        if kind == "first_wave":
             raise UserError(
                 f"{here}.pass_rate=first_wave is not defined with stopping.kind=issue_order, which has no waves; "
                 "use haldane or shrunk"

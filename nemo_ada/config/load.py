@@ -23,7 +23,7 @@ from nemo_ada.run.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
-# What hydra and OmegaConf raise for input that they did not foresee: their own families and bare ones of Python's.
+# What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
     HydraException, OmegaConfBaseException, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError,
     TypeError,
@@ -34,7 +34,7 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
     """A YAML with its `defaults` merged in. Raises UserError for a file that is missing or is no mapping."""
     try:
         path = path.resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that no file can have
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, or a name that no file can have
         raise UserError(f"cannot read the configuration {str(path)!r}: {error}") from None
     if path in _children:
         raise UserError(f"{path}: its `defaults` lead back to itself")
@@ -67,8 +67,8 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
 def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """`key=value` with hydra's grammar (`+key=`, `++key=`, `~key`). Raises UserError, with the nearest known key.
 
-    A secret in the configuration is refused: back ends write what they run with, and every user of the machine can
-    read a command line.
+    A secret is refused: back ends write their configuration to disk, and every user of a machine can read its command
+    lines.
     """
     parser = OverridesParser.create()
     for text in overrides:
@@ -83,7 +83,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
     for key in secret_keys(OmegaConf.to_container(config, resolve=False)):  # type: ignore[arg-type]
         raise UserError(
-            f"{key} is a secret, and configurations are written down; leave it out and set the variable that its "
+            f"{key} is a secret, and runs save their configuration; leave it out and set the variable that its "
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
         )
     return config
@@ -98,7 +98,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _one_line(error: Exception) -> str:
-    """A library's message on one line, shortened; its type where it says nothing."""
+    """A library's message on one line, shortened, or its type if the message is empty."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 

@@ -40,11 +40,11 @@ class LossSettings(Section):
     ratio_clip_c: Annotated[float, Field(gt=1)] | None = None
     """Dual clip: bound of the loss for negative advantages; null = none."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Entropy bonus (paper 1e-4, the authors' scripts 0); with it rows without advantage are trained on too."""
+    """Entropy bonus (paper 1e-4, the authors' scripts 0). With it, rows without advantage are trained on, too."""
 
 
 class ModelSettings(Section):
-    """A small Qwen2-style decoder, made and trained by supervision when there is no policy.model_name."""
+    """A small Qwen2-style decoder, made and trained by supervision when policy.model_name is null."""
 
     hidden_size: Size = 128
     """Width."""
@@ -219,7 +219,7 @@ class RunConfig(Section):
         if 0 < ada.candidate_prompts <= prompts + ada.reserve_prompts:
             raise ValueError(
                 f"reinforce_ada.candidate_prompts={ada.candidate_prompts} leaves no choice to a step of {prompts} "
-                f"prompts (grpo.num_prompts_per_step) and {ada.reserve_prompts} to refill with; set it above "
+                f"prompts (grpo.num_prompts_per_step) and {ada.reserve_prompts} reserve prompts; set it above "
                 f"{prompts + ada.reserve_prompts}, or to 0 to take prompts as they come"
             )
         return self

@@ -1,4 +1,4 @@
-"""Strict parsing: a section is a frozen pydantic model, an error names the key, the value and what would work."""
+"""Strict parsing. A section is a frozen pydantic model. An error names the key, the value and what would work."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = _shorten.maxlong = 100
 
 
-MOST = 2**31 - 1  # of anything counted: above, a number is a mistake, and arithmetic on it is no longer exact
+MAX_COUNT = 2**31 - 1  # a larger count is a mistake, and arithmetic on it is not exact
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
-"""Of a part of a model, a batch or a layout."""
-Count = Annotated[int, Field(gt=0, le=MOST)]
-"""Of steps, rows or prompts, at least one."""
-CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
-"""The same, or none."""
+"""A size in a model, a batch or a layout."""
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+"""A number of steps, rows or prompts, at least one."""
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+"""The same, at least zero."""
 
 
 class Section(BaseModel):
-    """A block of the YAML: unknown keys are errors, nothing changes after loading."""
+    """A block of the YAML. Unknown keys are errors, and nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -41,17 +41,17 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
 
 
 def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
-    """One line for one pydantic error. Its location also holds the tags of unions, which are no keys of the YAML."""
+    """One line for one pydantic error. Its location also holds tags of unions, which are not keys of the YAML."""
     path: list[str] = [where] if where else []
     types = [kind]
-    found: Any = data
+    below: Any = data
     for part in problem["loc"]:
-        if isinstance(found, Mapping) and part not in found and any(part in _tags(t) for t in types):
+        if isinstance(below, Mapping) and part not in below and any(part in _tags(t) for t in types):
             types = [t for t in types if part in _tags(t)]
             continue
         path.append(str(part))
         types = [inner for t in types for inner in _models(_fields(t).get(str(part)))]
-        found = found[part] if _holds(found, part) else None
+        below = below[part] if _holds(below, part) else None
     key = ".".join(path)
     cause, context = problem["type"], problem.get("ctx", {})
     if isinstance(context.get("error"), UserError):
@@ -93,7 +93,7 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def _tags(model: Any) -> set[str]:
-    """Values of the field that tells the members of a union apart."""
+    """Values of the field that distinguishes the members of a union."""
     fields = _fields(model)
     return {tag for name in ("kind", "name") if name in fields for tag in get_args(fields[name].annotation)}
 

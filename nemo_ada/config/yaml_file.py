@@ -1,8 +1,8 @@
-"""A YAML file that a person wrote, read strictly: bounded, without repeated keys, without aliases that explode.
+"""Read a YAML file that a person wrote: bounded size, no repeated keys, no exploding aliases.
 
-PyYAML takes the last of two equal keys in silence, copies nothing for an alias (so that ten lines can stand for
-billions of values once a configuration is made of them) and raises bare errors of its constructors for values such as
-`!!bool x`. All of that is an error here, with the file and, where there is one, the line.
+PyYAML silently takes the last of two equal keys. It copies nothing for an alias, so ten lines can stand for billions of
+values in a configuration. For values such as `!!bool x` it raises bare errors of its constructors. All of these are
+errors here, with the file and the line where there is one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import yaml
 
 from nemo_ada.errors import UserError
 
-MAX_BYTES = 1_000_000  # PyYAML takes seconds per megabyte
+MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
 MAX_VALUES = 100_000  # with every alias written out
 MAX_DEPTH = 100
 _PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses repeated keys and stops at a depth where PyYAML is still quick."""
+    """SafeLoader that refuses repeated keys and deep nesting."""
 
     _level = 0
 
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path, what: str = "the configuration") -> Any:
-    """What the file holds. Raises UserError."""
+    """The content of the file. Raises UserError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -83,7 +83,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
-    """Values below a node with every alias written out; raises ValueError where they are too many."""
+    """Number of values below a node with every alias written out. Raises ValueError when there are too many."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels (or refers to itself)")
     if not isinstance(node, (dict, list, tuple, set)):

@@ -1,4 +1,4 @@
-"""The table of metrics (algorithm.md section 7). A metric that is not in it cannot be emitted.
+"""The table of metrics (algorithm.md section 7). `named` and `listed` refuse every other name.
 
 Names are logged with the prefix `ada/`; in NeMo-RL they appear as `train/ada/...`.
 """
@@ -17,59 +17,59 @@ BOUNDS = ("none", "max_samples", "max_tokens", "max_seconds", "idle", "stopped")
 
 TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
-    "samples_in_pools": "responses that belong to a pool",
-    "samples_dropped": "responses issued but left out of the pools by the stopping rule",
+    "samples_in_pools": "responses in pools",
+    "samples_dropped": "responses issued and then left out of the pools by the stopping rule",
     "samples_failed": "responses without a label (engine or verifier failure)",
     "tokens_drawn": "tokens generated, including those of dropped and failed responses",
     "tokens_in_pools": "tokens of the responses in pools",
     "waves_mean": "waves per prompt, mean",
     "waves_max": "waves per prompt, maximum",
-    "prompts_drawn": "prompts that responses were drawn for (more than the batch when groups are replaced)",
+    "prompts_drawn": "prompts with responses; more than the batch when groups are replaced",
     "prompts_resolved": "prompts whose pool meets the exit condition",
-    "prompts_unresolved": "prompts whose pool does not",
+    "prompts_unresolved": "prompts whose pool does not meet the exit condition",
     "missing_positive": "unresolved prompts that lack correct responses",
     "missing_negative": "unresolved prompts that lack incorrect responses",
     "resolved_in_first_wave": "prompts that met the exit condition with their first wave",
-    "prompts_cut": "prompts that the budget refused another response",
-    "zero_signal_groups": "share of kept groups whose labels are all equal",
-    "zero_signal_groups_if_grpo": "the same share of the batch if the first n responses had been the group",
-    "expected_signal_groups": "with candidate_prompts: share of the chosen prompts' groups of n that the estimator "
-    "expects to have both labels; what came of it is 1 - zero_signal_groups_if_grpo",
+    "prompts_cut": "unresolved prompts to which the budget refused more responses",
+    "zero_signal_groups": "share of kept groups with equal labels",
+    "zero_signal_groups_if_grpo": "the same share if each group were the first n responses of its pool",
+    "expected_signal_groups": "with candidate_prompts: expected share of the chosen prompts' groups with both "
+    "labels; compare it with 1 - zero_signal_groups_if_grpo",
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",
-    "pass_rate": "mean over prompts of the first wave's pass rate, or by path counts for prefixes: the i.i.d. reward, "
-    "comparable with GRPO's (the pool's own share overstates it). Unbiased, but for prefixes that tokens, seconds or "
-    "greedy cut",
-    "pool_reward": "mean over prompts of the pool's real-valued mean reward",
+    "pass_rate": "mean pass rate over prompts, comparable with GRPO's reward. With wave stopping: the first wave's "
+    "share of correct responses; with issue_order: an estimate by path counts. Unbiased, except for issue_order pools "
+    "that max_tokens or max_seconds cut",
+    "pool_reward": "mean reward of a pool, averaged over prompts",
     "batch_reward": "mean reward of the kept rows",
-    "response_length_pools": "tokens per response, mean over pools' responses",
-    "response_length_kept": "tokens per response, mean over kept rows",
+    "response_length_pools": "tokens per response in pools, mean",
+    "response_length_kept": "tokens per response in kept rows, mean",
     "weight_mean": "gradient weight w_x per prompt, mean",
     "weight_max": "gradient weight w_x per prompt, maximum",
     "live_rows": "kept rows with a non-zero advantage",
-    "placeholder_rows": "rows that only keep the batch shape (zero loss weight)",
-    "groups_replaced": "groups without signal that were replaced by other prompts",
+    "placeholder_rows": "rows without loss weight that keep the batch shape",
+    "groups_replaced": "zero-signal groups replaced by reserve prompts",
     "budget_used_samples": "samples_drawn / max_samples",
     "budget_used_tokens": "tokens_drawn / max_tokens",
     "budget_used_seconds": "sampling_seconds / max_seconds",
-    "budget_bound": "what refused most prompts: " + ", ".join(f"{i} {name}" for i, name in enumerate(BOUNDS)),
-    "tokens_overshoot": "tokens beyond max_tokens (what was in flight)",
-    "seconds_overshoot": "seconds beyond max_seconds (what was in flight)",
-    "sampling_seconds": "duration of the sampling phase in the source's clock",
-    "engine_utilisation": "mean responses in flight / their peak",
-    "idle_label_bias": "idle mode: estimated excess pass rate of extra responses because long waves are dropped",
+    "budget_bound": "what stopped most prompts: " + ", ".join(f"{i} {name}" for i, name in enumerate(BOUNDS)),
+    "tokens_overshoot": "tokens beyond max_tokens, of responses that were in flight",
+    "seconds_overshoot": "seconds beyond max_seconds, until responses in flight had ended",
+    "sampling_seconds": "duration of the sampling phase",
+    "engine_utilisation": "mean number of responses in flight / its peak",
+    "idle_label_bias": "idle mode: estimated rise of the pass rate of extra responses, because long waves are dropped",
 }
 
 EIGHTHS = 8
 RATE_BINS = ("0", *(f"{i}/{EIGHTHS}" for i in range(1, EIGHTHS)), "1")
-"""Bins of pass rates: exactly 0, the nearest of seven eighths for what lies between, exactly 1. Eighths because waves
-are powers of two: a first wave of 8 fills every bin, one of 4 every other one."""
+"""Bins of pass rates: exactly 0, exactly 1, and between them the nearest eighth. A first wave of 8 can fill every bin,
+one of 4 every other bin."""
 
 LISTS: Mapping[str, str] = {
-    "pass_rate_histogram": "prompts per bin of the rates whose mean is pass_rate: " + ", ".join(RATE_BINS),
+    "pass_rate_histogram": "prompts per bin of their pass rates: " + ", ".join(RATE_BINS),
 }
-"""Metrics with several values per step. They go into step records, not to loggers of scalars."""
+"""Metrics with several values per step. Step records hold them; loggers of scalars do not."""
 
 ROUNDING = 1e-9
 
@@ -82,7 +82,7 @@ def rate_histogram(rate_P: FloatArray) -> list[int]:
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
-    """Prefix the metrics of a step; raises InvariantError for a name that the table does not know."""
+    """The metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
     _check(values, TABLE)
     return {PREFIX + name: float(value) for name, value in values.items()}
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.objectives import SamplingShare
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
 from nemo_ada.core.metrics import PREFIX, listed, named, rate_histogram
-from nemo_ada.core.prompts.allocation import allocate
+from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -28,16 +27,6 @@ from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.errors import InvariantError
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """How the estimation variant shares out its responses: N_x ∝ rule(p_hat + epsilon) in [low, high]."""
-
-    rule: SamplingShare
-    low: int
-    high: int
-    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +62,8 @@ class AdaSampler:
         allocation: Allocation | None = None,
     ) -> None:
         """allocation: only for the estimation variant, which needs an estimator."""
-        if allocation is not None and estimator is None:
-            raise InvariantError("the estimation variant allocates by an estimator and got none")
+        if estimator is None and (allocation is not None or rows.shrunk_baseline or rows.pass_rate == "shrunk"):
+            raise InvariantError("allocation and shrunk estimates need an estimator, and there is none")
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
@@ -82,8 +71,10 @@ class AdaSampler:
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
     ) -> tuple[IntArray, float]:
-        """Positions of the `count` candidates whose groups of n are likeliest to mix, best first, and the mean of that
-        probability over them, as the estimator expects it."""
+        """The `count` candidates whose groups of n most probably have both labels.
+
+        Returns their positions, best first, and the mean of that probability over them.
+        """
         if self.estimator is None:
             raise InvariantError("candidates are chosen by an estimator and there is none")
         a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
@@ -111,7 +102,7 @@ class AdaSampler:
         [N] of the update (NeMo-RL's scaling and shaping); the sampling itself sees the source's rewards.
         Returns None when `stop_check` dropped the step. A dropped step changes nothing in the sampler.
         """
-        prior_P = self._prior(prompt_ids, features_PF)
+        prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
         session = SamplingSession(
             self.plan,
             np.arange(len(prompt_ids), dtype=np.int64),
@@ -121,7 +112,6 @@ class AdaSampler:
             first_wave_P=self._first_waves(step, prior_P),
             reserve=reserve,
             names_P=prompt_ids,
-            prior_P=prior_P,
         )
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
@@ -136,24 +126,15 @@ class AdaSampler:
             self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
         return SampledStep(result, rows, raw_reward_N)
 
-    def _prior(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """(a, b) of each prompt's Beta prior: the estimator's, or the plan's without one."""
-        if self.estimator is not None:
-            return self.estimator.beta(prompt_ids, features_PF)
-        a, b = self.plan.prior
-        return np.full(len(prompt_ids), a), np.full(len(prompt_ids), b)
-
-    def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray]) -> IntArray | None:
+    def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Responses per prompt in the estimation variant; None where the plan's waves hold."""
-        if self.allocation is None:
+        if self.allocation is None or prior_P is None:
             return None
         a_P, b_P = prior_P
-        prompts = len(a_P)
-        rate_P = np.minimum(a_P / (a_P + b_P) + self.allocation.epsilon, 1.0)
-        uid_P = np.arange(prompts, dtype=np.int64)
-        tie_P = seeds.uniform(self.run_seed, step, uid_P, 0, stream=seeds.Stream.ALLOCATION)
-        low, high = self.allocation.low, self.allocation.high
-        return allocate(self.allocation.rule.weight(rate_P), self.plan.group_size * prompts, low, high, tie_P)
+        tie_P = seeds.uniform(
+            self.run_seed, step, np.arange(len(a_P), dtype=np.int64), 0, stream=seeds.Stream.ALLOCATION
+        )
+        return self.allocation.responses(a_P / (a_P + b_P), self.plan.group_size, tie_P)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold: numbers, lists and arrays."""

@@ -1,14 +1,15 @@
-"""Random numbers that depend on what they are for, not on when they are drawn.
+"""Random numbers that depend on their purpose, not on the time at which they are drawn.
 
-A generator that is advanced draw by draw ties its numbers to the order of events, and in this project the order of
-events is the engine's. So every number here is a hash (the finaliser of splitmix64: Steele, Lea and Flood, 2014) of
-(run seed, step, uid of the prompt, index, stream): the same response gets the same seed and the same sort key whatever
-finished first, and a resumed run needs no generator state. N is the number of responses asked for.
+A generator that advances draw by draw ties its numbers to the order of events, and here the engine decides that order.
+So every number is a hash (the finaliser of splitmix64: Steele, Lea and Flood, 2014) of run seed, step, uid of the
+prompt, index and stream. The same response gets the same seed and the same sort key, whatever finished first. A resumed
+run needs no generator state. N is the number of responses.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,11 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 BitArray = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
-_MUL_A = 0xBF58476D1CE4E5B9
-_MUL_B = 0x94D049BB133111EB
 SEED_BITS = 31
 
 
 class Stream(IntEnum):
-    """What a number is used for; two streams never share a number."""
+    """The purpose of a number. Two streams never share a number."""
 
     RESPONSE = 0
     SELECTION = 1
@@ -35,13 +33,17 @@ class Stream(IntEnum):
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:
-    """64 hashed bits per (run seed, step, uid, index, stream); the arrays broadcast against each other."""
-    state = 0
+    """64 hashed bits per (run seed, step, uid, index, stream). The arrays broadcast against each other."""
+    hashed_N = mix64(_unsigned(uid_N) ^ _stream_state(run_seed, step, int(stream)))
+    return mix64(hashed_N ^ _unsigned(index_N))
+
+
+@lru_cache(maxsize=64)
+def _stream_state(run_seed: int, step: int, stream: int) -> BitArray:
+    state = np.zeros(1, np.uint64)
     for word in (run_seed, step, stream):
-        state = _mixed(state ^ (int(word) & _WORD))
-    with np.errstate(over="ignore"):
-        hashed_N = _mix(_unsigned(uid_N) ^ np.uint64(state))
-        return _mix(hashed_N ^ _unsigned(index_N))
+        state = mix64(state ^ np.uint64(int(word) & _WORD))
+    return state
 
 
 def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> FloatArray:
@@ -52,9 +54,9 @@ def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, 
 def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) -> IntArray:
     """Sampling seed of response `index` of each prompt occurrence, in [0, 2**31), which every engine accepts.
 
-    The prompt's hash is the start and a bijection of 31-bit words spreads the indices, so two responses of one prompt
-    occurrence never share a seed (31 hashed bits would: 4096 prompts with 128 responses collide in about one step of
-    sixty, and a shared seed is a duplicated response). Different prompts may share one; that is harmless.
+    The prompt's hash is the start, and a bijection of 31-bit words spreads the indices. So two responses of one prompt
+    occurrence never share a seed; a shared seed would be a duplicated response. (With 31 hashed bits, 4096 prompts of
+    128 responses would collide in about one step of sixty.) Different prompts may share a seed; that is harmless.
     """
     low31 = np.uint64((1 << SEED_BITS) - 1)
     with np.errstate(over="ignore"):
@@ -66,22 +68,16 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
     return word_N.astype(np.int64)
 
 
-def _unsigned(value_N: IntArray | int) -> BitArray:
-    return np.atleast_1d(np.asarray(value_N, dtype=np.int64)).view(np.uint64)
-
-
-def _mix(word_N: BitArray) -> BitArray:
-    word_N = word_N + np.uint64(_GAMMA)
+def mix64(word_N: BitArray) -> BitArray:
+    """splitmix64's finaliser: each bit of the result depends on every bit of the word."""
+    word_N = word_N + np.uint64(0x9E3779B97F4A7C15)
     word_N ^= word_N >> np.uint64(30)
-    word_N *= np.uint64(_MUL_A)
+    word_N *= np.uint64(0xBF58476D1CE4E5B9)
     word_N ^= word_N >> np.uint64(27)
-    word_N *= np.uint64(_MUL_B)
+    word_N *= np.uint64(0x94D049BB133111EB)
     word_N ^= word_N >> np.uint64(31)
     return word_N
 
 
-def _mixed(word: int) -> int:
-    word = (word + _GAMMA) & _WORD
-    word = ((word ^ (word >> 30)) * _MUL_A) & _WORD
-    word = ((word ^ (word >> 27)) * _MUL_B) & _WORD
-    return word ^ (word >> 31)
+def _unsigned(value_N: IntArray | int) -> BitArray:
+    return np.atleast_1d(np.asarray(value_N, dtype=np.int64)).view(np.uint64)

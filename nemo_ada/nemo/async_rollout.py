@@ -62,19 +62,19 @@ class AsyncSource:
         """Start a task per response, in issue order."""
         now = time.monotonic()
         pairs = list(zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True))
-        for row, prompt in pairs:
-            self._places[row] = prompt
-            self._issued_at[row] = now
+        for response_id, prompt in pairs:
+            self._places[response_id] = prompt
+            self._issued_at[response_id] = now
         self._loop.call_soon_threadsafe(self._start, pairs)
 
     def _start(self, pairs: list[tuple[int, int]]) -> None:
-        for row, prompt in pairs:
-            self._tasks[row] = self._loop.create_task(self._draw(row, prompt))
+        for response_id, prompt in pairs:
+            self._tasks[response_id] = self._loop.create_task(self._draw(response_id, prompt))
 
-    async def _draw(self, row: int, prompt: int) -> None:
+    async def _draw(self, response_id: int, prompt: int) -> None:
         try:
             state, metrics = await self._rollout(
-                sample_idx=row, initial_sample_state=self._prompts.state(prompt), **self._call.arguments()
+                sample_idx=response_id, initial_sample_state=self._prompts.state(prompt), **self._call.arguments()
             )
             response = read(
                 self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
@@ -82,70 +82,70 @@ class AsyncSource:
             answers = sum("generation_logprobs" in turn for turn in state["message_log"])
             if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns what it has
                 response = replace(response, complete=False)
-            self._finished.put((row, response))
+            self._finished.put((response_id, response))
         except Exception as error:  # noqa: BLE001 - handed to poll, which raises it in the thread that waits
-            self._finished.put((row, error))
+            self._finished.put((response_id, error))
 
     def poll(self) -> Outcomes:
         """Wait for one response; report all that have finished. Raises StallError after STALL_SECONDS without one."""
-        rows: list[int] = []
+        ids: list[int] = []
         responses: list[Response] = []
-        while not rows or not self._finished.empty():
+        while not ids or not self._finished.empty():
             try:
-                row, response = self._finished.get(timeout=STALL_SECONDS)
+                response_id, response = self._finished.get(timeout=STALL_SECONDS)
             except queue.Empty:
                 self._stalled = True
                 raise StallError(
                     f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running"
                 ) from None
-            if row in self._dropped:
+            if response_id in self._dropped:
                 continue
             if isinstance(response, BaseException):
                 raise response
-            self._seconds += time.monotonic() - self._issued_at.pop(row)
+            self._seconds += time.monotonic() - self._issued_at.pop(response_id)
             self._tokens += response.tokens
-            rows.append(row)
+            ids.append(response_id)
             responses.append(response)
-        self._done.update(zip(rows, responses, strict=True))
-        return outcomes(rows, responses)
+        self._done.update(zip(ids, responses, strict=True))
+        return outcomes(ids, responses)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""
-        rows = response_id_N.tolist()
-        self._dropped.update(rows)
-        self._in_loop(self._cancel(rows))
-        known = self._known_tokens(set(rows))
+        ids = response_id_N.tolist()
+        self._dropped.update(ids)
+        self._in_loop(self._cancel(ids))
+        known = self._known_tokens(set(ids))
         now, pace = time.monotonic(), self._tokens / self._seconds if self._seconds > 0 else 0.0
         tokens = []
         running: set[int] = set()
-        for row in rows:
-            elapsed = now - self._issued_at.pop(row)
-            if row in known:
-                tokens.append(known[row])
+        for response_id in ids:
+            elapsed = now - self._issued_at.pop(response_id)
+            if response_id in known:
+                tokens.append(known[response_id])
             else:
-                running.add(self._places[row])
+                running.add(self._places[response_id])
                 tokens.append(min(int(elapsed * pace), self._longest))
                 self.tokens_estimated += tokens[-1]
-        still = {self._places[row] for row in self._issued_at}
+        still = {self._places[response_id] for response_id in self._issued_at}
         self._engine.stop([self._prompt_tokens(p) for p in running if not self._shared(p, still)])
         return np.array(tokens, np.int64)
 
-    async def _cancel(self, rows: list[int]) -> None:
-        tasks = [self._tasks[row] for row in rows if row in self._tasks]
+    async def _cancel(self, ids: list[int]) -> None:
+        tasks = [self._tasks[response_id] for response_id in ids if response_id in self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _known_tokens(self, rows: set[int]) -> dict[int, int]:
+    def _known_tokens(self, ids: set[int]) -> dict[int, int]:
         """Tokens of dropped responses that had finished; everybody else's outcome stays in the queue."""
         known: dict[int, int] = {}
         waiting = []
         while not self._finished.empty():
-            row, response = self._finished.get()
-            if row not in rows:
-                waiting.append((row, response))
+            response_id, response = self._finished.get()
+            if response_id not in ids:
+                waiting.append((response_id, response))
             elif isinstance(response, Response):
-                known[row] = response.tokens
+                known[response_id] = response.tokens
         for item in waiting:
             self._finished.put(item)
         return known
@@ -161,9 +161,9 @@ class AsyncSource:
         """Seconds."""
         return time.monotonic()
 
-    def response(self, row: int) -> Response:
-        """The response behind a row that was reported."""
-        return self._done[row]
+    def response(self, response_id: int) -> Response:
+        """The response behind a response_id that was reported."""
+        return self._done[response_id]
 
     def close(self) -> None:
         """End every task and the thread; the engine is left without running requests. A stalled one is left alone."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.core.seeds import mix64
 from nemo_ada.nemo.response import Message
 
 BUCKETS = 62
@@ -26,17 +27,9 @@ def prompt_features(logs: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
         tokens_T = np.concatenate([message["token_ids"].cpu().numpy() for message in log]).astype(np.uint64)
         if len(tokens_T) == 0:
             continue
-        hash_T = _mixed(tokens_T)
+        hash_T = mix64(tokens_T)
         sign_T = np.where(hash_T >> np.uint64(63), 1.0, -1.0)
         bucket_T = (hash_T % np.uint64(BUCKETS)).astype(np.int64)
         row_F[:BUCKETS] = np.bincount(bucket_T, sign_T, BUCKETS) / np.sqrt(len(tokens_T))
         row_F[BUCKETS:] = np.log(len(tokens_T)), len(np.unique(tokens_T)) / len(tokens_T)
     return features_PF
-
-
-def _mixed(values_T: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finalizer: every bit of the result depends on every bit of the value."""
-    mixed_T = values_T + np.uint64(0x9E3779B97F4A7C15)
-    mixed_T = (mixed_T ^ (mixed_T >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed_T = (mixed_T ^ (mixed_T >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed_T ^ (mixed_T >> np.uint64(31))

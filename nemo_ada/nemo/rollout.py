@@ -25,47 +25,47 @@ class BatchSource:
 
     def __init__(self, call: RolloutCall, prompts: Prompts) -> None:
         self._call, self._prompts = call, prompts
-        self._waiting: dict[int, tuple[int, int]] = {}  # row -> (index, prompt)
+        self._waiting: dict[int, tuple[int, int]] = {}  # response_id -> (index, prompt)
         self._done: dict[int, Response] = {}
         self.calls = 0
 
     def submit(self, requests: Requests) -> None:
         """Put responses into the next call."""
         columns = (requests.response_id_N, requests.index_N, requests.prompt_N)
-        for row, index, prompt in zip(*(column.tolist() for column in columns), strict=True):
-            self._waiting[row] = (index, prompt)
+        for response_id, index, prompt in zip(*(column.tolist() for column in columns), strict=True):
+            self._waiting[response_id] = (index, prompt)
 
     def poll(self) -> Outcomes:
         """Run one rollout call for all that waits and report it."""
-        rows = sorted(self._waiting, key=lambda row: self._waiting[row])
-        places = [self._waiting.pop(row)[1] for row in rows]
+        ids = sorted(self._waiting, key=lambda response_id: self._waiting[response_id])
+        places = [self._waiting.pop(response_id)[1] for response_id in ids]
         final, _ = self._call.run(self._prompts.rows(places))
         self.calls += 1
         rewards = final["total_reward"].tolist()
-        if not len(rewards) == len(final["message_log"]) == len(rows):
-            raise InvariantError(f"{len(rows)} responses were asked for, {len(final['message_log'])} came back")
-        truncated = list(final["truncated"]) if "truncated" in final else [False] * len(rows)
+        if not len(rewards) == len(final["message_log"]) == len(ids):
+            raise InvariantError(f"{len(ids)} responses were asked for, {len(final['message_log'])} came back")
+        truncated = list(final["truncated"]) if "truncated" in final else [False] * len(ids)
         logs = self._prompts.logs
         finished = [
             read(logs[place], log, reward, cut)
             for place, log, reward, cut in zip(places, final["message_log"], rewards, truncated, strict=True)
         ]
-        self._done.update(zip(rows, finished, strict=True))
-        return outcomes(rows, finished)
+        self._done.update(zip(ids, finished, strict=True))
+        return outcomes(ids, finished)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Take responses out of the next call; nothing was generated for them."""
-        for row in response_id_N.tolist():
-            del self._waiting[row]
+        for response_id in response_id_N.tolist():
+            del self._waiting[response_id]
         return np.zeros(len(response_id_N), np.int64)
 
     def clock(self) -> float:
         """Seconds."""
         return time.monotonic()
 
-    def response(self, row: int) -> Response:
-        """The response behind a row that was reported."""
-        return self._done[row]
+    def response(self, response_id: int) -> Response:
+        """The response behind a response_id that was reported."""
+        return self._done[response_id]
 
     def close(self) -> None:
         """Nothing runs between calls."""
@@ -76,12 +76,12 @@ class BatchSource:
         return {"rollout_calls": float(self.calls)}
 
 
-def outcomes(rows: list[int], responses: list[Response]) -> Outcomes:
+def outcomes(ids: list[int], responses: list[Response]) -> Outcomes:
     """The session's view of finished responses."""
-    causes = {row: response.cause for row, response in zip(rows, responses, strict=True)}
+    causes = {response_id: response.cause for response_id, response in zip(ids, responses, strict=True)}
     return Outcomes(
-        np.array(rows, np.int64),
+        np.array(ids, np.int64),
         np.array([response.reward for response in responses], np.float64),
         np.array([response.tokens for response in responses], np.int64),
-        {row: cause for row, cause in causes.items() if cause is not None},
+        {response_id: cause for response_id, cause in causes.items() if cause is not None},
     )

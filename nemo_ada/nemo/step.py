@@ -34,7 +34,7 @@ UID_SHIFT = 24  # a draw number above, a position in its batch below: at most 2*
 class Responses(Protocol):
     """Where the kept responses are."""
 
-    def response(self, row: int) -> Response: ...
+    def response(self, response_id: int) -> Response: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def make_plan(
     lengths, lengths_said = lengths_of(job.longest, history, median_tokens)
     simulated = SimulatedJob(job, rates, lengths, steps)
     asked = variant(job.ada, job.group, job.longest)
-    asked.plan.check_first_waves(job.drawn, None if asked.allocate is None else job.drawn * job.group)
+    asked.plan.check_first_waves(job.drawn, None if asked.allocation is None else job.drawn * job.group)
     past = None if run is None else PastRun.read(run, job)
     own = PastRun(asked, job.prompts)
     forecast, work, pace = _forecast(simulated, asked, history, past or own)

@@ -1,32 +1,26 @@
-"""The simulated sampling phase of a job's steps: the session that trains, on the discrete-event engine.
+"""The simulated sampling phase of a job's steps: the sampler that trains, on the discrete-event engine.
 
 P prompts, S steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from math import ceil
 from typing import Any, cast
 
 import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.prompts.allocation import allocate
-from nemo_ada.core.sampler import Allocation
 from nemo_ada.core.sampling.exits import FixedExit
-from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.schedulers import run_sampling
-from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.planning.job import Job
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.simulate.steps import RateDistribution, Variant
+from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.steps import RateDistribution, Variant, simulated_steps
 
 WARM_UP = 2  # steps in which the latency model learns
 MAX_PROMPTS = 64  # of the simulated step; engine and prompts are scaled down together
@@ -56,7 +50,7 @@ class Phases:
 
 @lru_cache(maxsize=128)
 def simulate(
-    plan: SamplingPlan,
+    variant: Variant,
     rates: RateDistribution,
     lengths: LengthModel,
     *,
@@ -65,29 +59,21 @@ def simulate(
     slots: int | None = None,
     step_seconds: float = 1.0,
     row_seconds: float = 0.0,
-    allocate: Callable[[FloatArray], IntArray] | None = None,
     seed: int = 0,
 ) -> Phases:
-    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds: of an engine step, and more of
-    it per running response. allocate: responses per prompt of the estimation variant, from the true pass rates."""
-    latency = LatencyModel()
-    simulated: list[tuple[float, ...]] = []
-    for step in range(WARM_UP + steps):
-        rate_P = rates.draw(prompts, seed * 100_003 + step)
-        first_wave = None if allocate is None else allocate(rate_P)
-        workload = Workload(rate_P, lengths, seed=seed, step=step)
-        source = DiscreteEventSource(workload.draw, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
-        session = SamplingSession(
-            plan, np.arange(prompts), run_seed=seed, step=step, latency=latency, first_wave_P=first_wave
+    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds: see DiscreteEventSource."""
+    run = simulated_steps(
+        variant, lambda step: rates.draw(prompts, seed * 100_003 + step), lengths,
+        steps=WARM_UP + steps, seed=seed, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds,
+    )  # fmt: skip
+    measured = [
+        (
+            engine_steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
+            stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
         )
-        stats = run_sampling(session, source).stats
-        simulated.append(
-            (
-                source.steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
-                stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
-            )
-        )  # fmt: skip
-    steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(simulated[WARM_UP:], np.float64).T
+        for engine_steps, stats in islice(run, WARM_UP, None)
+    ]  # fmt: skip
+    steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(measured, np.float64).T
     zero, busy, cut = (float(share_S.mean()) for share_S in shares)
     return Phases(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
 
@@ -135,23 +121,9 @@ def _max_waves(plan: SamplingPlan) -> int:
     return int(StopRule(plan.exit, plan.wave_sizes, plan.max_responses).judged().sum())
 
 
-@dataclass(frozen=True, slots=True)
-class TrueRateAllocation:
-    """Responses per prompt of the estimation variant as a perfect estimator would allocate them, `group` on average."""
-
-    rule: Allocation
-    group: int
-
-    def __call__(self, rate_P: FloatArray) -> IntArray:
-        tie_P = seeds.uniform(0, 0, np.arange(len(rate_P)), 0, stream=seeds.Stream.ALLOCATION)
-        weight_P = self.rule.rule.weight(np.minimum(rate_P + self.rule.epsilon, 1.0))
-        return allocate(weight_P, self.group * len(rate_P), self.rule.low, self.rule.high, tie_P)
-
-
 def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
     """What is simulated for some settings, for groups of `group` and responses of at most `longest` tokens."""
-    rule = ada.sampler(group, longest, run_seed=0, features=1).allocation
-    return Variant("", ada.plan(group, longest), None if rule is None else TrueRateAllocation(rule, group))
+    return Variant("", ada.plan(group, longest), ada.sampler(group, longest, run_seed=0, features=1).allocation)
 
 
 def capped(asked: Variant, max_seconds: float | None) -> Variant:
@@ -180,9 +152,9 @@ class SimulatedJob:
         )
         plan = replace(asked.plan, caps=replace(caps, max_samples=samples, max_tokens=tokens))
         batch = simulate(
-            plan, cast(Any, self.rates), self.lengths, prompts=prompts, steps=steps or self.steps,
+            replace(asked, plan=plan), cast(Any, self.rates), self.lengths, prompts=prompts, steps=steps or self.steps,
             slots=max(1, self.job.slots * prompts // self.job.drawn),
-            step_seconds=clock[0], row_seconds=clock[1] * scale, allocate=asked.allocate,
+            step_seconds=clock[0], row_seconds=clock[1] * scale,
         )  # fmt: skip
         batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
         if self.job.max_batches == 1:

@@ -1,10 +1,10 @@
 """A discrete-event model of a batching engine, and workloads for it (algorithm.md section 5).
 
-One engine step gives one token to every running request, as continuous batching does; at most `slots` requests run, the
-others wait in the order of submission. That is what decides between schedulers on a GPU, where a decode step costs
-about the same at any batch below saturation, so policies can be compared in milliseconds instead of GPU hours.
+One engine step gives one token to every running request, as continuous batching does. At most `slots` requests run; the
+others wait in the order of submission. On a GPU a decode step costs about the same at any batch below saturation. So
+engine steps decide between schedulers, and settings can be compared in milliseconds instead of GPU hours.
 
-Labels and lengths are functions of (prompt, index), never of time: two policies see the same responses.
+Labels and lengths are functions of (prompt, index), never of time: two settings see the same responses.
 P prompts, N responses of a call.
 """
 
@@ -24,13 +24,13 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
-"""(prompt_N, index_N) -> (reward_N, tokens_N); a reward that is not finite is a response without a label."""
+"""(prompt_N, index_N) -> (reward_N, tokens_N). A response whose reward is not finite has no label."""
 
 _LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # apart from seeds.Stream
 
 
 class DiscreteEventSource:
-    """A ResponseSource whose clock is the engine step, or seconds if steps are given a duration.
+    """A ResponseSource whose clock counts engine steps, or seconds if steps have a duration.
 
     Attributes: steps (engine steps so far), decoded (tokens so far, also of aborted responses).
     """
@@ -38,14 +38,14 @@ class DiscreteEventSource:
     def __init__(
         self, draw: Draw, *, slots: int | None = None, step_seconds: float = 1.0, row_seconds: float = 0.0
     ) -> None:
-        """slots: requests that run at once, None = all; a step of b requests takes step_seconds + row_seconds * b."""
+        """slots: requests that run at once, None = all. A step of b requests takes step_seconds + row_seconds * b."""
         self._draw = draw
         self._slots = slots
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
         self._reward: dict[int, float] = {}
         self._length: dict[int, int] = {}
-        self._started: dict[int, int] = {}  # running row -> step of its first token
-        self._ends: list[tuple[int, int]] = []  # heap of (last step, row); aborted rows are skipped when they surface
+        self._started: dict[int, int] = {}  # running response -> step of its first token
+        self._ends: list[tuple[int, int]] = []  # heap of (last step, response id), also of aborted responses
         self._queue: deque[int] = deque()
         self._seconds = 0.0
         self.steps = 0
@@ -56,10 +56,10 @@ class DiscreteEventSource:
         if len(requests) == 0:
             return
         reward_N, tokens_N = self._draw(requests.prompt_N, requests.index_N)
-        rows = requests.response_id_N.tolist()
-        self._reward.update(zip(rows, reward_N.tolist(), strict=True))
-        self._length.update(zip(rows, tokens_N.tolist(), strict=True))
-        self._queue.extend(rows)
+        ids = requests.response_id_N.tolist()
+        self._reward.update(zip(ids, reward_N.tolist(), strict=True))
+        self._length.update(zip(ids, tokens_N.tolist(), strict=True))
+        self._queue.extend(ids)
         self._admit()
 
     def poll(self) -> Outcomes:
@@ -73,25 +73,25 @@ class DiscreteEventSource:
         self.decoded += passed * running
         self._seconds += passed * (self._step_seconds + self._row_seconds * running)
         self.steps = end
-        rows: list[int] = []
+        ids: list[int] = []
         while self._ends and self._ends[0][0] == end:
-            row = heapq.heappop(self._ends)[1]
-            if self._started.pop(row, None) is not None:
-                rows.append(row)
+            response_id = heapq.heappop(self._ends)[1]
+            if self._started.pop(response_id, None) is not None:
+                ids.append(response_id)
         self._admit()
-        reward_N = np.array([self._reward.pop(row) for row in rows], np.float64)
-        tokens_N = np.array([self._length.pop(row) for row in rows], np.int64)
-        return Outcomes(np.array(rows, np.int64), reward_N, tokens_N)
+        reward_N = np.array([self._reward.pop(response_id) for response_id in ids], np.float64)
+        tokens_N = np.array([self._length.pop(response_id) for response_id in ids], np.int64)
+        return Outcomes(np.array(ids, np.int64), reward_N, tokens_N)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Take requests off the engine or out of the queue; returns the tokens that each had generated."""
-        rows = response_id_N.tolist()
-        tokens_N = np.array([self.steps - self._started.pop(row, self.steps) for row in rows], np.int64)
-        for row in rows:
-            del self._reward[row], self._length[row]
+        ids = response_id_N.tolist()
+        tokens_N = np.array([self.steps - self._started.pop(i, self.steps) for i in ids], np.int64)
+        for response_id in ids:
+            del self._reward[response_id], self._length[response_id]
         if self._queue:
-            gone = set(rows)
-            self._queue = deque(row for row in self._queue if row not in gone)
+            gone = set(ids)
+            self._queue = deque(i for i in self._queue if i not in gone)
             self._admit()
         return tokens_N
 
@@ -102,16 +102,16 @@ class DiscreteEventSource:
     def _admit(self) -> None:
         room = len(self._queue) if self._slots is None else self._slots - len(self._started)
         for _ in range(min(room, len(self._queue))):
-            row = self._queue.popleft()
-            self._started[row] = self.steps
-            heapq.heappush(self._ends, (self.steps + self._length[row], row))
+            response_id = self._queue.popleft()
+            self._started[response_id] = self.steps
+            heapq.heappush(self._ends, (self.steps + self._length[response_id], response_id))
 
 
 @dataclass(frozen=True, slots=True)
 class LengthModel:
     """Log-normal response lengths in tokens, cut at max_new_tokens; wrong answers are wrong_factor times longer.
 
-    Heavy tails are the rule for reasoning models: a few responses run to the limit while most are short.
+    Reasoning models have heavy tails: a few responses run to the limit while most are short.
     """
 
     median: float = 20.0
@@ -135,8 +135,8 @@ class LengthModel:
 class Workload:
     """Responses of one step: prompt x answers correctly with probability pass_rate_P[x].
 
-    Every number is a hash of (seed, step, prompt, index), so a response is the same whenever and by whomever it is
-    drawn. failed_share of the responses have no label (reward NaN).
+    Every number is a hash of (seed, step, prompt, index), so a response does not depend on when it is drawn.
+    failed_share: share of responses without a label (reward NaN).
     """
 
     pass_rate_P: FloatArray

@@ -1,8 +1,8 @@
 """What a stopping rule costs and yields, exactly: a dynamic programme over (n_pos, n_neg) for one pass rate.
 
-It answers what a user wants to know before spending a GPU hour (expected responses, share of resolved prompts and of
-prompts without signal, what each pass-rate estimate is worth, which weight a preset really puts on a prompt) and is the
-oracle of the samplers' tests (algorithm.md section 8; paper, Fig. 10). E is the number of ways a pool can end.
+It computes expected responses, the shares of resolved and of zero-signal prompts, the error of each pass-rate estimate,
+and the weight that a preset puts on a prompt. The samplers' tests use it as their oracle (algorithm.md section 8;
+paper, Fig. 10). E is the number of ways a pool can end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nemo_ada.core.learning.advantage import Weighting
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.sampling import pass_rate
-from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind
+from nemo_ada.core.sampling.pass_rate import PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
 
 
@@ -87,8 +87,8 @@ def summary(rule: StopRule, p: float) -> Summary:
 
 def estimates(
     kind: PassRateKind, end: Endings, rule: StopRule, *, prior_mean: float = 0.5, strength: float = 2.0
-) -> PassRateEstimates:
-    """The estimate `kind` of every ending."""
+) -> FloatArray:
+    """The estimate `kind` of every ending, with a Beta prior of this mean and strength (a + b)."""
     first = np.minimum(min(rule.wave_sizes[0], rule.cap), end.total_E)
     return pass_rate.estimate(
         kind,
@@ -97,8 +97,10 @@ def estimates(
         first_pos_P=end.first_pos_E,
         first_total_P=first,
         rule=rule,
-        prior_mean_P=np.full(len(end.pos_E), prior_mean),
-        strength=strength,
+        prior_P=(
+            np.full(len(end.pos_E), strength * prior_mean),
+            np.full(len(end.pos_E), strength * (1.0 - prior_mean)),
+        ),
     )
 
 
@@ -109,7 +111,6 @@ def gradient_factor(
     n: int | None,
     weighting: Weighting,
     kind: PassRateKind = "pool",
-    leave_one_out: bool = False,
     objective: Objective | None = None,
     min_pass_rate: float = 1e-3,
     max_weight: float = np.inf,
@@ -118,23 +119,21 @@ def gradient_factor(
 ) -> float:
     """Expected update of a prompt in units of grad p per row: equation (*) of `advantage`, 0/1 rewards, no std.
 
-    n rows are kept per pool; None trains on all of them (Est). The linear objective with objective weighting,
-    `leave_one_out` and an unbiased estimate gives exactly 1; `reference` shows the weight that its kept groups carry.
+    n rows are kept per pool; None trains on all of them (Est). The linear objective with objective weighting and an
+    unbiased estimate q gives 1 - Var(q) / (p (1-p)). `reference` shows the weight that its kept groups carry.
     """
     end = endings(rule, p)
     pos_E, neg_E = end.pos_E, end.total_E - end.pos_E
-    rates = estimates(kind, end, rule, prior_mean=prior_mean, strength=strength)
+    rate_E = estimates(kind, end, rule, prior_mean=prior_mean, strength=strength)
     weight_E = gradient_weight(
-        Linear() if objective is None else objective, rates.rate_P, min_pass_rate=min_pass_rate, max_weight=max_weight
+        Linear() if objective is None else objective, rate_E, min_pass_rate=min_pass_rate, max_weight=max_weight
     )
     keep_pos_E, keep_neg_E = (pos_E, neg_E) if n is None else kept_counts(pos_E, neg_E, n)
     both_E = (keep_pos_E > 0) & (keep_neg_E > 0)
     if weighting == "objective":
-        contrast_E = rates.contrast_P if leave_one_out else rates.rate_P * (1.0 - rates.rate_P)
-        pull_E = push_E = np.where(both_E, contrast_E, 0.0)
+        pull_E = push_E = np.where(both_E, rate_E * (1.0 - rate_E), 0.0)
     else:
         rows = n if n is not None else end.mean(end.total_E)
-        own_E = end.total_E / np.maximum(end.total_E - 1, 1) if leave_one_out else np.ones(len(pos_E))
-        pull_E = keep_pos_E / rows * (neg_E / end.total_E) * own_E
-        push_E = keep_neg_E / rows * (pos_E / end.total_E) * own_E
+        pull_E = keep_pos_E / rows * (neg_E / end.total_E)
+        push_E = keep_neg_E / rows * (pos_E / end.total_E)
     return end.mean(weight_E * (pull_E / p + push_E / (1.0 - p)))

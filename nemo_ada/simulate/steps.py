@@ -1,29 +1,30 @@
-"""What would a sampling plan cost and yield? Monte-Carlo of whole steps on the discrete-event engine.
+"""What does a sampling plan cost and yield? Monte-Carlo of whole steps on the discrete-event engine.
 
-A user chooses exit condition, wave size, cap and budget with it before spending a GPU hour: the session that trains is
-driven over simulated responses, so waves, windows, budgets and idle mode behave as they will. All variants see the
-same responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives the exact numbers.
-P prompts per step.
+Use it to choose exit condition, wave size, cap and budget before spending GPU hours. It drives the sampler that trains
+over simulated responses, so waves, windows, budgets and idle mode behave as in training. All variants see the same
+responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives the exact numbers. P prompts per step.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.learning.rows import RowSettings
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.prompts.allocation import Allocation
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.schedulers import run_sampling
-from nemo_ada.core.sampling.session import SamplingSession
-from nemo_ada.errors import UserError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates, resampled_pass_rates
 
@@ -63,9 +64,9 @@ class MeasuredRates:
 
     @classmethod
     def read(cls, path: Path) -> MeasuredRates:
-        """From a file with one pass rate per line: a number, or a JSON object with the key `pass_rate`.
+        """Read a file with one pass rate per line: a number, or a JSON object with the key `pass_rate`.
 
-        Raises UserError with the line that is neither, or that is outside [0, 1].
+        Raises UserError that names a line without a pass rate in [0, 1].
         """
         rates: list[float] = []
         try:
@@ -95,26 +96,75 @@ def _rate(line: str, where: str) -> float:
     return float(value)
 
 
+class KnownRates:
+    """A pass-rate estimator that knows the true rates: the limit of a good estimator. Prompt ids are positions."""
+
+    def __init__(self) -> None:
+        self.rate_P = np.zeros(0)
+
+    def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
+        return self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
+
+    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        rate_P = self.predict(prompt_ids)
+        return rate_P, 1.0 - rate_P
+
+    def update(
+        self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
+    ) -> None:
+        """Learns nothing: the rates are known."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is no state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A sampling plan under a name.
-
-    allocate: responses per prompt of the estimation variant, from the pass rates. The simulation gives it the true
-    ones, which is the limit of a good estimator.
-    """
+    """A sampling plan under a name. allocation: of the estimation variant, which gets the true pass rates."""
 
     name: str
     plan: SamplingPlan
-    allocate: Callable[[FloatArray], IntArray] | None = None
+    allocation: Allocation | None = None
+
+
+def simulated_steps(
+    variant: Variant,
+    rates: Callable[[int], FloatArray],
+    lengths: LengthModel,
+    *,
+    steps: int,
+    seed: int = 0,
+    slots: int | None = None,
+    step_seconds: float = 1.0,
+    row_seconds: float = 0.0,
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """(engine steps, metrics) of `steps` consecutive training steps of one run, by the sampler that trains.
+
+    rates(step): pass rates [P] of the step's prompts. slots, step_seconds, row_seconds: see DiscreteEventSource.
+    Raises UserError where the budget cannot hold the first waves.
+    """
+    plan, known = variant.plan, KnownRates()
+    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+    sampler = AdaSampler(plan, rows, run_seed=seed, estimator=known, allocation=variant.allocation)
+    for step in range(steps):
+        known.rate_P = rates(step)
+        workload = Workload(known.rate_P, lengths, seed=seed, step=step)
+        source = DiscreteEventSource(workload.draw, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
+        sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
+        if sampled is None:
+            raise InvariantError("a simulated step was dropped")
+        yield source.steps, sampled.result.stats
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The simulated training: prompts per step, responses, engine, and how often it is repeated.
+    """The simulated training: prompts per step, responses, engine slots, and repetitions (seeds).
 
-    steps are measured after `warm_up` steps, in which the latency model learns (idle mode and the seconds cap need
-    one). slots: requests that the engine runs at once. step_seconds, row_seconds: an engine step with b running
-    requests takes step_seconds + row_seconds * b; with the defaults the clock counts engine steps.
+    `steps` are measured after `warm_up` steps, in which the latency model learns for idle mode and the cap on seconds.
+    slots: requests that the engine runs at once. The clock counts engine steps.
     """
 
     rates: RateDistribution
@@ -124,8 +174,6 @@ class Setting:
     warm_up: int = 1
     steps: int = 2
     slots: int | None = None
-    step_seconds: float = 1.0
-    row_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +192,8 @@ class MeanAndError:
 class SimulatedVariant:
     """What a step of a variant costs and yields.
 
-    responses: issued. kept_responses: in pools. tokens: generated. engine_steps: duration of the sampling phase in
-    engine steps. seconds: in the source's clock. zero_signal: share of groups whose labels are all equal. resolved:
+    responses: issued. kept_responses: in pools. tokens: generated. engine_steps, seconds: duration of the sampling
+    phase in engine steps and in the source's clock. zero_signal: share of groups whose labels are all equal. resolved:
     share of prompts that met the exit condition. budget_hits: share of steps in which a cap refused a prompt.
     """
 
@@ -164,50 +212,38 @@ _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
 _CAPS = {BOUNDS.index(name) for name in ("max_samples", "max_tokens", "max_seconds")}
 
 
-def simulate(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
+def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
     """Costs and yields of each variant on the same prompts, labels and lengths.
 
     Raises UserError where a variant's budget cannot hold its first waves.
     """
-    found = []
+    simulated = []
     for variant in variants:
         steps_SF = np.array([list(_run(variant, setting, seed)) for seed in range(setting.seeds)])
         mean_SF = steps_SF.mean(axis=1)
         spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
         error_F = spread_F / math.sqrt(setting.seeds)
         figures = [MeanAndError(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
-        found.append(SimulatedVariant(variant.name, *figures))
-    return found
+        simulated.append(SimulatedVariant(variant.name, *figures))
+    return simulated
 
 
 def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
     """The measured steps of one simulated training, each in the order of _FIGURES."""
     rate_P = setting.rates.draw(setting.prompts, seed)
-    allocation = None if variant.allocate is None else variant.allocate(rate_P)
-    latency = LatencyModel()
-    for step in range(setting.warm_up + setting.steps):
-        source = DiscreteEventSource(
-            Workload(rate_P, setting.lengths, seed=seed, step=step).draw,
-            slots=setting.slots,
-            step_seconds=setting.step_seconds,
-            row_seconds=setting.row_seconds,
-        )
-        uid_P = np.arange(setting.prompts)
-        session = SamplingSession(
-            variant.plan, uid_P, run_seed=seed, step=step, latency=latency, first_wave_P=allocation
-        )
-        stats = run_sampling(session, source).stats
-        if step >= setting.warm_up:
-            yield [
-                stats["samples_drawn"],
-                stats["samples_in_pools"],
-                stats["tokens_drawn"],
-                source.steps,
-                stats["sampling_seconds"],
-                stats["zero_signal_groups"],
-                stats["prompts_resolved"] / setting.prompts,
-                float(stats["budget_bound"] in _CAPS),
-            ]
+    steps = setting.warm_up + setting.steps
+    run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, slots=setting.slots)
+    for engine_steps, stats in islice(run, setting.warm_up, None):
+        yield [
+            stats["samples_drawn"],
+            stats["samples_in_pools"],
+            stats["tokens_drawn"],
+            engine_steps,
+            stats["sampling_seconds"],
+            stats["zero_signal_groups"],
+            stats["prompts_resolved"] / setting.prompts,
+            float(stats["budget_bound"] in _CAPS),
+        ]
 
 
 def render_table(rows: Sequence[SimulatedVariant]) -> Table:

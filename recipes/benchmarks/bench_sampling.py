@@ -58,7 +58,6 @@ POLICIES: dict[str, SamplingPlan] = {
     "issue order, window 4": replace(_balanced, window=4),
     "issue order, window 8": replace(_balanced, window=8),
     "issue order, window 16": replace(_balanced, window=16),
-    "issue order, shortfall 2-16": replace(_balanced, window=2, max_window=16),
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
     "idle, waves of 4": SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, idle=True),
 }
@@ -144,8 +143,9 @@ class ReplaySource:
         self._inner.submit(requests)
 
     def poll(self) -> Outcomes:
-        found = self._inner.poll()
-        return replace(found, reward_N=np.array([self._labels[row] for row in found.response_id_N.tolist()]))
+        outcomes = self._inner.poll()
+        rewards = [self._labels[response_id] for response_id in outcomes.response_id_N.tolist()]
+        return replace(outcomes, reward_N=np.array(rewards))
 
     def abort(self, response_id_N: np.ndarray) -> np.ndarray:
         return self._inner.abort(response_id_N)
@@ -203,7 +203,7 @@ def _rate_bias(plan: SamplingPlan, result: SamplingResult, workload: Workload) -
     rule = StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses)
     if plan.idle:  # the phase's end cuts prompts at a time, not at a count: the first wave is the unbiased part
         return result.first_pos_P / np.maximum(result.first_size_P, 1) - workload.pass_rate_P
-    return haldane(result.pos_P, result.size_P, rule).rate_P - workload.pass_rate_P
+    return haldane(result.pos_P, result.size_P, rule) - workload.pass_rate_P
 
 
 def interval(values: np.ndarray) -> str:

@@ -78,13 +78,13 @@ def main() -> None:
     fixed = SamplingPlan(FixedExit(128), (16,), **large)
     balanced = SamplingPlan(BalancedExit(8, 8), (16,), **large)
     prefix = SamplingPlan(BalancedExit(8, 8), (16,), window=16, **large)
-    capped = SamplingPlan(BalancedExit(8, 8), (16,), caps=Caps(max_samples=200_000), policy="greedy", **large)
+    capped = SamplingPlan(BalancedExit(8, 8), (16,), caps=Caps(max_samples=200_000), **large)
     print(f"{'':34}{'prompts':>8}{'group':>7}{'responses':>11}{'seconds':>9}{'us/event':>10}")
     cases = [
         ("fixed(128), waves of 16", fixed, 4096, 4096),
         ("balanced(8,8), waves of 16", balanced, 4096, 4096),
         ("balanced(8,8), issue order", prefix, 4096, 4096),
-        ("balanced(8,8), greedy, capped", capped, 4096, 4096),
+        ("balanced(8,8), capped", capped, 4096, 4096),
         ("fixed(128), engine of 256 slots", fixed, 4096, 256),
         ("balanced(2,2), one by one", SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400), 64, 1),
         ("balanced(2,2), issue order, 1 by 1", SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, window=4), 64, 1),

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.core.learning.objectives import PowerShare, VarianceShare
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -47,8 +46,8 @@ def figure_7() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """(pass rates, responses per prompt of each rule): proportional to 1/sqrt(p), and to sqrt((1-p)/p)."""
     rates = np.linspace(LOWEST, HIGHEST, PROMPTS)
     tie = np.arange(PROMPTS, dtype=float)
-    shares = {"without baseline": PowerShare(0.5), "with baseline": VarianceShare()}
-    return rates, {name: allocate(share.weight(rates), TOTAL, 1, TOTAL, tie) for name, share in shares.items()}
+    shares = {"without baseline": rates**-0.5, "with baseline": np.sqrt((1 - rates) / rates)}
+    return rates, {name: allocate(share, TOTAL, 1, TOTAL, tie) for name, share in shares.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
-from nemo_ada.core.sampling.priority import exit_probability
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
@@ -91,9 +90,8 @@ def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, Float
     a_P, b_P = known
     pos_P = rng.binomial(n, rate_P)
     alike_P = (pos_P == 0) | (pos_P == n)
-    size_P = np.full(len(rate_P), n)
-    short_pos_P, short_neg_P = (pos_P == 0).astype(np.int64), (pos_P == n).astype(np.int64)
-    again_P = exit_probability(a_P + pos_P, b_P + n - pos_P, short_pos_P, short_neg_P, size_P)
+    same_P, draws = np.where(pos_P == 0, b_P, a_P) + n, np.arange(n)  # posterior count of the label that all have
+    again_P = 1.0 - np.prod((same_P[:, None] + draws) / ((a_P + b_P + n)[:, None] + draws), axis=1)
     more_P = alike_P & (again_P > mixed_probability(a_P, b_P, n).mean())
     pos_P = pos_P + more_P * rng.binomial(n, rate_P)
     size_P = np.where(more_P, 2 * n, n)

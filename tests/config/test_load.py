@@ -57,13 +57,13 @@ def test_every_preset_makes_a_sampler(name):
         ),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
         (
-            "reinforce_ada={advantage: {pass_rate: haldane}, budget: {policy: greedy}}",
-            "labels decide, too: use first_wave or shrunk",
+            "reinforce_ada={preset: ada_seq_idle, advantage: {pass_rate: haldane}}",
+            "lengths decide, too: use first_wave or shrunk",
         ),
         ("reinforce_ada.sampling.wave_size=2", None),  # balanced(2, 2) cannot exit with less than a group
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),
         ("reinforce_ada={preset: grpo, sampling: {wave_size: 2}}", None),
-        ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}}", "bounds what is drawn after first waves"),
+        ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}}", "bounds waves after the first"),
         ("reinforce_ada={preset: grpo, budget: {max_seconds: 9}, reserve_prompts: 4}", None),
         ("reinforce_ada={preset: grpo, sampling: {wave_size: 2}, budget: {max_seconds: 9}}", None),
         ("reinforce_ada={budget: {max_seconds: 9, seconds_quantile: 0.9}}", None),

@@ -13,10 +13,11 @@ import pytest
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
-from nemo_ada.core.learning.objectives import Linear, Log, Power, PowerShare, VarianceShare
+from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
-from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -27,8 +28,8 @@ BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
 LEAN = StopRule(BalancedExit(1, 1), (4,), 8)
 IDLE = StopRule(BalancedExit(1, 1), (4,), 32)
 ONCE = StopRule(FixedExit(1), (32,), 32)
-HYBRID: dict[str, Any] = {"keep_all": True, "objective": Log(), "share": PowerShare(0.5), "max_weight": 8.0}
-SHARED_OUT = Allocation(PowerShare(0.5), 4, 32, 1e-3)
+HYBRID: dict[str, Any] = {"keep_all": True, "objective": Log(), "exponent": 0.5, "max_weight": 8.0}
+SHARED_OUT = Allocation(0.5, 4, 32, 1e-3)
 PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocation | None, type | None]] = {
     # group, exit with waves and cap, what else the plan has, what else the rows have, allocation, estimator
     "grpo": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
@@ -75,7 +76,7 @@ def reached(made: AdaSampler, path: str) -> object:
 
 BALANCE: dict[str, Any] = {"preset": "ada_seq_balance"}
 EST: dict[str, Any] = {"preset": "ada_est_ema"}
-WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
+WINDOW = {"kind": "issue_order", "window": 3}
 
 
 @pytest.mark.parametrize(
@@ -90,9 +91,7 @@ WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
         ({"sampling": {"max_responses": 20}}, "rows.stop.cap", 20),
         ({"sampling": {"scheduler": "rounds"}}, "plan.scheduler", "rounds"),
         ({"sampling": {"stopping": WINDOW}}, "plan.window", 3),
-        ({"sampling": {"stopping": WINDOW}}, "plan.max_window", 9),
         ({"sampling": {"stopping": WINDOW}}, "rows.stop.wave_sizes", (1,)),
-        ({"sampling": {"stopping": WINDOW}}, "estimator.decay", 0.9),  # whose rates the window follows
         (
             {"sampling": {"stopping": WINDOW, "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 1}}},
             "plan.exit",
@@ -103,7 +102,6 @@ WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
         ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.objective", Power(0.25)),
         ({"preset": "ada_seq_log", "advantage": {"objective": {"kind": "linear"}}}, "rows.objective", Linear()),
         ({"advantage": {"normalize": "std"}}, "rows.normalize", "std"),
-        ({"advantage": {"leave_one_out": True}}, "rows.leave_one_out", True),
         ({"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
         ({"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
         ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),
@@ -116,8 +114,6 @@ WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
         ({"budget": {"max_seconds": 9.0, "seconds_quantile": 0.9}}, "plan.seconds_quantile", 0.9),
         ({"budget": {"token_reservation": "worst_case"}}, "plan.token_reservation", "worst_case"),
         ({"budget": {"expected_tokens": 7}}, "plan.expected_tokens", 7),
-        ({"budget": {"policy": "greedy"}}, "plan.policy", "greedy"),
-        ({"budget": {"policy": "greedy"}, "estimator": {"kind": "ema", "decay": 0.5}}, "estimator.decay", 0.5),
         ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.idle_quantile", 0.6),
         ({"positive_threshold": 0.2}, "plan.positive_threshold", 0.2),
         ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
@@ -126,10 +122,9 @@ WINDOW = {"kind": "issue_order", "window": 3, "max_window": 9}
         (EST | {"sampling": {"max_responses": 16}}, "allocation.high", 16),
         (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
         (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
-        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.rule", PowerShare(1.0)),
-        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.share", PowerShare(1.0)),
-        (EST | {"sampling": {"allocation": {"kind": "variance"}}}, "allocation.rule", VarianceShare()),
-        (EST | {"advantage": {"weighting": "objective"}}, "rows.share", None),
+        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.exponent", 1.0),
+        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
+        (EST | {"advantage": {"weighting": "objective"}}, "rows.exponent", None),
         (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),
     ],
     ids=str,

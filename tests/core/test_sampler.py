@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.objectives import PowerShare
 from nemo_ada.core.learning.rows import RowSettings, StepRows
+from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta
-from nemo_ada.core.sampler import AdaSampler, Allocation
+from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -27,7 +27,7 @@ from tests.core.scripted import Script, ScriptedSource
 PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
 EST = SamplingPlan(FixedExit(1), (1,), 32, 4, 40)
 ROWS = RowSettings(4, StopRule(PLAN.exit, PLAN.wave_sizes, PLAN.max_responses))
-ALLOCATION = Allocation(PowerShare(0.5), 2, 16, 0.01)
+ALLOCATION = Allocation(0.5, 2, 16, 0.01)
 
 
 def sampler(plan: SamplingPlan = PLAN, *, run_seed: int = 3, **options: Any) -> AdaSampler:
@@ -81,10 +81,10 @@ def test_features_reach_the_estimator_before_and_after_the_step():
     assert all(found is features for _, _, found in seen)
 
 
-def test_the_plans_prior_is_the_shrunk_pass_rates_prior():
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, prior=(1.0, 2.0))
+def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
     settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=True)
-    own = AdaSampler(plan, settings, run_seed=0)
+    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(0.9, 1.0, 2.0))
     rows = one_step(own, 0, ["a"], Script.of("-"))
     np.testing.assert_allclose(rows.advantage_R, -1 / 6)  # (0 + a) / (3 + a + b)
 
@@ -101,20 +101,10 @@ def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
     np.testing.assert_array_equal(asked.index_N, np.concatenate([np.arange(count) for count in counts]))
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.9])
-def test_epsilon_keeps_a_rate_at_most_one_and_never_zero(rate):
-    """A rate above 1 would reverse the power rule."""
-    seen = []
-
-    class Recording(PowerShare):
-        def weight(self, p_P):
-            seen.append(p_P)
-            return super().weight(p_P)
-
-    own = sampler(EST, estimator=knowing({"a": rate}, 2000), allocation=Allocation(Recording(), 1, 8, 0.05))
-    first_requests(own, 0, ["a"])
-    mean = (rate * 2000 + 1) / 2002
-    np.testing.assert_allclose(seen[0], [min(mean + 0.05, 1.0)])
+def test_a_predicted_rate_is_at_most_one():
+    """A rate above 1 would reverse the order of the allocation."""
+    counts = Allocation(1.0, 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
+    assert abs(counts[0] - counts[1]) <= 1 < counts[2] - counts[1]
 
 
 def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_or_run():
@@ -123,7 +113,7 @@ def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_
 
     def favoured(run_seed: int, step: int) -> tuple[int, ...]:
         weights = {name: 0.1 if i < 5 else 0.8 for i, name in enumerate(ids)}
-        own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(PowerShare(), 1, 9, 0))
+        own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(0.5, 1, 9, 0))
         counts = np.bincount(first_requests(own, step, ids).prompt_N)
         assert counts.sum() == 36
         return tuple(counts.tolist())
@@ -222,6 +212,9 @@ def test_the_state_of_a_sampler_without_estimator_is_its_latency_model():
     assert fresh.state_dict()["estimator"] is None
 
 
-def test_an_allocation_without_estimator_is_refused():
-    with pytest.raises(InvariantError, match="allocates by an estimator"):
+def test_settings_that_need_an_estimator_are_refused_without_one():
+    with pytest.raises(InvariantError, match="need an estimator"):
         sampler(EST, allocation=ALLOCATION)
+    for options in ({"shrunk_baseline": True}, {"pass_rate": "shrunk"}):
+        with pytest.raises(InvariantError, match="need an estimator"):
+            AdaSampler(PLAN, RowSettings(4, ROWS.stop, **options), run_seed=0)

@@ -30,7 +30,7 @@ from nemo_ada.run.observer import Observer
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
 CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, reserve_prompts: 4, estimator: {kind: value}}"
-REPLACED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2, max_window: 6}}}"
+REPLACED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2}}}"
 BALANCED = "reinforce_ada.preset=ada_seq_balance"
 TWO_STEPS = ("grpo.max_num_steps=2", "grpo.val_at_start=false", "validation.responses=2")
 

@@ -37,7 +37,7 @@ from nemo_ada.planning.slots import parse_time, plan_slots
 from nemo_ada.report.figures import step_time
 from nemo_ada.report.run import Run
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
-from nemo_ada.simulate.steps import BetaRates
+from nemo_ada.simulate.steps import BetaRates, Variant
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import changed
@@ -51,7 +51,7 @@ CONFIG = [f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}", "policy.generati
 def write_run(folder: Path, steps: int = 60, seed: int = 3) -> None:
     """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
     plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
-    work = simulate(plan, BetaRates(0.5, 1.0), LENGTHS, prompts=64, steps=steps, slots=256, seed=seed)
+    work = simulate(Variant("", plan), BetaRates(0.5, 1.0), LENGTHS, prompts=64, steps=steps, slots=256, seed=seed)
     rng = np.random.default_rng(seed)
     noise = rng.lognormal(0.0, 0.08, (3, steps))
     seconds = (0.003 * work.engine_steps_S + 2e-5 * work.tokens_S) * noise[0]
@@ -152,7 +152,7 @@ def test_warm_up_steps_are_simulated_but_not_counted(monkeypatch: pytest.MonkeyP
         def draw(self, prompts: int, seed: int) -> np.ndarray:
             return np.full(prompts, 1.0 if seed < sampling.WARM_UP else 0.0)
 
-    work = simulate(plan, Steps(), LengthModel(50.0, 0.2, 4.0, 400), prompts=8, steps=5)
+    work = simulate(Variant("", plan), Steps(), LengthModel(50.0, 0.2, 4.0, 400), prompts=8, steps=5)
     assert len(work.engine_steps_S) == 5
     assert work.zero_signal == 1.0
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
@@ -164,7 +164,7 @@ def test_a_cap_on_seconds_flattens_heavy_tails(beta: tuple[float, float]) -> Non
     plan = ada_settings({"preset": "ada_seq_positive"}).plan(4, 2048)
 
     def ratio(caps: Caps) -> float:
-        work = simulate(replace(plan, caps=caps), BetaRates(*beta), lengths, prompts=64, steps=40)
+        work = simulate(Variant("", replace(plan, caps=caps)), BetaRates(*beta), lengths, prompts=64, steps=40)
         assert work.responses_S.min() >= 64 * 8, "first waves are never cut"
         return float(np.quantile(work.engine_steps_S, 0.95) / np.quantile(work.engine_steps_S, 0.5))
 
@@ -176,7 +176,7 @@ def test_a_cap_on_seconds_flattens_heavy_tails(beta: tuple[float, float]) -> Non
 @pytest.mark.parametrize("slots", [None, 48])
 def test_no_step_passes_the_bound(preset: str, slots: int | None) -> None:
     plan = ada_settings({"preset": preset}).plan(4, 400)
-    work = simulate(plan, BetaRates(0.5, 2.0), LengthModel(), prompts=32, steps=4, slots=slots)
+    work = simulate(Variant("", plan), BetaRates(0.5, 2.0), LengthModel(), prompts=32, steps=4, slots=slots)
     steps, tokens = worst_work(plan, 32, slots, 400)
     assert work.engine_steps_S.max() <= steps
     assert work.tokens_S.max() <= tokens
@@ -272,17 +272,15 @@ def test_every_figure_says_where_it_comes_from(past: Path) -> None:
 
 def test_the_estimation_variant_is_simulated_with_its_own_allocation() -> None:
     estimated = variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
-    assert estimated.allocate is not None
-    shares = estimated.allocate(np.array([0.05, 0.2, 0.8, 0.95]))
-    assert shares.sum() == 32
-    assert (np.diff(shares) <= 0).all()
-    assert shares[0] > 2 * shares[-1]
-    assert estimated == variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
+    assert estimated.allocation is not None
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
-        simulate(estimated.plan, BetaRates(0.6, 1.5), lengths, prompts=64, steps=8, allocate=allocate)
-        for allocate in (estimated.allocate, lambda rate_P: np.full(len(rate_P), 8))
-    )
+        simulate(
+            replace(estimated, allocation=replace(estimated.allocation, exponent=exponent)), BetaRates(0.6, 1.5),
+            lengths, prompts=64, steps=8,
+        )
+        for exponent in (estimated.allocation.exponent, 0.0)
+    )  # fmt: skip
     assert own.responses_S.tolist() == uniform.responses_S.tolist() == [512.0] * 8
     assert own.tokens_S.mean() > 1.02 * uniform.tokens_S.mean(), (
         "hard prompts get more responses, wrong ones are longer"
@@ -294,9 +292,7 @@ def test_the_even_cap_is_the_widest_that_flattens_the_tail() -> None:
 
     def cap_of(preset: str):  # type: ignore[no-untyped-def]
         asked = variant(ada_settings({"preset": preset}), 4, 2048)
-        return even_cap(
-            lambda cap: simulate(capped(asked, cap).plan, BetaRates(8.0, 8.0), lengths, prompts=64, steps=20)
-        )
+        return even_cap(lambda cap: simulate(capped(asked, cap), BetaRates(8.0, 8.0), lengths, prompts=64, steps=20))
 
     positive, grpo = cap_of("ada_seq_positive"), cap_of("grpo")
     assert positive.uncapped > 1.5

@@ -127,17 +127,17 @@ def test_events_reach_tensorboard(tmp_path):
 
 def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
     run = RunDir(tmp_path)
-    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None, "policy": "uniform"}}}
+    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None, "mode": "capped"}}}
     run.open(config, resume=False)
     run.close()
     assert not (tmp_path / CHANGES).exists()
-    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900, "policy": "uniform"}}}
+    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900, "mode": "capped"}}}
     for _ in range(2):  # the second attempt changes nothing
         run = RunDir(tmp_path)
         run.open(capped, resume=True)
         run.close()
     (line,) = read_lines(tmp_path / CHANGES)
     assert line["changed"] == {"reinforce_ada.budget.max_samples": [None, 900]}
-    greedy = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "policy": "greedy"}}}
-    with pytest.raises(UserError, match=r"budget\.policy: 'uniform' -> 'greedy'"):
-        RunDir(tmp_path).open(greedy, resume=True)
+    idle = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "mode": "idle"}}}
+    with pytest.raises(UserError, match=r"budget\.mode: 'capped' -> 'idle'"):
+        RunDir(tmp_path).open(idle, resume=True)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
+from nemo_ada.simulate.engine import LengthModel
 from nemo_ada.simulate.exact import summary
 from nemo_ada.simulate.steps import (
     BetaRates,
@@ -20,9 +22,10 @@ from nemo_ada.simulate.steps import (
     MeasuredRates,
     Setting,
     Variant,
+    compare,
     plot,
     render_table,
-    simulate,
+    simulated_steps,
 )
 
 GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
@@ -40,7 +43,7 @@ def near(figure: MeanAndError, expected: float) -> bool:
 def test_agrees_with_the_dynamic_programme(p, window, rule):
     plan = dataclasses.replace(BALANCED, exit=rule, window=window)
     setting = Setting(MeasuredRates((p,)), prompts=128, seeds=8, warm_up=0, steps=2)
-    row = simulate([Variant("ours", plan)], setting)[0]
+    row = compare([Variant("ours", plan)], setting)[0]
     exact = summary(StopRule(rule, (8,) if window is None else (1,), 32), p)
     assert near(row.kept_responses, 128 * exact.expected_samples)
     assert near(row.resolved, exact.p_resolved)
@@ -48,7 +51,7 @@ def test_agrees_with_the_dynamic_programme(p, window, rule):
 
 
 def test_groups_without_signal_of_grpo_have_their_closed_form():
-    row = simulate([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=512, seeds=6))[0]
+    row = compare([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=512, seeds=6))[0]
     assert near(row.zero_signal, 0.9**8 + 0.1**8)
     assert row.responses == MeanAndError(512 * 8, 0.0)
 
@@ -56,7 +59,7 @@ def test_groups_without_signal_of_grpo_have_their_closed_form():
 def test_variants_see_the_same_responses():
     setting = Setting(BetaRates(0.6, 1.5), seeds=3, steps=1)
     rounds = Variant("rounds", dataclasses.replace(BALANCED, scheduler="rounds"))
-    first, second, again = simulate([rounds, Variant("continuous", BALANCED), rounds], setting)
+    first, second, again = compare([rounds, Variant("continuous", BALANCED), rounds], setting)
     assert first.tokens == second.tokens
     assert first.zero_signal == second.zero_signal
     assert second.engine_steps.mean < first.engine_steps.mean
@@ -68,36 +71,40 @@ def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
     tight = dataclasses.replace(BALANCED, caps=Caps(max_samples=520))
     loose = dataclasses.replace(BALANCED, caps=Caps(max_samples=64 * 32))
     idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
-    bound, free, in_the_tail = simulate([Variant("t", tight), Variant("l", loose), Variant("i", idle)], setting)
+    bound, free, in_the_tail = compare([Variant("t", tight), Variant("l", loose), Variant("i", idle)], setting)
     assert bound.budget_hits.mean == 1.0
     assert bound.responses.mean <= 520
     assert free.budget_hits.mean == 0.0
     assert in_the_tail.budget_hits.mean == 0.0  # the end of idle mode is no cap
 
 
-def test_the_estimation_variant_draws_its_allocation():
-    plan = SamplingPlan(FixedExit(1), (1,), 32, 8, 400)
-    setting = Setting(MeasuredRates((0.1, 0.9)), prompts=16, seeds=2, steps=1)
-    row = simulate([Variant("est", plan, lambda rate_P: np.where(rate_P < 0.5, 12, 4))], setting)[0]
-    hard = [int((setting.rates.draw(16, seed) < 0.5).sum()) for seed in range(2)]
-    assert row.responses.mean == np.mean([12 * h + 4 * (16 - h) for h in hard])
+def test_the_estimation_variant_allocates_by_the_true_rates():
+    plan = SamplingPlan(FixedExit(1), (32,), 32, 8, 400)
+    known = Allocation(0.5, 4, 32, 1e-3)
+    rate_P = np.repeat([0.1, 0.9], 8)
+    run = simulated_steps(Variant("est", plan, known), lambda _: rate_P, LengthModel(), steps=2)
+    for _, stats in run:
+        assert stats["samples_drawn"] == 16 * 8
+        assert stats["pool_size_max"] == known.responses(rate_P, 8, np.arange(16.0)).max() > 8
 
 
 def test_steps_with_a_duration_and_few_slots():
-    setting = Setting(MeasuredRates((0.5,)), prompts=32, seeds=2, steps=1)
-    crowded = dataclasses.replace(setting, slots=32, step_seconds=0.02, row_seconds=0.001)
-    free, full = simulate([Variant("g", GRPO)], setting)[0], simulate([Variant("g", GRPO)], crowded)[0]
-    assert full.engine_steps.mean > 1.1 * free.engine_steps.mean
-    assert full.tokens == free.tokens
-    seconds = 0.02 * full.engine_steps.mean + 0.001 * full.tokens.mean
-    assert full.seconds.mean == pytest.approx(seconds)
-    assert free.seconds.mean == free.engine_steps.mean
+    rate_P, options = np.full(32, 0.5), {"steps": 1}
+    clock = {"slots": 16, "step_seconds": 0.02, "row_seconds": 0.001}
+    (free, alone), (full, crowded) = (
+        next(iter(simulated_steps(Variant("g", GRPO), lambda _: rate_P, LengthModel(), **options, **more)))
+        for more in ({}, clock)
+    )
+    assert full > 1.1 * free
+    assert crowded["tokens_drawn"] == alone["tokens_drawn"]
+    assert crowded["sampling_seconds"] == pytest.approx(0.02 * full + 0.001 * crowded["tokens_drawn"])
+    assert alone["sampling_seconds"] == free
 
 
 def test_a_budget_below_the_first_waves_is_refused():
     plan = dataclasses.replace(GRPO, caps=Caps(max_samples=100))
     with pytest.raises(UserError, match="cannot hold the first waves"):
-        simulate([Variant("grpo", plan)], Setting(BetaRates(1, 1), seeds=1))
+        compare([Variant("grpo", plan)], Setting(BetaRates(1, 1), seeds=1))
 
 
 def test_pass_rates_are_read_from_numbers_and_json_lines(tmp_path):
@@ -124,7 +131,7 @@ def test_an_empty_file_is_refused(tmp_path):
 
 
 def test_table_and_plot_show_every_variant(tmp_path):
-    rows = simulate([Variant("grpo", GRPO), Variant("ada", BALANCED)], Setting(BetaRates(0.6, 1.5), seeds=2, steps=1))
+    rows = compare([Variant("grpo", GRPO), Variant("ada", BALANCED)], Setting(BetaRates(0.6, 1.5), seeds=2, steps=1))
     console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
     console.print(render_table(rows))
     text = console.export_text()
@@ -137,6 +144,6 @@ def test_table_and_plot_show_every_variant(tmp_path):
 
 
 def test_one_seed_has_no_standard_error():
-    row = simulate([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))[0]
+    row = compare([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))[0]
     assert np.isnan(row.tokens.error)
     assert "±" not in str(row.tokens)

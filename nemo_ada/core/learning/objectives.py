@@ -1,14 +1,13 @@
-"""What is maximised: J_f = E_x[f(p(x))], and how its weight f'(p) is realised (algorithm.md section 1).
+"""What is maximised: J_f = E_x[f(p(x))], and how sampling and gradient share its weight (algorithm.md section 1).
 
-f'(p) = w_sample(p) * w_grad(p): the first factor by drawing more responses, the second by scaling the advantage.
-Only Est has a first factor (it trains on all it draws); downsampling to n rows removes it, so Seq has w_sample = 1.
+f'(p) = w_sample(p) * w_grad(p). More responses realise the first factor, a scaled advantage the second. Only Est has a
+first factor, p^-exponent, because it trains on all responses. Seq keeps n rows per prompt, so its w_sample is 1.
 
-| share | w_sample | with the log objective, w_grad is |
+| exponent | w_sample | w_grad with the log objective |
 |---|---|---|
-| PowerShare(0) | 1 | 1/p (all explicit; GRPO's allocation) |
-| PowerShare(1/2) | p^-1/2 | p^-1/2 (the paper's hybrid) |
-| PowerShare(1) | 1/p | 1 (all implicit) |
-| VarianceShare | sqrt((1-p)/p) | 1/sqrt(p(1-p)), i.e. GRPO's own advantage (paper, appendix B) |
+| 0 | 1 | 1/p (all explicit; GRPO's allocation) |
+| 1/2 | p^-1/2 | p^-1/2 (the paper's hybrid) |
+| 1 | 1/p | 1 (all implicit) |
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """f(p) = log p: maximum likelihood of being correct."""
+    """f(p) = log p: maximum likelihood of a correct response."""
 
     def value(self, p_P: FloatArray) -> FloatArray:
         return np.log(p_P)
@@ -51,7 +50,7 @@ class Log:
         return np.asarray(1.0 / p_P)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Power:
     """f(p) = p^a, a > 0: between linear (a = 1) and, up to a constant factor, log (a -> 0)."""
 
@@ -64,44 +63,20 @@ class Power:
         return np.asarray(self.a * p_P ** (self.a - 1.0))
 
 
-class SamplingShare(Protocol):
-    """w_sample(p): what the number of responses is proportional to."""
-
-    def weight(self, p_P: FloatArray) -> FloatArray: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PowerShare:
-    """N_x ∝ p^-exponent, exponent in [0, 1]."""
-
-    exponent: float = 0.5
-
-    def weight(self, p_P: FloatArray) -> FloatArray:
-        return np.asarray(p_P**-self.exponent)
-
-
-@dataclass(frozen=True, slots=True)
-class VarianceShare:
-    """N_x ∝ sqrt((1-p)/p): least variance under the log objective with a baseline. 0 from p = 1 on (p_hat + eps)."""
-
-    def weight(self, p_P: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(np.maximum(1.0 - p_P, 0.0) / p_P))
-
-
 def gradient_weight(
     objective: Objective,
     rate_P: FloatArray,
     *,
-    share: SamplingShare | None = None,
-    min_pass_rate: float = 1e-3,
-    max_weight: float = np.inf,
+    exponent: float | None = None,
+    min_pass_rate: float,
+    max_weight: float,
 ) -> FloatArray:
-    """w_grad = f'(p) / w_sample(p) per prompt, with p kept in [min_pass_rate, 1 - min_pass_rate] and w <= max_weight.
+    """w_grad = f'(p) / w_sample(p) per prompt, at most max_weight, with p at least min_pass_rate.
 
-    share: None where sampling realises nothing (Seq, GRPO, and `weighting: objective`, whose rows carry the inverse of
-    what was really drawn). The upper bound on p only matters for VarianceShare, whose w_grad diverges at p = 1.
+    exponent: of the allocation, w_sample = p^-exponent, with p at most 1 - min_pass_rate. None where sampling realises
+    nothing: Seq, GRPO, and `weighting: objective`, whose rows carry the inverse of what was drawn.
     """
-    if share is None:
+    if exponent is None:
         return np.minimum(objective.weight(np.maximum(rate_P, min_pass_rate)), max_weight)
     p_P = np.clip(rate_P, min_pass_rate, 1.0 - min_pass_rate)
-    return np.minimum(objective.weight(p_P) / share.weight(p_P), max_weight)
+    return np.minimum(objective.weight(p_P) / p_P**-exponent, max_weight)

@@ -1,7 +1,7 @@
 """From the pools of a step to its training rows: selection, weights, advantages (algorithm.md sections 2 to 4).
 
-P prompts of the batch, N responses of all pools, R training rows: n per prompt, or, in the estimation variant, all N
-responses, whose sum is n * P by allocation. R is always n * P: what is missing is filled with rows of zero weight.
+P prompts of the batch, N responses of all pools, R training rows. R is always n * P: n rows per prompt, or in the
+estimation variant all N responses, which the allocation makes n * P. Placeholder rows of weight 0 fill what is missing.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
-from nemo_ada.core.learning.objectives import Linear, Objective, SamplingShare, gradient_weight
+from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import select_step
-from nemo_ada.core.sampling.pass_rate import PassRateEstimates, PassRateKind, estimate
+from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowSettings:
-    """How pools become rows. group: n. keep_all: train on every response (Est). stop: for the `haldane` estimate.
-    share: the part of the weight that the allocation realised (Est, `reference` weighting)."""
+    """How pools become rows.
+
+    group: n. stop: for the `haldane` estimate. keep_all: train on every response (Est). exponent: the part of the
+    weight that the allocation realised, p^-exponent (Est with `reference` weighting).
+    """
 
     group: int
     stop: StopRule
     keep_all: bool = False
     weighting: Weighting = "reference"
     objective: Objective = field(default_factory=Linear)
-    share: SamplingShare | None = None
+    exponent: float | None = None
     normalize: Normalize = "none"
-    leave_one_out: bool = False
     shrunk_baseline: bool = False
     pass_rate: PassRateKind = "pool"
     min_pass_rate: float = 0.01
@@ -42,9 +44,9 @@ class RowSettings:
 class StepRows:
     """Training rows, grouped by prompt in batch order.
 
-    prompt_R: position of the row's prompt in the session; pool_R: position in the result's N arrays; response_id_R: the
-    session's id of it, under which the source holds tokens and log-probabilities (-1: the prompt has no response);
-    weight_R: 1.0, or 0.0 for a placeholder row; advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py.
+    prompt_R: position of the row's prompt in the step. pool_R: position in the result's N arrays. response_id_R: under
+    it the source holds tokens and log-probabilities; -1 where the prompt has no response. weight_R: 1.0, or 0.0 for a
+    placeholder row. advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py.
     """
 
     prompt_R: IntArray
@@ -57,7 +59,7 @@ class StepRows:
 
     @property
     def live_R(self) -> BoolArray:
-        """Rows that have a gradient (as long as the loss has no KL or entropy term)."""
+        """Rows with a gradient (as long as the loss has no KL or entropy term)."""
         return np.asarray((self.weight_R > 0) & (self.advantage_R != 0.0))
 
 
@@ -68,30 +70,28 @@ def build_rows(
     *,
     run_seed: int,
     step: int,
-    prior_P: tuple[FloatArray, FloatArray],
+    prior_P: tuple[FloatArray, FloatArray] | None,
 ) -> StepRows:
-    """Rows of a batch of `batch` prompts; prior_P: (a, b) of each session prompt's Beta prior (`shrunk`)."""
+    """Rows of a batch of `batch` prompts. prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`."""
     groups = result.group_G
-    if settings.keep_all:
-        prompt_R, pool_R, row_weight_R = _all_rows(result, settings.group * batch)
-    else:
-        chosen = select_step(
-            result.prompt_N,
-            result.index_N,
-            result.positive_N,
-            result.uid_P,
-            settings.group,
-            run_seed=run_seed,
-            step=step,
-        )
-        pool_R = chosen.row_PR[groups].ravel()
-        row_weight_R = chosen.weight_PR[groups].ravel()
-        prompt_R = np.repeat(groups, settings.group)
-    rates = _pass_rates(result, settings, prior_P)
+    prompt_R, pool_R, row_weight_R = (
+        _all_rows(result, settings.group * batch)
+        if settings.keep_all
+        else _selected_rows(result, settings.group, run_seed, step)
+    )
+    rate_P = estimate(
+        settings.pass_rate,
+        result.pos_P,
+        result.size_P,
+        first_pos_P=result.first_pos_P,
+        first_total_P=result.first_size_P,
+        rule=settings.stop,
+        prior_P=prior_P,
+    )
     weight_P = gradient_weight(
         settings.objective,
-        rates.rate_P,
-        share=settings.share,
+        rate_P,
+        exponent=settings.exponent,
         min_pass_rate=settings.min_pass_rate,
         max_weight=settings.max_weight,
     )
@@ -102,10 +102,9 @@ def build_rows(
         pool_R,
         row_weight_R,
         weight_P=weight_P,
-        rates=rates,
+        rate_P=rate_P,
         weighting=settings.weighting,
         normalize=settings.normalize,
-        leave_one_out=settings.leave_one_out,
         prior_P=prior_P if settings.shrunk_baseline else None,
     )
     real = row_weight_R > 0
@@ -123,25 +122,21 @@ def build_rows(
     return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics)
 
 
+def _selected_rows(
+    result: SamplingResult, group: int, run_seed: int, step: int
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """(prompt_R, pool_R, weight_R) of the kept groups, `group` rows each."""
+    groups = result.group_G
+    row_PR, weight_PR = select_step(
+        result.prompt_N, result.index_N, result.positive_N, result.uid_P, group, run_seed=run_seed, step=step
+    )
+    return np.repeat(groups, group), row_PR[groups].ravel(), weight_PR[groups].ravel()
+
+
 def _all_rows(result: SamplingResult, rows: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """(prompt_R, pool_R, weight_R) of all responses, filled up to `rows` with placeholders."""
     total = len(result.response_id_N)
     if total == 0:
         return np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows)
     pool_R = np.resize(np.arange(total), rows)
     return result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64)
-
-
-def _pass_rates(
-    result: SamplingResult, settings: RowSettings, prior_P: tuple[FloatArray, FloatArray]
-) -> PassRateEstimates:
-    alpha_P, beta_P = prior_P
-    return estimate(
-        settings.pass_rate,
-        result.pos_P,
-        result.size_P,
-        first_pos_P=result.first_pos_P,
-        first_total_P=result.first_size_P,
-        rule=settings.stop,
-        prior_mean_P=alpha_P / (alpha_P + beta_P),
-        strength=alpha_P + beta_P,
-    )

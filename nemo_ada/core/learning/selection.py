@@ -1,61 +1,25 @@
 """Which responses of a pool become training rows (algorithm.md section 2, "Downsample to exactly n rows").
 
-n // 2 rows come from the correct and n - n // 2 from the incorrect responses; a short side is filled from the other.
-Each side is drawn uniformly without replacement (the authors take the first of the list, which prefers early, hence
-short, responses). The batch shape never changes: a pool smaller than n repeats rows with weight 0.
-P prompts, N responses of all pools, R = n rows per prompt.
+n // 2 rows come from the correct responses, n - n // 2 from the incorrect ones. When one side is too short, the other
+side fills the group. Each side is drawn uniformly without replacement. (The authors take the first of the list, which
+prefers early, hence short, responses.) A pool smaller than n repeats rows with weight 0, so the batch shape never
+changes. P prompts, N responses of all pools, R = n rows per prompt.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.seeds import Stream, bits64
-from nemo_ada.errors import InvariantError
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The rows of a step.
-
-    row_PR: positions in the flat pool arrays, in issue order within a prompt, repeats last; -1 where a prompt has no
-    response at all (each one failed verification). weight_PR: 1.0 for a row, 0.0 for a repeat or a -1.
-    """
-
-    row_PR: IntArray
-    weight_PR: FloatArray
 
 
 def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
-    """How many (correct, incorrect) responses of each pool are kept: min(n, pool) in sum."""
+    """How many (correct, incorrect) responses of each pool are kept: min(n, pool) in all."""
     want_pos, want_neg = n // 2, n - n // 2
     keep_pos_P = np.minimum(pos_P, want_pos + np.maximum(want_neg - neg_P, 0))
     keep_neg_P = np.minimum(neg_P, want_neg + np.maximum(want_pos - pos_P, 0))
     return keep_pos_P, keep_neg_P
-
-
-def select_rows(positive_N: BoolArray, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """Rows of one pool whose labels are given in issue order: (index [n], weight [n]).
-
-    Raises InvariantError for an empty pool, which has nothing to repeat.
-    """
-    if len(positive_N) == 0:
-        raise InvariantError("row selection was asked for rows of an empty pool")
-    side_pos, side_neg = np.flatnonzero(positive_N), np.flatnonzero(~positive_N)
-    keep_pos, keep_neg = kept_counts(np.array([len(side_pos)]), np.array([len(side_neg)]), n)
-    chosen = np.sort(
-        np.concatenate(
-            [
-                rng.choice(side_pos, int(keep_pos[0]), replace=False),
-                rng.choice(side_neg, int(keep_neg[0]), replace=False),
-            ]
-        )
-    ).astype(np.int64)
-    weight_n = (np.arange(n) < len(chosen)).astype(np.float64)
-    return np.resize(chosen, n), weight_n
 
 
 def select_step(
@@ -67,12 +31,15 @@ def select_step(
     *,
     run_seed: int,
     step: int,
-) -> Selection:
-    """Rows of every prompt of a step at once, from flat arrays in any order.
+) -> tuple[IntArray, FloatArray]:
+    """(row_PR, weight_PR) of all prompts of a step, from flat arrays in any order.
 
-    prompt_N: position of the response's prompt in the step (0..P-1); index_N: issue order within the prompt; uid_P: one
-    int64 per prompt occurrence. A response's sort key is a hash of (run seed, step, uid, index) and the smallest keys
-    of each side are kept, so a response is selected or not whatever the order of the arrays and of the prompts.
+    prompt_N: position of the response's prompt in the step (0..P-1). index_N: issue order within the prompt. uid_P: one
+    int64 per prompt occurrence. The sort key of a response is a hash of (run seed, step, uid, index), and the smallest
+    keys of each side are kept. So the order of the arrays and of the prompts does not decide which are selected.
+
+    row_PR: positions in the flat arrays, in issue order within a prompt, repeats last; -1 where all responses of a
+    prompt failed. weight_PR: 1.0 for a row, 0.0 for a repeat or a -1.
     """
     num_prompts = len(uid_P)
     group_N = prompt_N * 2 + ~positive_N
@@ -92,9 +59,9 @@ def select_step(
     sorted_PR = np.where(from_pos_PR, start_P2[:, :1] + slot_PR, start_P2[:, 1:] + slot_PR - keep_pos_P[:, None])
     empty_P1 = kept_P1 == 0
     if len(order_N) == 0:
-        return Selection(np.full((num_prompts, n), -1, np.int64), np.zeros((num_prompts, n)))
+        return np.full((num_prompts, n), -1, np.int64), np.zeros((num_prompts, n))
     row_PR = order_N[np.where(empty_P1, 0, sorted_PR)]
     real_PR = column_1R < kept_P1
     in_issue_order_PR = np.argsort(np.where(real_PR, index_N[row_PR], np.iinfo(np.int64).max), axis=1, kind="stable")
     row_PR = np.take_along_axis(row_PR, in_issue_order_PR, axis=1)
-    return Selection(np.where(empty_P1, -1, row_PR).astype(np.int64), real_PR.astype(np.float64))
+    return np.where(empty_P1, -1, row_PR).astype(np.int64), real_PR.astype(np.float64)

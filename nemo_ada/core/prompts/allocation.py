@@ -1,11 +1,13 @@
 """How many responses each prompt gets in Reinforce-Ada-Est (algorithm.md section 3; paper, Fig. 7).
 
-N_x is proportional to a weight of the predicted pass rate, between bounds, integer, with an exact sum. The real-valued
-problem min_x N_min <= lambda w_x <= N_max has one level lambda whose sum is N_total (water-filling); the integers are
-its largest remainders. P prompts.
+N_x is proportional to a weight of the predicted pass rate, within bounds, an integer, with an exact sum. With real
+numbers, low <= level * w_x <= high has one level whose sum is the total (water-filling). Largest remainders then give
+integers. P prompts.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,15 +15,29 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 
 _ROUNDING = 1e-9
-_SMALLEST_WEIGHT = 1e-12
+_MIN_WEIGHT = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """N_x proportional to (p + epsilon)^-exponent, within [low, high]; exponent in [0, 1]."""
+
+    exponent: float
+    low: int
+    high: int
+    epsilon: float
+
+    def responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
+        """Responses per prompt for predicted pass rates, `group` on average. tie_P: as in `allocate`."""
+        weight_P = np.minimum(rate_P + self.epsilon, 1.0) ** -self.exponent
+        return allocate(weight_P, group * len(rate_P), self.low, self.high, tie_P)
 
 
 def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: FloatArray) -> IntArray:
     """Integers N_P with low <= N_P <= high and sum `total`, proportional to weight_P wherever no bound holds.
 
-    weight_P: `SamplingShare.weight` of the predicted pass rates (+ eps), non-negative. tie_P: a seeded key per prompt;
-    of two prompts with equal remainders the one with the smaller key gets the last response. Raises UserError when no
-    such integers exist.
+    weight_P: non-negative. tie_P: a seeded key per prompt. Of two prompts with equal remainders, the one with the
+    smaller key gets the last response. Raises UserError when no such integers exist.
     """
     prompts = len(weight_P)
     if low > high or not low * prompts <= total <= high * prompts:
@@ -31,7 +47,7 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
             f"work, or min_responses at most {total // max(prompts, 1)} and max_responses at least "
             f"{-(-total // max(prompts, 1))}"
         )
-    real_P = _water_fill(np.maximum(weight_P, _SMALLEST_WEIGHT), total, low, high)
+    real_P = _water_fill(np.maximum(weight_P, _MIN_WEIGHT), total, low, high)
     whole_P = np.floor(real_P + _ROUNDING).astype(np.int64)
     remainder_P = np.where(whole_P < high, np.round(real_P - whole_P, 9), -1.0)
     order_P = np.lexsort((tie_P, -remainder_P))

@@ -1,6 +1,6 @@
 """Which of a step's candidate prompts get responses (ours; the paper draws for every prompt of the batch).
 
-A group whose labels all agree teaches nothing, so a prompt is worth the probability that its group will not. P prompts.
+A zero-signal group teaches nothing. So a prompt is worth the probability that its group has both labels. P prompts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 
 
 def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
-    """P(n responses do not all agree) of prompts whose pass rate is Beta(a, b): 1 - E[p^n] - E[(1 - p)^n]."""
+    """P(n responses have both labels), for pass rates from Beta(a, b): 1 - E[p^n] - E[(1 - p)^n]."""
     drawn_N = np.arange(n)
     total_PN = (a_P + b_P)[:, None] + drawn_N
     all_positive_P = np.prod((a_P[:, None] + drawn_N) / total_PN, axis=1)
@@ -22,9 +22,9 @@ def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
 
 
 def best_candidates(prompt_ids: Sequence[str], worth_P: FloatArray, tie_P: FloatArray, count: int) -> IntArray:
-    """Positions of the `count` prompts of highest worth, best first; equal ones by `tie_P`.
+    """Positions of the `count` prompts of highest worth, best first; `tie_P` orders equal ones.
 
-    A prompt that is there twice (candidates may span two epochs) comes a second time only after all others.
+    Candidates may span two epochs. A second occurrence of a prompt comes after all other prompts.
     """
     first_P = np.zeros(len(prompt_ids), np.bool_)
     first_P[np.unique(np.asarray(prompt_ids), return_index=True)[1]] = True

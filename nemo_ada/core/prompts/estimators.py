@@ -1,8 +1,8 @@
 """Pass-rate estimates that live across steps, for allocation and priors (algorithm.md section 3).
 
-Both are keyed by a stable prompt id, never by a position in a batch, and both return a Beta distribution per prompt:
-its mean is the prediction, its mass says how many responses the prediction is worth. Their state is numbers, lists and
-arrays (no pickle) and restores bit for bit. P prompts of a step, F features.
+Both estimators know prompts by stable ids, never by positions in a batch. Both return a Beta distribution per prompt:
+its mean is the prediction, its mass a + b says how many responses the prediction is worth. Their state is numbers,
+lists and arrays (no pickle) and restores bit for bit. P prompts of a step, F features.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class PassRateEstimator(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass
 class EmaBeta:
-    """N_tot <- decay N_tot + n, N_pos <- decay N_pos + k, prediction (N_pos + a) / (N_tot + a + b): never 0 or 1.
+    """Decayed counts: N_tot <- decay N_tot + n, N_pos <- decay N_pos + k. The prediction is never 0 or 1:
+    (N_pos + a) / (N_tot + a + b).
 
-    decay in (0, 1) forgets what an older policy did. A prompt that occurs twice in one step decays once.
-    adaptive_prior: (a, b) keep their sum, and their ratio follows the pass rate of all prompts of recent steps (decayed
-    counts), which is what is known of a prompt that was never drawn.
+    decay in (0, 1): how fast old policies are forgotten. A prompt that occurs twice in one step decays once.
+    adaptive_prior: a + b stays, and a / (a + b) follows the pass rate of all prompts of recent steps (decayed counts).
+    That is the prediction for a prompt that was never drawn.
     """
 
     decay: float = 0.9
@@ -105,14 +106,14 @@ class EmaBeta:
         self._all_pos, self._all_total = float(state["all_pos"]), float(state["all_total"])
 
 
-@dataclass(slots=True)
+@dataclass
 class ValueRegressor:
     """Logistic regression of the pass rate on prompt features, trained online with the Bernoulli log loss.
 
-    Features are standardised with their running mean and variance, clipped at 5 deviations and scaled by 1/sqrt(F), so
-    one learning rate serves hidden states of any width. Each update takes `inner_steps` Adagrad steps on the step's
-    prompts, weighted by their responses, with an L2 penalty. It generalises over prompts, which EmaBeta cannot, and
-    only its ranking matters for the allocation. `strength`: how many responses a prediction is worth in `beta`.
+    Features are standardised with their running mean and variance, clipped at 5 deviations and scaled by 1/sqrt(F). So
+    one learning rate suits hidden states of any width. Each update takes `inner_steps` Adagrad steps on the step's
+    prompts, weighted by their responses, with an L2 penalty. Unlike EmaBeta it generalises over prompts.
+    strength: how many responses a prediction is worth in `beta`.
     """
 
     features: int
@@ -171,8 +172,8 @@ class ValueRegressor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if len(state["weight_F"]) != self.features:
             raise UserError(
-                f"the saved value estimator reads {len(state['weight_F'])} features, this run has {self.features}; "
-                "resume with the model (or embedding) that the run was started with"
+                f"the saved value estimator has {len(state['weight_F'])} features, this run has {self.features}; "
+                "resume with the model that the run was started with"
             )
         for name in ("weight_F", "square_F", "mean_F", "spread_F"):
             setattr(self, "_" + name, np.array(state[name], np.float64))
@@ -181,17 +182,15 @@ class ValueRegressor:
 
     def _checked(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> FloatArray:
         if features_PF is None or features_PF.shape != (len(prompt_ids), self.features):
-            found = None if features_PF is None else features_PF.shape
-            raise InvariantError(
-                f"value estimator: features of shape {(len(prompt_ids), self.features)}, found {found}"
-            )
+            given = None if features_PF is None else features_PF.shape
+            raise InvariantError(f"value estimator: features of shape {given}, not {(len(prompt_ids), self.features)}")
         bad_P = ~np.isfinite(features_PF).all(axis=1)
         if bad_P.any():
             raise InvariantError(f"value estimator: features of prompt {prompt_ids[int(bad_P.argmax())]!r} not finite")
         return np.asarray(features_PF, np.float64)
 
     def _observe(self, raw_PF: FloatArray) -> None:
-        """Chan, Golub and LeVeque's update of mean and sum of squared deviations with a batch."""
+        """Update mean and sum of squared deviations with a batch (Chan, Golub and LeVeque)."""
         batch, mean_F = float(len(raw_PF)), raw_PF.mean(axis=0)
         total, shift_F = self._seen + batch, mean_F - self._mean_F
         within_F = ((raw_PF - mean_F) ** 2).sum(axis=0)

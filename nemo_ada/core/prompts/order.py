@@ -9,16 +9,16 @@ from nemo_ada.errors import UserError
 
 
 class PromptOrder:
-    """Endless shuffled epochs over `count` prompts; every epoch shows each prompt once."""
+    """Endless shuffled epochs over `count` prompts. Each epoch has every prompt once."""
 
     def __init__(self, count: int, seed: int, where: str = "task") -> None:
-        """Raises UserError for an empty data set; `where` names it."""
+        """`where` names the data set. Raises UserError for an empty one."""
         if count < 1:
             raise UserError(f"{where}: the data set has no prompt to train on; give it at least one")
         self.count, self.seed = count, seed
 
     def at(self, position: int, n: int) -> IntArray:
-        """Indices of the n prompts from `position` on, which may span epochs."""
+        """Indices of the n prompts from `position` on. They may span epochs."""
         wanted = np.arange(position, position + n)
         epochs, offsets = np.divmod(wanted, self.count)
         indices = np.empty(n, np.int64)

@@ -1,8 +1,8 @@
 """The budget of one batch: samples, tokens and seconds (algorithm.md section 6).
 
-The ledger only counts: what was promised (reserved) and what was spent. It never learns why. A reservation is made
-before responses are issued and settled as they end, so `spent + reserved <= cap` holds at every moment, except for
-first waves under `expected` reservation, which are issued whatever the ledger holds (section 6: they have priority).
+The ledger counts what is reserved and what is spent. A reservation is made before responses are issued and settled
+when they end. So `spent + reserved <= cap` holds at every moment. The one exception: with `expected` reservation first
+waves are issued even when their tokens exceed the cap, because first waves have priority.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nemo_ada.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Upper bounds for one batch; None = no bound. samples: responses issued; tokens: generated; seconds: sampling."""
+    """Upper bounds for one batch, None = no bound: responses issued, tokens generated, seconds of sampling."""
 
     max_samples: int | None = None
     max_tokens: int | None = None
@@ -22,7 +22,7 @@ class Caps:
 
 
 class Ledger:
-    """Samples and tokens of one batch: reserved before they are issued, settled when they end."""
+    """Samples and tokens of one batch."""
 
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
@@ -36,7 +36,7 @@ class Ledger:
         return self.caps.max_samples is not None or self.caps.max_tokens is not None
 
     def refusal(self, samples: int, tokens: int) -> str | None:
-        """The cap that forbids issuing `samples` responses of `tokens` tokens in all, or None when they fit."""
+        """The cap that forbids `samples` more responses of `tokens` tokens in all, or None when they fit."""
         caps = self.caps
         if caps.max_samples is not None and self.samples + samples > caps.max_samples:
             return "max_samples"
@@ -53,7 +53,7 @@ class Ledger:
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """Give back `reserved` tokens of responses that ended and book the `used` ones."""
+        """Give back the `reserved` tokens of responses that ended, and book the `used` ones."""
         if reserved > self.tokens_reserved:
             raise InvariantError(f"settled {reserved} tokens of {self.tokens_reserved} reserved")
         self.tokens_reserved -= reserved
@@ -61,5 +61,5 @@ class Ledger:
 
     @property
     def tokens_overshoot(self) -> int:
-        """Tokens spent beyond the cap (only possible with `expected` reservation)."""
+        """Tokens spent beyond the cap; possible only with `expected` reservation."""
         return 0 if self.caps.max_tokens is None else max(0, self.tokens_used - self.caps.max_tokens)

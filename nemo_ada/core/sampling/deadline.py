@@ -1,9 +1,8 @@
 """Which waiting prompts are in time: the cap on seconds, and the tail of idle mode (algorithm.md section 6).
 
-Redraws for a first wave always pass. Under `max_seconds` the rest is granted as long as everything beyond first waves
-is expected to end in time together, with probability `seconds_quantile`: each request brings a risk of being late
-(LatencyModel.late_risk), which is booked when it is granted. So the promise is one about the batch, however many waves
-it has and whenever they were issued.
+Redraws for a first wave always pass. Under `max_seconds` other requests are granted while all responses after first
+waves are expected to end in time together, with probability `seconds_quantile`. Each granted request books its risk
+of being late (LatencyModel.late_risk). So the promise holds for the whole batch, whenever its waves were issued.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nemo_ada.core.sampling.table import IN_FLIGHT
 
 
 class Deadline:
-    """What time lets through in one batch."""
+    """Lets requests of one batch pass that are in time."""
 
     def __init__(self, state: StepState, latency: LatencyModel) -> None:
         self._state, self._latency = state, latency
@@ -30,9 +29,9 @@ class Deadline:
     def in_time(
         self, waiting: IntArray, elapsed: float, now: float, ranked: Callable[[IntArray], IntArray]
     ) -> IntArray:
-        """Leave out requests that are expected to end too late; cut those that are even by themselves.
+        """Leave out requests that are expected to end too late. Cut requests that would be late even alone.
 
-        elapsed: seconds since the batch began. ranked: prompts in the order in which they are to be served.
+        elapsed: seconds since the batch began. ranked: sorts prompts by the order in which they are served.
         """
         plan = self._state.plan
         if not plan.idle and plan.caps.max_seconds is None:
@@ -40,7 +39,7 @@ class Deadline:
         first = self._redraws(waiting)
         redraws, later = waiting[first], waiting[~first]
         load = self._state.in_flight + int(self._state.want_P[redraws].sum())
-        if plan.idle:  # each by itself: a wave that others make late costs tokens, not time, for it is dropped whole
+        if plan.idle:  # each alone: a wave that is late because of others is dropped, which costs tokens but no time
             later = self._in_tail(later, load, now)
         if plan.caps.max_seconds is not None:
             alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
@@ -49,7 +48,7 @@ class Deadline:
         return np.sort(np.concatenate((redraws, later)))
 
     def book(self, prompts: IntArray, sizes: IntArray, elapsed: float) -> None:
-        """These requests are issued now."""
+        """Book the risk of requests that are issued now."""
         if self._state.plan.caps.max_seconds is None or len(prompts) == 0:
             return
         later = int(sizes[~self._redraws(prompts)].sum())
@@ -58,19 +57,19 @@ class Deadline:
             self._booked += self._risk(later, load, elapsed)
 
     def _redraws(self, waiting: IntArray) -> BoolArray:
-        """Who waits for what failed of a first wave."""
+        """Which prompts wait to replace failures of a first wave."""
         state = self._state
         return np.asarray((state.wave_P[waiting] == 0) & (waiting < state.n_starting) & (state.plan.window is None))
 
     def _each(self, waiting: IntArray, fits: Callable[[int], bool]) -> BoolArray:
-        """`fits(size)` of every request, asked once for each size."""
+        """`fits(size)` of every request, evaluated once per size."""
         size_U, inverse_W = np.unique(self._state.want_P[waiting], return_inverse=True)
         return np.array([fits(size) for size in size_U.tolist()], np.bool_)[inverse_W]
 
     def _together(
         self, waiting: IntArray, load: int, elapsed: float, ranked: Callable[[IntArray], IntArray]
     ) -> IntArray:
-        """As many, in their order, as can be borne together."""
+        """The longest ranked prefix of requests whose joint risk is allowed."""
         want_P = self._state.want_P
         if len(waiting) == 0 or self._within_risk(int(want_P[waiting].sum()), load, elapsed):
             return waiting
@@ -82,18 +81,20 @@ class Deadline:
         return self._booked + self._risk(size, load, elapsed) <= self._max_risk
 
     def _risk(self, size: int, load: int, elapsed: float) -> float:
-        """Of `size` responses beside `load` others; before the latency model has seen a step, a response is taken to
-        last as long as the batch has so far."""
+        """Risk of `size` responses beside `load` others.
+
+        Until the latency model has seen a step, assume that a response lasts as long as the batch has lasted.
+        """
         left = float(self._state.plan.caps.max_seconds or 0.0) - elapsed
         return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
 
     def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:
-        """Whose waves end before the last of the first waves does."""
+        """Prompts whose next wave is expected to end before the last first-wave response."""
         tail, quantile = self._idle_tail(now), self._state.plan.idle_quantile
         return waiting[self._each(waiting, lambda size: self._latency.wave_seconds(size, load, quantile) <= tail)]
 
     def _idle_tail(self, now: float) -> float:
-        """Expected time until the last of the first waves ends; below 0 before the latency model has seen a step."""
+        """Expected time until the last first-wave response ends; negative until the model has seen a step."""
         state, table = self._state, self._state.table
         if not self._latency.ready:
             return -1.0

@@ -1,7 +1,6 @@
 """Exit conditions: when does a prompt have enough responses? (algorithm.md section 2; paper, Algorithm 1)
 
-All rules look at the counts (correct, incorrect) of one prompt's whole pool. The array forms serve the session, which
-judges many prompts at once; P is the number of prompts.
+Each rule looks at the counts (correct, incorrect) of a prompt's whole pool. P is the number of prompts.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from nemo_ada.core.arrays import BoolArray, IntArray
 
 
 class ExitRule(Protocol):
-    """A condition on (n_pos, n_neg) that, once met, stays met as the pool grows."""
+    """A condition on (n_pos, n_neg). Once met, it stays met as the pool grows."""
 
     @property
     def smallest_pool(self) -> int:
-        """The fewest responses with which the rule can be met."""
+        """The smallest pool that can meet the rule."""
         ...
 
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         """True for each prompt whose pool needs no more responses."""
         ...
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """How many (correct, incorrect, any) responses each pool still lacks; "any" counts whatever their labels."""
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Which pools lack correct responses, and which lack incorrect ones."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PositiveExit:
     """`positive(k_pos)`: n_pos >= k_pos (Reinforce-Ada-Seq-pos)."""
 
@@ -44,8 +43,8 @@ class PositiveExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return pos_P >= self.k_pos
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        return np.maximum(self.k_pos - pos_P, 0), np.zeros_like(neg_P), np.zeros_like(neg_P)
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        return pos_P < self.k_pos, np.zeros(len(neg_P), np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,13 @@ class BalancedExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return (pos_P >= self.k_pos) & (neg_P >= self.k_neg)
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        return np.maximum(self.k_pos - pos_P, 0), np.maximum(self.k_neg - neg_P, 0), np.zeros_like(pos_P)
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        return pos_P < self.k_pos, neg_P < self.k_neg
 
 
 @dataclass(frozen=True, slots=True)
 class FixedExit:
-    """`fixed(n)`: n_pos + n_neg >= n. With waves of n this is GRPO, on the same code path as everything else."""
+    """`fixed(n)`: n_pos + n_neg >= n. With waves of n this is GRPO."""
 
     n: int
 
@@ -79,14 +78,13 @@ class FixedExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return pos_P + neg_P >= self.n
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        missing = np.maximum(self.n - pos_P - neg_P, 0)
-        return np.zeros_like(missing), np.zeros_like(missing), missing
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        return np.zeros(len(pos_P), np.bool_), np.zeros(len(neg_P), np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class AtLeastExit:
-    """Another rule on pools of at least `size` responses: with `issue_order` no pool is smaller than its group."""
+    """Another rule, for pools of at least `size` responses. With `issue_order` each pool then fills its group."""
 
     rule: ExitRule
     size: int
@@ -98,6 +96,5 @@ class AtLeastExit:
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         return self.rule.met(pos_P, neg_P) & (pos_P + neg_P >= self.size)
 
-    def shortfall(self, pos_P: IntArray, neg_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        short_pos, short_neg, short = self.rule.shortfall(pos_P, neg_P)
-        return short_pos, short_neg, np.maximum(short, self.size - pos_P - neg_P)
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        return self.rule.lacking(pos_P, neg_P)

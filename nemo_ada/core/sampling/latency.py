@@ -1,11 +1,13 @@
 """An online model of how long responses take (algorithm.md sections 5 and 6).
 
-Two facts are learned from finished responses and carried from step to step: the time of a response, start + length *
-t(b), with t(b) = base + slope * b a line in the number of responses in flight (on a GPU the slope is almost zero below
-saturation; start is what the prompt costs), and the recent response lengths, as an empirical distribution. From these
-follow the time of a wave and the end of the first waves.
+It learns two things from finished responses and keeps them from step to step:
 
-Times are in the source's clock (seconds, or engine steps in the discrete-event model).
+1. The time of a response: start + length * t(b), with t(b) = base + slope * b and b the number of responses in flight.
+   `start` is the cost of the prompt. On a GPU the slope is almost zero below saturation.
+2. The empirical distribution of recent response lengths.
+
+Together they predict the time of a wave and the end of the first waves. Times are in the source's clock (seconds, or
+engine steps in the discrete-event model).
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 
-START_GAIN = 0.5  # a start-up time must at least halve the line's squared error: length and load go together, too
+START_GAIN = 0.5  # use `start` only when it halves the squared error: length and load are correlated
 
 
 class LatencyModel:
-    """Predicts wave latencies from tokens in flight. State is small, exact and JSON-able."""
+    """Predicts when waves end. Its state is small, exact, and can be written as JSON."""
 
     def __init__(self, *, keep_lengths: int = 4096, decay: float = 0.9) -> None:
         """keep_lengths: recent response lengths kept; decay: weight of a step's timings after one more step."""
@@ -47,9 +49,9 @@ class LatencyModel:
     def observe(self, length_N: IntArray, tokens_M: IntArray, seconds_M: FloatArray, in_flight_M: FloatArray) -> None:
         """Learn from one step.
 
-        length_N: lengths of an uncensored set of responses (nothing was dropped for being long).
-        tokens_M, seconds_M, in_flight_M: of any responses that finished: their tokens, their time from issue to end,
-        and the mean number of responses in flight meanwhile.
+        length_N: lengths of a set of responses from which none was dropped for its length.
+        tokens_M, seconds_M, in_flight_M: tokens, time from issue to end, and mean number of responses in flight
+        meanwhile, of any finished responses.
         """
         if len(length_N):
             self._lengths = np.concatenate([self._lengths, np.asarray(length_N, dtype=np.int64)])[-self._keep :]
@@ -63,14 +65,14 @@ class LatencyModel:
             self._fit()
 
     def _fit(self) -> None:
-        """Weighted least squares with base, slope, start >= 0; `start` only where the line alone explains little."""
+        """Weighted least squares with base, slope, start >= 0. `start` is used only where the line fits badly."""
         line, line_error = self._solve((0, 1))
         full, full_error = self._solve((0, 1, 2))
         needed = full_error < START_GAIN * line_error and line_error > 1e-9 * self._moments[3, 3]
         self._base, self._slope, self._start = full if needed else line
 
     def _solve(self, columns: tuple[int, ...]) -> tuple[tuple[float, float, float], float]:
-        """The best non-negative solution on some columns, by trying which of them are zero; its squared error."""
+        """The best non-negative solution on some columns, and its squared error. Tries which columns are zero."""
         gram, target, total = self._moments[:3, :3], self._moments[:3, 3], float(self._moments[3, 3])
         best, best_error = (0.0, 0.0, 0.0), total
         for size in range(1, len(columns) + 1):
@@ -114,11 +116,11 @@ class LatencyModel:
         return size * float(np.log(len(self._sorted) / ended)) if ended else 0.0
 
     def remaining_seconds(self, elapsed_M: FloatArray, in_flight: float) -> float:
-        """Median time until the last of M running responses ends, each of which has run for elapsed_M already.
+        """Median time until the last of M running responses ends; each has run for elapsed_M.
 
-        With S(l) the share of recent lengths above l, a response that is at token k ends within u more tokens with
-        probability 1 - S(k + u) / S(k); the last of M ends within u with the product of these. One that has not got
-        through its start-up time is at a token below 0.
+        S(l) is the share of recent lengths above l. A response at token k ends within u more tokens with probability
+        1 - S(k + u) / S(k). The last of M responses ends within u with the product of these probabilities. During its
+        start-up time a response is at a token below 0.
         """
         pace = self.seconds_per_token(in_flight)
         if not self.ready or pace <= 0.0 or len(elapsed_M) == 0:
@@ -126,7 +128,7 @@ class LatencyModel:
         total = len(self._sorted)
         progress_G, count_G = np.unique(np.floor((elapsed_M - self._start) / pace), return_counts=True)
         longer_G = total - np.searchsorted(self._sorted, progress_G, side="right")
-        known = longer_G > 0  # a response longer than any seen before may end at any moment
+        known = longer_G > 0  # assume that a response longer than any seen before ends now
         if not known.any():
             return 0.0
         progress_G, count_G, longer_G = progress_G[known], count_G[known], longer_G[known]

@@ -1,8 +1,8 @@
-"""What a sampling session is asked to do: the settings of one step, as plain values.
+"""The settings of a sampling session, as plain values.
 
-GRPO, the sequential and the estimation variant are settings of the same plan (algorithm.md sections 2, 3 and 5):
+GRPO, the sequential and the estimation variant are settings of one plan (algorithm.md sections 2, 3 and 5):
 
-    GRPO              FixedExit(n), wave n, at most n responses
+    GRPO              FixedExit(n), one wave of n, at most n responses
     Reinforce-Ada-Seq PositiveExit or BalancedExit, waves of M, at most N_max responses
     Reinforce-Ada-Est FixedExit(1) and a first wave of N_x responses per prompt, given to the session
 """
@@ -20,20 +20,25 @@ from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SamplingPlan:
-    """Settings of a sampling session; units are responses, tokens and the source's clock.
+    """Settings of a sampling session. Units: responses, tokens, and the source's clock.
 
-    exit: when a pool has enough. wave_sizes: sizes of the first, second, ... wave, the last one repeats.
-    max_responses: N_max per prompt. group_size: n, the rows kept per prompt. positive_threshold: a response is correct
-    when its reward is above it. scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
-    window: None = whole waves enter the pool (`wave` stopping); a number = `issue_order` stopping with that many
-    responses in flight per prompt. max_window: with it the window follows the shortfall, between `window` and it.
-    idle: extra waves only inside the tail of the first ones. idle_quantile: probability with which such a wave must be
-    expected to end in time. seconds_quantile: probability with which all responses beyond first waves must be expected
-    to end within caps.max_seconds. max_new_tokens: longest response. token_reservation: what is reserved per response.
-    expected_tokens: length reserved by `expected` before any length was seen. max_failed_share: share of responses
-    without a label above which a step is an error. prior: (a, b) of the Beta prior on a prompt's pass rate.
+    exit: when a pool has enough.
+    wave_sizes: sizes of the first, second, ... wave; the last one repeats.
+    max_responses: N_max per prompt.
+    group_size: n, the rows kept per prompt.
+    max_new_tokens: longest response.
+    positive_threshold: a response is correct when its reward is above this.
+    scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
+    window: None for `wave` stopping. A number selects `issue_order` stopping, with so many responses of a prompt in
+        flight.
+    idle: extra waves run only while the last first-wave responses run.
+    idle_quantile: probability with which an extra wave must be expected to end in that time.
+    seconds_quantile: probability with which all responses after first waves must be expected to end in max_seconds.
+    token_reservation: tokens reserved per response, a high quantile of recent lengths or the longest length.
+    expected_tokens: length that `expected` reserves until a length has been seen.
+    max_failed_share: a larger share of responses without a label is an error.
     """
 
     exit: ExitRule
@@ -44,17 +49,13 @@ class SamplingPlan:
     positive_threshold: float = 0.7
     scheduler: Literal["rounds", "continuous"] = "continuous"
     window: int | None = None
-    max_window: int | None = None
     idle: bool = False
     idle_quantile: float = 0.8
     seconds_quantile: float = 0.5
     caps: Caps = field(default_factory=Caps)
-    policy: Literal["uniform", "greedy"] = "uniform"
     token_reservation: Literal["expected", "worst_case"] = "expected"
-    reservation_quantile: float = 0.95
     expected_tokens: int | None = None
     max_failed_share: float = 0.05
-    prior: tuple[float, float] = (1.0, 1.0)
 
     def wave_size(self, wave_P: IntArray) -> IntArray:
         """Size of wave number wave_P (0 = first) for each prompt."""
@@ -63,19 +64,19 @@ class SamplingPlan:
 
     @property
     def first_issue(self) -> int:
-        """Responses issued per prompt before anything is known."""
+        """Responses issued per prompt at the start of a step."""
         size = self.wave_sizes[0] if self.window is None else self.window
         return min(size, self.max_responses)
 
     @property
     def only_first_waves(self) -> bool:
-        """True when no prompt of the batch draws after its first wave: no cap on seconds can shorten it."""
+        """True when no prompt draws after its first wave. A cap on seconds then changes nothing."""
         once = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
         return self.window is None and (once or self.max_responses <= self.wave_sizes[0])
 
     @property
     def prior_tokens(self) -> int:
-        """Tokens reserved per response before any length was seen."""
+        """Tokens reserved per response until a length has been seen."""
         if self.token_reservation == "worst_case" or self.expected_tokens is None:
             return self.max_new_tokens
         return min(self.expected_tokens, self.max_new_tokens)

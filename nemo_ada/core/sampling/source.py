@@ -1,7 +1,7 @@
-"""What a back end offers the samplers: a place to send requests to and to collect outcomes from.
+"""What a back end offers the sampler: a place that takes requests and reports outcomes.
 
-Only numbers cross this border. Tokens and log-probabilities stay in the source, keyed by the row that the session gave
-each response, so a response can never be credited to another prompt. N is the number of responses in a batch.
+Only numbers pass through this interface. Tokens and log-probabilities stay in the source, under the `response_id` that
+the session gave each response. So no response can be credited to another prompt. N is the number of responses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 class Requests:
     """Responses to be drawn.
 
-    response_id_N: id of the response in the session; prompt_N: position of its prompt in the step; index_N: issue order
-    within the prompt; wave_N: number of its wave; seed_N: sampling seed for engines that take one per request.
+    response_id_N: id of the response in the session. prompt_N: position of its prompt in the step. index_N: issue order
+    within the prompt. wave_N: number of its wave. seed_N: sampling seed, for engines that take one per request.
     """
 
     response_id_N: IntArray
@@ -32,10 +32,10 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Responses that have finished and were scored.
+    """Finished responses with their scores.
 
-    reward_N is meaningless where `failures` (row -> cause) names the row: such a response has no label.
-    tokens_N counts generated tokens, also those of a failed response.
+    failures: response_id -> cause, for responses without a label; their reward_N has no meaning.
+    tokens_N: generated tokens, also those of failed responses.
     """
 
     response_id_N: IntArray
@@ -48,23 +48,23 @@ class Outcomes:
 
 
 class ResponseSource(Protocol):
-    """An engine with a verifier behind it. One shared contract suite runs on every implementation."""
+    """An engine with a verifier behind it. One contract suite tests every implementation."""
 
     def submit(self, requests: Requests) -> None:
-        """Start drawing these responses; returns without waiting for them."""
+        """Start drawing these responses. Return without waiting for them."""
         ...
 
     def poll(self) -> Outcomes:
-        """Wait until at least one submitted response has finished and report all that have, each exactly once."""
+        """Wait until a submitted response has finished. Report all that have finished, each exactly once."""
         ...
 
     def abort(self, response_id_N: IntArray) -> IntArray:
-        """Stop these running responses; none of them is reported after this call.
+        """Stop these running responses and never report them.
 
-        Returns the tokens that each had generated: they were paid for.
+        Returns the tokens that each one had generated, [N]; the budget pays for them.
         """
         ...
 
     def clock(self) -> float:
-        """Seconds (engine steps in the discrete-event model), never running backwards."""
+        """Seconds, or engine steps in the discrete-event model. Never decreases."""
         ...

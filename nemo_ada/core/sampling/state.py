@@ -1,10 +1,10 @@
-"""What a sampling session knows: one record per prompt (columns, P) and one per response (ResponseTable).
+"""What a sampling session knows: columns per prompt (P) and a table of responses.
 
 The life of a prompt:
 
-    reserve --(a group without signal ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
-                                                   ^                     |
-                                                   +-------(judged)------+
+    reserve --(a zero-signal group ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
+                                                ^                     |
+                                                +-------(judged)------+
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import Counter
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 
 
 def distinct(value_N: IntArray) -> IntArray:
-    """Sorted values without repeats; np.unique takes several times as long on the few values of an event."""
+    """Sorted values without repeats. np.unique takes several times as long on the few values of an event."""
     if len(value_N) < 2:
         return value_N
     value_N = np.sort(value_N)
@@ -29,25 +29,11 @@ def distinct(value_N: IntArray) -> IntArray:
 
 
 class StepState:
-    """Columns of the prompts of one step, and the few transitions that more than one part of the session makes."""
+    """Columns of the prompts of one step, and the transitions that several parts of the session share."""
 
-    def __init__(
-        self,
-        plan: SamplingPlan,
-        uid_P: IntArray,
-        first_wave_P: IntArray | None,
-        reserve: int,
-        prior_P: tuple[FloatArray, FloatArray] | None,
-    ) -> None:
-        """first_wave_P: responses per prompt of the estimation variant (also its cap); reserve: prompts in reserve.
-
-        prior_P: (a, b) of each prompt's Beta prior; None takes the plan's for all.
-        """
+    def __init__(self, plan: SamplingPlan, uid_P: IntArray, first_wave_P: IntArray | None, reserve: int) -> None:
+        """first_wave_P: responses per prompt of the estimation variant, also its caps. reserve: reserve prompts."""
         size = len(uid_P)
-        a, b = plan.prior
-        given = prior_P if prior_P is not None else (np.full(size, a), np.full(size, b))
-        self.prior_pos_P: FloatArray = given[0]
-        self.prior_neg_P: FloatArray = given[1]
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)
         self.n_starting = size - reserve
@@ -56,22 +42,22 @@ class StepState:
         self.cap_P = np.full(size, plan.max_responses, np.int64) if estimated is None else estimated
         self.table = ResponseTable(2 * int(self.first_P[: self.n_starting].sum()))
 
-        self.pos_P = np.zeros(size, np.int64)  # responses in the pool
+        self.pos_P = np.zeros(size, np.int64)  # labels in the pool
         self.neg_P = np.zeros(size, np.int64)
-        self.seen_pos_P = np.zeros(size, np.int64)  # all that have a label, in the pool or not
+        self.seen_pos_P = np.zeros(size, np.int64)  # all labels, in the pool or not
         self.seen_neg_P = np.zeros(size, np.int64)
         self.issued_P = np.zeros(size, np.int64)
         self.failed_P = np.zeros(size, np.int64)
         self.in_flight_P = np.zeros(size, np.int64)
         self.wave_P = np.zeros(size, np.int64)  # number of the open wave
-        self.target_P = np.zeros(size, np.int64)  # labels that the pool holds once the open wave is complete
+        self.target_P = np.zeros(size, np.int64)  # labels in the pool once the open wave is complete
         self.want_P = np.zeros(size, np.int64)  # responses that wait to be issued
-        self.head_P = np.full(size, -1, np.int64)  # issue_order: first row that is not judged yet
-        self.tail_P = np.full(size, -1, np.int64)  # row of the last response issued
+        self.head_P = np.full(size, -1, np.int64)  # issue_order: first response that is not judged yet
+        self.tail_P = np.full(size, -1, np.int64)  # last response issued
         self.active_P = np.zeros(size, np.bool_)
-        self.cut_P = np.zeros(size, np.bool_)  # the budget refused it more responses
+        self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
-        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS held the waiting request back, 0 for none
+        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS holds the waiting request back, 0 for none
         self.next_reserve = self.n_starting
         self.in_flight = 0
         self.refusals: Counter[str] = Counter()
@@ -86,38 +72,38 @@ class StepState:
         self.target_P[prompts] = self.first_P[prompts]
 
     def may_redraw(self, prompts: IntArray) -> BoolArray:
-        """False for prompts whose responses failed as often as the cap allows responses at all: give up on them."""
+        """False for prompts with as many failures as the cap allows responses. They are given up."""
         return self.failed_P[prompts] < self.cap_P[prompts]
 
     def finish(self, prompts: IntArray) -> None:
-        """No more responses for these prompts; what still runs of them is dropped.
+        """Issue nothing more for these prompts, and drop what still runs of them.
 
-        Each group that ended without signal, unless the budget ended it, is replaced by a prompt in reserve.
+        Each zero-signal group starts a reserve prompt, unless the budget ended the group.
         """
         if len(prompts) == 0:
             return
         self.active_P[prompts] = False
         self.first_open_P[prompts] = False
         self.want_P[prompts] = 0
-        self.drop(self._running_rows(prompts[self.in_flight_P[prompts] > 0]))
-        without_signal = ((self.pos_P[prompts] == 0) | (self.neg_P[prompts] == 0)) & ~self.cut_P[prompts]
-        last = min(self.next_reserve + int(without_signal.sum()), len(self.uid_P))
+        self.drop(self._running_ids(prompts[self.in_flight_P[prompts] > 0]))
+        zero_signal = ((self.pos_P[prompts] == 0) | (self.neg_P[prompts] == 0)) & ~self.cut_P[prompts]
+        last = min(self.next_reserve + int(zero_signal.sum()), len(self.uid_P))
         if last > self.next_reserve:
             self.start(np.arange(self.next_reserve, last))
             self.next_reserve = last
 
-    def _running_rows(self, prompts: IntArray) -> IntArray:
+    def _running_ids(self, prompts: IntArray) -> IntArray:
         table = self.table
-        found = [np.zeros(0, np.int64)]
-        rows = self.head_P[prompts]
-        while len(rows):
-            found.append(rows[table.state[rows] == IN_FLIGHT])
-            rows = table.next_row[rows]
-            rows = rows[rows >= 0]
-        return np.concatenate(found)
+        running = [np.zeros(0, np.int64)]
+        ids = self.head_P[prompts]
+        while len(ids):
+            running.append(ids[table.state[ids] == IN_FLIGHT])
+            ids = table.next_id[ids]
+            ids = ids[ids >= 0]
+        return np.concatenate(running)
 
     def cut(self, prompts: IntArray, cap: str) -> None:
-        """The budget (`cap` names which part of it) gives these waiting prompts nothing more."""
+        """The budget gives these waiting prompts nothing more; `cap` names the part of it that refuses."""
         if len(prompts) == 0:
             return
         self.refusals[cap] += len(prompts)
@@ -129,16 +115,16 @@ class StepState:
             self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
 
-    def drop(self, rows: IntArray) -> None:
-        """Responses in flight whose outcome no longer matters: the source is told to stop them."""
-        if len(rows):
-            self.table.state[rows] = DROPPED
-            self.to_abort.append(rows)
+    def drop(self, response_id_N: IntArray) -> None:
+        """Drop running responses whose outcome no longer matters. The source is told to stop them."""
+        if len(response_id_N):
+            self.table.state[response_id_N] = DROPPED
+            self.to_abort.append(response_id_N)
 
     def end_now(self, reason: str) -> None:
-        """End every prompt: what runs is dropped, and a wave that is not complete is dropped whole.
+        """End every prompt: drop what runs, and drop incomplete waves whole.
 
-        Those whose requests samples or tokens held back were refused by that cap, the others for `reason`.
+        A prompt whose request samples or tokens held back counts as refused by that cap, any other by `reason`.
         """
         table, open_P = self.table, np.flatnonzero(self.active_P)
         if self.plan.window is None:

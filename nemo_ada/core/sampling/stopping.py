@@ -1,12 +1,12 @@
-"""When may responses be left out of the pool? (algorithm.md section 5)
+"""Which responses may be left out of the pool? (algorithm.md section 5)
 
-Two rules, both free of length bias because neither looks at which response came first:
+Both rules avoid length bias, because neither looks at which response ended first:
 
-`wave`         a wave is drained, its failures are redrawn, then all of it enters the pool, which is judged (paper).
-`issue_order`  the pool is a prefix in issue order that ends at the first response j such that all issued before it have
-               finished and the exit condition holds on 1..j. Later ones are dropped, finished or not.
+`wave`         Drain a wave and redraw its failures. Then all of it enters the pool, and the pool is judged (paper).
+`issue_order`  The pool is a prefix in issue order. It ends at the first response j such that all responses before j
+               have finished and the exit condition holds on 1..j. Later responses are dropped, finished or not.
 
-Each function takes the prompts that an outcome has just touched and moves them on: finished, or waiting for more.
+Each function takes the prompts that an outcome touched. It finishes them, or lets them wait for more responses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def judge_waves(state: StepState, drained: IntArray) -> None:
 
 
 def close_waves(state: StepState, prompts: IntArray) -> None:
-    """The open wave of these prompts enters the pool; judge it and ask for the next one where it is needed."""
+    """Add the open wave of these prompts to the pool, judge the pool, and ask for the next wave where needed."""
     if len(prompts) == 0:
         return
     state.first_open_P[prompts] = False
@@ -46,49 +46,35 @@ def close_waves(state: StepState, prompts: IntArray) -> None:
 
 
 def judge_prefixes(state: StepState, touched: IntArray) -> None:
-    """`issue_order` stopping: move the judged prefix of each prompt on, then refill its window."""
+    """`issue_order` stopping: extend the judged prefix of each prompt, then fill its window."""
     table, plan = state.table, state.plan
     open_P = touched[state.active_P[touched]]
     moving = open_P
     while True:
-        rows = state.head_P[moving]
-        settled = table.state[rows] != IN_FLIGHT
-        moving, rows = moving[settled], rows[settled]
+        ids = state.head_P[moving]
+        settled = table.state[ids] != IN_FLIGHT
+        moving, ids = moving[settled], ids[settled]
         if len(moving) == 0:
             break
-        labelled = table.state[rows] == DONE
-        correct = table.positive[rows]
-        table.accepted[rows] = labelled
+        labelled = table.state[ids] == DONE
+        correct = table.positive[ids]
+        table.accepted[ids] = labelled
         state.pos_P[moving] += correct
         state.neg_P[moving] += labelled ^ correct
-        state.head_P[moving] = table.next_row[rows]
+        state.head_P[moving] = table.next_id[ids]
         pos, neg = state.pos_P[moving], state.neg_P[moving]
         over = plan.exit.met(pos, neg) | (pos + neg >= state.cap_P[moving])
         if over.any():
             state.finish(moving[over])
             moving = moving[~over]
-    left = open_P[state.active_P[open_P]]
-    refill_windows(state, left)
+    fill_windows(state, open_P[state.active_P[open_P]])
 
 
-def refill_windows(state: StepState, prompts: IntArray) -> None:
-    """Ask for responses until each window is full, unless those that have finished already decide the exit.
-
-    With `max_window` the window is the expected number of responses still needed, shortfall / pass rate, with the
-    posterior mean of the pass rate over all labels seen. Its size never decides which responses are kept.
-    """
-    plan = state.plan
-    pos, neg = state.seen_pos_P[prompts], state.seen_neg_P[prompts]
-    decided = plan.exit.met(pos, neg)
-    window: IntArray | int = plan.window or 0
-    if plan.max_window is not None:
-        a, b = state.prior_pos_P[prompts], state.prior_neg_P[prompts]
-        rate = (pos + a) / (pos + neg + a + b)
-        short_pos, short_neg, short = plan.exit.shortfall(pos, neg)
-        needed = np.maximum(np.maximum(short_pos / rate, short_neg / (1.0 - rate)), short)
-        window = np.minimum(np.maximum(np.ceil(needed).astype(np.int64), window), plan.max_window)
+def fill_windows(state: StepState, prompts: IntArray) -> None:
+    """Ask for responses until each window is full, unless the finished ones already decide the exit."""
+    decided = state.plan.exit.met(state.seen_pos_P[prompts], state.seen_neg_P[prompts])
     room = state.cap_P[prompts] - (state.issued_P[prompts] - state.failed_P[prompts])
-    want = np.maximum(np.minimum(window - state.in_flight_P[prompts], room), 0)
+    want = np.maximum(np.minimum((state.plan.window or 0) - state.in_flight_P[prompts], room), 0)
     want[decided | state.cut_P[prompts] | ~state.may_redraw(prompts)] = 0
     state.want_P[prompts] = want
     state.finish(prompts[(want == 0) & (state.in_flight_P[prompts] == 0)])

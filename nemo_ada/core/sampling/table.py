@@ -1,4 +1,4 @@
-"""The responses of one step as columns: memory is linear in the responses that were issued."""
+"""The responses of one step as columns. Memory is linear in the responses issued."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 
 
 class ResponseTable:
-    """One row per issued response, in the order of issue; the row number is the response's identity.
+    """One entry per issued response, in issue order. The position of an entry is the `response_id`.
 
-    prompt, index (issue order within the prompt), wave, state, accepted (belongs to the pool), reward, tokens,
-    positive (correct), reserved (tokens), issued_at and ended_at (clock), load (integral over time of the responses in
-    flight: until issue, then during the response), next_row (the prompt's next response, -1 = none yet). The last slot
-    is never filled, so row -1 reads as a response in flight.
+    prompt, index (issue order within the prompt), wave, state, accepted (belongs to the pool), positive (correct),
+    reward, tokens, reserved (tokens), issued_at and ended_at (clock), next_id (the prompt's next response, -1 = none).
+    load: integral over time of the responses in flight, first until the issue, later over the response's own time.
+    The last entry is never filled, so id -1 reads as a response in flight.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -33,12 +33,12 @@ class ResponseTable:
         self.issued_at = np.zeros(size, np.float64)
         self.ended_at = np.zeros(size, np.float64)
         self.load = np.zeros(size, np.float64)
-        self.next_row = np.full(size, -1, np.int64)
+        self.next_id = np.full(size, -1, np.int64)
 
     def append(
         self, prompt_N: IntArray, index_N: IntArray, wave_N: IntArray, *, reserved: int, now: float, load: float
     ) -> IntArray:
-        """Add responses in flight; returns their rows."""
+        """Add responses in flight; returns their ids."""
         start, stop = self.n, self.n + len(prompt_N)
         if stop >= len(self.prompt):
             self._grow(stop + 1)
@@ -55,6 +55,6 @@ class ResponseTable:
         size = max(needed, 2 * len(self.prompt))
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
-                grown = np.full(size, -1 if name == "next_row" else 0, column.dtype)
+                grown = np.full(size, -1 if name == "next_id" else 0, column.dtype)
                 grown[: self.n] = column[: self.n]
                 setattr(self, name, grown)

@@ -1,4 +1,4 @@
-"""Advantages, row by row: GRPO as a special case, leave-one-out taken literally, real rewards, placeholder rows.
+"""Advantages, row by row: GRPO as a special case, real rewards, placeholder rows.
 
 Expectations (what the rows do to the policy) are in test_bandit.py.
 """
@@ -31,45 +31,9 @@ def test_fixed_groups_in_reference_mode_are_plain_grpo() -> None:
     np.testing.assert_allclose(scaled, centred / (groups.std(axis=1, keepdims=True) + 1e-6), atol=1e-12)
 
 
-@pytest.mark.parametrize("weighting", ["reference", "objective"])
-def test_leave_one_out_is_the_mean_of_the_others(weighting: str) -> None:
-    """With all rows of fixed pools both modes are r minus the mean of the other rewards (six per prompt)."""
-    ours = advantages(
-        REWARD,
-        POSITIVE,
-        PROMPT,
-        ALL,
-        np.ones(18),
-        weight_P=ONES,
-        rates=pool(POS, TOTAL),
-        weighting=weighting,  # type: ignore[arg-type]
-        leave_one_out=True,
-    )
-    for row in range(18):
-        others = [REWARD[i] for i in range(18) if PROMPT[i] == PROMPT[row] and i != row]
-        assert ours[row] == pytest.approx(REWARD[row] - np.mean(others), abs=1e-12)
-
-
-def test_leave_one_out_of_a_side_of_two_is_the_other_one() -> None:
-    """Two correct responses and an incorrect one; a side of one keeps its own mean, which is right for whole pools."""
-    reward = np.array([0.9, 1.3, 0.1])
-    ours = advantages(
-        reward,
-        reward > 0.7,
-        np.zeros(3, int),
-        np.arange(3),
-        np.ones(3),
-        weight_P=np.ones(1),
-        rates=pool(np.array([2]), np.array([3])),
-        weighting="objective",
-        leave_one_out=True,
-    )
-    np.testing.assert_allclose(ours, [0.9 - 0.7, 1.3 - 0.5, 0.1 - 1.1], atol=1e-12)
-
-
 def test_objective_weighting_of_whole_fixed_pools_changes_nothing() -> None:
     ours = advantages(
-        REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES, rates=pool(POS, TOTAL), weighting="objective"
+        REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES, rate_P=pool(POS, TOTAL), weighting="objective"
     )
     np.testing.assert_allclose(ours, REWARD - np.repeat([REWARD[:6].mean(), REWARD[6:12].mean(), 0], 6), atol=1e-12)
 
@@ -85,7 +49,7 @@ def test_kept_rows_carry_the_inverse_of_the_design() -> None:
         rows,
         np.ones((3, 4)),
         weight_P=np.array([2.0, 1, 1]),
-        rates=rates,
+        rate_P=rates,
         weighting="objective",
     )
     np.testing.assert_allclose(ours[0], 2 * np.array([2 * 0.5, -2 / 3 * 0.5, -2 / 3 * 0.5, -2 / 3 * 0.5]))
@@ -110,7 +74,7 @@ def test_fillers_and_missing_rows_get_nothing_and_move_nobody_else() -> None:
             rows,
             weight,
             weight_P=ONES,
-            rates=pool(POS, TOTAL),
+            rate_P=pool(POS, TOTAL),
             weighting=weighting,  # type: ignore[arg-type]
         )
         assert not ours[weight == 0].any()
@@ -130,7 +94,7 @@ def test_one_label_with_real_rewards_still_has_contrast() -> None:
             np.arange(3),
             np.ones(3),
             weight_P=np.ones(1),
-            rates=pool(np.array([0]), np.array([3])),
+            rate_P=pool(np.array([0]), np.array([3])),
             weighting=weighting,  # type: ignore[arg-type]
         )
         np.testing.assert_allclose(ours, [-0.2, 0, 0.2], atol=1e-12)
@@ -146,11 +110,11 @@ def test_prompts_without_rows_do_not_change_the_others() -> None:
         rows,
         weight,
         weight_P=np.ones(2),
-        rates=pool(POS[:2], TOTAL[:2]),
+        rate_P=pool(POS[:2], TOTAL[:2]),
         weighting="objective",
     )
     many = advantages(
-        REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rates=pool(POS, TOTAL), weighting="objective"
+        REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rate_P=pool(POS, TOTAL), weighting="objective"
     )
     np.testing.assert_array_equal(few, many)
 
@@ -172,7 +136,7 @@ def test_equal_rewards_are_exactly_dead_whatever_their_mean_rounds_to(normalize:
 
 
 def test_a_prompts_weight_scales_its_rows() -> None:
-    weight = gradient_weight(Log(), np.array([0.5, 0.1, 0.9]))
+    weight = gradient_weight(Log(), np.array([0.5, 0.1, 0.9]), min_pass_rate=0.01, max_weight=100.0)
     base = advantages(REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES)
     ours = advantages(REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=weight)
     np.testing.assert_allclose(ours, base * weight[PROMPT])
@@ -189,7 +153,7 @@ def test_silly_combinations_are_refused() -> None:
             ALL,
             np.ones(18),
             weight_P=ONES,
-            rates=pool(POS, TOTAL),
+            rate_P=pool(POS, TOTAL),
             weighting="objective",
             normalize="std",
         )

@@ -125,15 +125,15 @@ def test_prompts_without_responses_teach_nothing() -> None:
 
 def test_features_are_checked() -> None:
     estimator = ValueRegressor(FEATURES)
-    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found \(3, 23\)"):
+    with pytest.raises(InvariantError, match=r"shape \(3, 23\), not \(3, 24\)"):
         estimator.predict(ids(3), np.zeros((3, FEATURES - 1)))
-    with pytest.raises(InvariantError, match=r"shape \(3, 24\), found None"):
+    with pytest.raises(InvariantError, match=r"shape None, not \(3, 24\)"):
         estimator.predict(ids(3))
     bad = np.zeros((3, FEATURES))
     bad[1, 4] = np.nan
     with pytest.raises(InvariantError, match="prompt-1"):
         estimator.predict(ids(3), bad)
-    with pytest.raises(UserError, match="reads 24 features, this run has 7"):
+    with pytest.raises(UserError, match="has 24 features, this run has 7"):
         ValueRegressor(7).load_state_dict(estimator.state_dict())
 
 

@@ -76,15 +76,17 @@ def ours(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int, 
     )
     reward_PI = np.array(streams)
     result, _ = collect(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)))
-    rows = select_step(result.prompt_N, result.index_N, result.positive_N, result.uid_P, n, run_seed=1, step=2)
-    assert rows.weight_PR.all()
+    row_PR, weight_PR = select_step(
+        result.prompt_N, result.index_N, result.positive_N, result.uid_P, n, run_seed=1, step=2
+    )
+    assert weight_PR.all()
     advantage_PR = advantages(
-        result.reward_N, result.positive_N, result.prompt_N, rows.row_PR, rows.weight_PR, weight_P=np.ones(len(streams))
+        result.reward_N, result.positive_N, result.prompt_N, row_PR, weight_PR, weight_P=np.ones(len(streams))
     )
     groups = []
     for prompt in range(len(streams)):
         mine = result.prompt_N == prompt
-        kept = result.reward_N[rows.row_PR[prompt]]
+        kept = result.reward_N[row_PR[prompt]]
         mean = kept - advantage_PR[prompt]
         assert np.ptp(mean) < 1e-9
         groups.append(

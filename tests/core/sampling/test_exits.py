@@ -20,18 +20,10 @@ def test_a_pool_is_judged_by_its_counts(rule: ExitRule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_the_shortfall_is_the_least_that_meets_the_exit(rule: ExitRule) -> None:
-    short_pos, short_neg, short = rule.shortfall(POS, NEG)
-    rest = np.maximum(short - short_pos - short_neg, 0)  # whatever their labels
-    for extra in (0, rest):
-        assert rule.met(POS + short_pos + extra, NEG + short_neg + rest - extra).all()
-    lacks = (short_pos > 0) | (short_neg > 0) | (short > 0)
-    np.testing.assert_array_equal(~lacks, rule.met(POS, NEG))
-    for lack, fewer in ((short_pos, (1, 0)), (short_neg, (0, 1))):
-        pos, neg = POS + short_pos - fewer[0], NEG + short_neg - fewer[1]
-        assert not rule.met(pos, neg)[lack > 0].any()
-    only_size = (rest > 0) & (short_pos == 0)
-    assert not rule.met(POS + rest - 1, NEG)[only_size].any()
+def test_a_pool_lacks_a_label_when_no_number_of_the_other_one_meets_the_exit(rule: ExitRule) -> None:
+    lacks_pos, lacks_neg = rule.lacking(POS, NEG)
+    np.testing.assert_array_equal(lacks_pos, ~rule.met(POS, NEG + 99))
+    np.testing.assert_array_equal(lacks_neg, ~rule.met(POS + 99, NEG))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

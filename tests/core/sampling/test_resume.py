@@ -25,13 +25,13 @@ FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
 VARIANTS: dict[str, dict[str, Any]] = {
     "idle": {"preset": "ada_seq_idle"},
     "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},
-    "tokens, greedy": {
+    "tokens": {
         "preset": "ada_seq_balance",
-        "budget": {"max_tokens": 9000, "expected_tokens": 40, "policy": "greedy"},
+        "budget": {"max_tokens": 9000, "expected_tokens": 40},
     },
     "window, refill": {
         "preset": "ada_seq_balance",
-        "sampling": {"stopping": {"kind": "issue_order", "window": 2, "max_window": 8}},
+        "sampling": {"stopping": {"kind": "issue_order", "window": 2}},
         "reserve_prompts": STANDBY,
     },
     "log": {"preset": "ada_seq_log"},
@@ -84,7 +84,7 @@ def test_resumed_after_any_step_the_rest_is_the_same(name):
         assert as_json(own) == as_json(whole)
 
 
-@pytest.mark.parametrize("name", ["idle", "max_seconds", "tokens, greedy"])
+@pytest.mark.parametrize("name", ["idle", "max_seconds", "tokens"])
 def test_without_the_latency_models_state_it_would_not_be(name):
     section = VARIANTS[name]
     whole = started(section)

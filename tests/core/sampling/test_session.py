@@ -80,16 +80,15 @@ def _seeds(source: ScriptedSource) -> dict[tuple[int, int], int]:
 @given(
     EXITS,
     st.integers(1, 9),
-    st.sampled_from([None, 4, 16]),
     st.integers(1, 20),
     PASS_RATES,
     st.sampled_from([0.0, 0.2]),
     st.integers(0, 10**6),
 )
 @settings(max_examples=200)
-def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, widest, cap, rates, failed, seed):
+def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, cap, rates, failed, seed):
     script = Script.random(seed, rates, failed=failed)
-    plan = wave_plan(rule, (4,), cap, window=window, max_window=None if widest is None else max(widest, window))
+    plan = wave_plan(rule, (4,), cap, window=window)
     result, source = collect(plan, script, order=seed)
     failures = [0] * len(rates)
     for prompt, index in (source.issued[row] for row in source.finished):
@@ -122,17 +121,6 @@ def test_a_window_stops_asking_when_what_has_finished_decides_the_exit():
     assert session.result().size_P.tolist() == [2]
 
 
-def test_a_following_window_is_as_wide_as_what_is_still_missing():
-    plan = wave_plan(PositiveExit(4), (4,), 64, window=1, max_window=10, prior=(1.0, 1.0))
-    source = ScriptedSource(Script.of("++++++"), np.random.default_rng(0))
-    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
-    source.submit(session.next_requests(0.0))
-    assert len(source.running) == 1
-    session.record(source.end([0]), 1.0)
-    asked = session.next_requests(1.0)  # 3 missing, pass rate (1 + 1) / (1 + 2): 4.5 -> 5
-    assert len(asked) == 5
-
-
 @given(EXITS, WAVES, st.integers(1, 12), PASS_RATES, st.sampled_from([None, 3]), st.integers(0, 10**6))
 @settings(max_examples=80)
 def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, window, seed):
@@ -162,18 +150,6 @@ def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say
     session.record(Outcomes(rows, np.array([np.inf, 1.0]), np.array([3, 3])), 1.0)
     assert session.failures == {"reward_not_finite": 1}
     assert session.next_requests(1.0).index_N.tolist() == [2]
-
-
-def test_a_response_fails_by_its_reward_or_by_what_the_source_says_and_each_cause_is_counted():
-    session = SamplingSession(wave_plan(FixedExit(4), (4,), 4), np.arange(1), run_seed=0, step=0)
-    rows = session.next_requests(0.0).response_id_N
-    reward = np.array([1.0, np.nan, 1.0, 0.0])
-    session.record(Outcomes(rows, reward, np.full(4, 3), {0: "engine"}), 1.0)
-    assert session.failures == {"engine": 1, "reward_not_finite": 1}
-    redrawn = session.next_requests(1.0)
-    assert redrawn.index_N.tolist() == [4, 5]
-    session.record(outcomes(*redrawn.response_id_N), 2.0)
-    assert session.result().index_N.tolist() == [2, 3, 4, 5]
 
 
 def test_the_message_of_too_many_failures_lists_causes_by_number_and_prompts_by_position_without_names():
@@ -238,11 +214,6 @@ def test_seeds_take_no_more_memory_than_responses_do():
     places = np.array(list(source.issued.values()))
     expected = seeds.response_seed(7, 3, places[:, 0], places[:, 1])
     np.testing.assert_array_equal([source.seeds[row] for row in source.issued], expected)
-
-
-def test_a_few_failures_do_not():
-    result, _ = collect(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("x+", "+x+", "++x+"))
-    assert result.size_P.tolist() == [4, 4, 4]
 
 
 def test_a_prompt_that_only_fails_ends_with_an_empty_pool():
@@ -311,14 +282,14 @@ def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
     # prompts 0 and 2 end without signal; 3 replaces one of them, ends without signal too and is replaced
     assert result.drawn_P.tolist() == [True, True, True, True, True, True, False]
     assert result.size_P.tolist() == [4, 4, 4, 4, 4, 4, 0]
-    assert result.replaced == 3
+    assert result.stats["groups_replaced"] == 3
     assert {prompt for prompt, _ in source.issued.values()} == set(range(6))
 
 
 def test_refilling_ends_with_the_prompts_on_standby():
     result, _ = collect(wave_plan(FixedExit(2), (2,), 2), Script.of(*["-"] * 5), reserve=3)
     assert result.drawn_P.all()
-    assert result.replaced == 3
+    assert result.stats["groups_replaced"] == 3
 
 
 @given(PASS_RATES, st.integers(0, 10**6), st.sampled_from([None, 2]), st.integers(0, 40), st.booleans())

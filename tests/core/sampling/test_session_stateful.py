@@ -30,18 +30,15 @@ class SessionMachine(RuleBasedStateMachine):
         exit_rule=st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 2), FixedExit(4)]),
         scheduler=st.sampled_from(["rounds", "continuous"]),
         window=st.sampled_from([None, None, 1, 3]),
-        wider=st.sampled_from([None, 0, 4]),
         idle=st.booleans(),
         allocated=st.one_of(st.none(), st.lists(st.integers(1, 9), min_size=7, max_size=7)),
         reservation=st.sampled_from(["worst_case", "worst_case", "expected"]),
-        policy=st.sampled_from(["uniform", "greedy"]),
         spare=st.tuples(*[st.one_of(st.none(), st.integers(0, 30))] * 2),
         seconds=st.one_of(st.none(), st.floats(1, 60)),
         seed=st.integers(0, 10**6),
     )
     def begin(
-        self, prompts, reserve, exit_rule, scheduler, window, wider, idle, allocated, reservation, policy, spare,
-        seconds, seed,
+        self, prompts, reserve, exit_rule, scheduler, window, idle, allocated, reservation, spare, seconds, seed,
     ):  # fmt: skip
         if allocated is not None:  # the estimation variant
             exit_rule, reserve, window, idle = FixedExit(1), 0, None, False
@@ -56,8 +53,7 @@ class SessionMachine(RuleBasedStateMachine):
         idle = idle and window is None
         plan = SamplingPlan(
             exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler, window=window, idle=idle,
-            max_window=None if window is None or wider is None else window + wider,
-            caps=caps, policy=policy, token_reservation=reservation, max_failed_share=1.0,
+            caps=caps, token_reservation=reservation, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()

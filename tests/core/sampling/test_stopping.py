@@ -41,23 +41,6 @@ def test_a_wave_is_judged_when_its_last_response_is_in_and_not_before():
     assert not source.aborted
 
 
-def test_continuous_goes_on_with_a_prompt_while_others_run_and_rounds_do_not():
-    for scheduler, expected in (("continuous", 6), ("rounds", 4)):
-        plan = SamplingPlan(PositiveExit(1), (2,), 9, 4, 40, scheduler=scheduler)
-        session, source = begun(plan, "--+", "++")
-        end(session, source, 0, 1)
-        assert len(source.issued) == expected
-
-
-def test_wave_plans_use_their_sizes_in_turn_and_repeat_the_last():
-    session, source = begun(SamplingPlan(PositiveExit(1), (4, 2, 1), 9, 4, 40), "-")
-    sizes = []
-    while not session.finished:
-        sizes.append(len(source.running))
-        end(session, source, *source.running)
-    assert sizes == [4, 2, 1, 1, 1]
-
-
 def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
     session, source = begun(SamplingPlan(BalancedExit(1, 1), (4,), 9, 4, 40, window=5), "+-+-+")
     end(session, source, 4)
@@ -68,13 +51,6 @@ def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
     result = session.result()
     assert result.index_N.tolist() == [0, 1]
     assert result.stats["samples_dropped"] == 4
-
-
-def test_the_cap_counts_labels_not_requests():
-    session, source = begun(SamplingPlan(PositiveExit(1), (4,), 3, 4, 40, window=3, max_failed_share=1.0), "-x--")
-    while not session.finished:
-        end(session, source, *source.running)
-    assert session.result().index_N.tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize("window", [2, 8])
