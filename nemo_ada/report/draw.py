@@ -141,7 +141,7 @@ def draw_bars(
         colour = PART_COLOURS[k % len(PART_COLOURS)]
         bars = axes.barh(row_R, value_R, 0.4, left=left_R, color=colour, edgecolor=PAPER, linewidth=0.5, label=part)
         labels = [written(float(value)) if value > high * 0.12 else "" for value in value_R]
-        axes.bar_label(bars, labels, label_type="center", fontsize=10.5, color="#000000")
+        axes.bar_label(bars, labels, label_type="center", fontsize=10.5, color="#111111")
         left_R = left_R + value_R
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=11, frameon=False, handlelength=0.9,
