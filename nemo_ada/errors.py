@@ -1,23 +1,23 @@
-"""The kinds of error that the project raises on purpose, and the exit code of each (jobcontrol.py)."""
+"""Errors that the project raises on purpose. run/job_control.py lists their exit codes."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Something that the user can mend: the message says what is wrong, where, what was found and what would work."""
+    """The user can mend it. The message says what is wrong, where, what was found, and what would work."""
 
 
 class InvariantError(RuntimeError):
-    """A promise of the code to itself is broken: a defect of ours or of a back end, never of the user's input."""
+    """An internal promise is broken: a defect of this project or of a back end, never of the user's input."""
 
 
 class ProcessLostError(InvariantError):
-    """A process of the run died (killed, out of memory, its node lost): resuming goes on from the last save."""
+    """A process of the run died (killed, out of memory, node lost). Resuming continues from the last save."""
 
 
 class StallError(InvariantError):
-    """A process of the run did not answer within its deadline: resuming goes on from the last save."""
+    """A process of the run did not answer within its deadline. Resuming continues from the last save."""
 
 
 class FailedResponsesError(RuntimeError):
-    """Too many responses of a step have no label (engine or verifier failures): training on the rest would mislead."""
+    """Too many responses of a step have no label (engine or verifier failures) to train on the rest."""

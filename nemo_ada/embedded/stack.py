@@ -21,7 +21,7 @@ from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Rollout
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.lock import locked
+from nemo_ada.run.files import locked
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)

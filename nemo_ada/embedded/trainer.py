@@ -7,13 +7,11 @@ state between steps is learner, sampler, data position and totals. A checkpoint 
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ from nemo_ada.embedded.rollout import HeldoutScores, StepData
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.folder import RunDir
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl, on_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
@@ -319,22 +317,15 @@ class Trainer:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGINT and SIGTERM ask for a stop: the step in flight is dropped while it samples, else finished."""
-        previous: dict[signal.Signals, Any] = {}
 
-        def handle(number: int, _frame: FrameType | None) -> None:
-            self.control.request(f"signal {signal.Signals(number).name}")
+        def stop(reason: str) -> None:
+            self.control.request(reason)
             (self.config.folder / "DROP").touch()
 
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                previous[number] = signal.signal(number, handle)
-        except ValueError:  # not in the main thread, where Python allows no handlers
-            previous = {}
-        try:
-            yield
+            with on_signals(stop):
+                yield
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
             (self.config.folder / "DROP").unlink(missing_ok=True)
 
 

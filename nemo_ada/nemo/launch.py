@@ -10,12 +10,10 @@ import importlib
 import json
 import logging
 import os
-import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -40,7 +38,7 @@ from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl, on_signals
 
 log = logging.getLogger(__name__)
 
@@ -331,17 +329,10 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
 @contextmanager
 def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
     """SIGINT and SIGTERM ask for a stop at the end of the step, which then draws no further wave."""
-    previous: dict[signal.Signals, Any] = {}
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        reason = f"signal {signal.Signals(number).name}"
+    def stop(reason: str) -> None:
         progress.signals.append(reason)
         control.request(reason)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        previous[number] = signal.signal(number, handle)
-    try:
+    with on_signals(stop):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,27 +1,33 @@
-"""Files that are either old or new, never half-written."""
+"""Files that are old or new, never half-written, and a lock that the kernel releases when its holder ends."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import os
+import platform
 import shutil
 import stat
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nemo_ada.errors import UserError
 
+log = logging.getLogger(__name__)
+LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
 SHOWN = 5  # names in a message
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """What a file holds that a person named.
+    """The content of a file that a user named.
 
-    Raises OSError, also for a device, for more than `most` bytes and for a name that no file can have.
+    Raises OSError; also for a device, for more than `most` bytes, and for an impossible name.
     """
     try:
         mode = path.stat().st_mode
@@ -37,7 +43,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file that may be damaged. Raises UserError."""
+    """The JSON object of a file. Raises UserError where it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -48,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step; on a full disk the old one stays. A device or a pipe is written to."""
+    """Replace a text file in one step. On a full disk the old one stays. Devices and pipes are written directly."""
     if not path.name or path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
@@ -66,7 +72,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Create `folder` with what `fill` writes and a manifest of checksums; it appears complete or not at all."""
+    """Create `folder` with the files of `fill` and a manifest of checksums. It appears complete or not at all."""
     temporary = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -85,24 +91,60 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
-    """Raise UserError when a folder that `write_folder` made is incomplete or changed, or lacks a file of `needs`.
+    """Raise UserError where a folder of `write_folder` is incomplete or changed, or lacks a file of `needs`.
 
-    A link inside the folder counts as a change: what it points at may be another file a moment later.
+    A link inside the folder counts as a change, because its target may change later.
     """
     try:
         if links := sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()):
-            raise ValueError(f"{_some(links)}: links, which were not written with it")
+            raise ValueError(f"links were added: {_some(links)}")
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"it has no {MANIFEST}")
         sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
-        found = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
+        now = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
-    wrong = sorted(name for name in {*sums, *found, *needs} if name not in found or sums.get(name) != found[name])
+    wrong = sorted(name for name in {*sums, *now, *needs} if name not in now or sums.get(name) != now[name])
     if wrong:
         raise UserError(f"{folder}: {_some(wrong)} differ from their checksums (truncated or changed)")
+
+
+def lock_file(path: Path, what: str) -> IO[str]:
+    """Lock `path` until the returned file is closed. `what` names the thing in the error.
+
+    A shared file system releases the locks of a lost node only after a while, so a holder on another node gets
+    LEASE_SECONDS. A file system without locks gives a warning. Raises UserError where another process holds the lock.
+    """
+    file = path.open("a+", encoding="utf-8")
+    deadline = time.monotonic() + LEASE_SECONDS
+    try:
+        while not locked(file):
+            file.seek(0)
+            holder = file.read().strip()
+            if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
+                file.close()
+                raise UserError(
+                    f"{what} is in use by {holder or 'another process'}, and two runs must not share it; end that run "
+                    "or choose another folder"
+                )
+            time.sleep(1.0)
+    except OSError as error:
+        log.warning("%s cannot be locked (%s): do not start a second run there", what, error)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}\n")
+    file.flush()
+    return file
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock an open file. False where another process has the lock. Raises OSError where there are no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _some(names: Sequence[str]) -> str:

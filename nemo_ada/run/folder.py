@@ -1,10 +1,10 @@
-"""The run directory: what a run leaves, and what a resumed run finds.
+"""The run folder: what a run writes, and what a resumed run reads.
 
 config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
-tensorboard/       the same as events                checkpoints/step_00050/ complete step folders
-status.json, heartbeat, STOP, pace.json               see jobcontrol.py
-lock               held while a process runs here     stacks/           of a run that stalled
+tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
+status.json, heartbeat, STOP, pace.json               see job_control.py
+lock               held while a process runs here     stacks/           of a stalled run
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import IO, Any
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import verify_folder, write_atomically
-from nemo_ada.run.lock import take
+from nemo_ada.run.files import lock_file, verify_folder, write_atomically
 from nemo_ada.run.provenance import environment
 from nemo_ada.run.redaction import hide_in
 
@@ -52,7 +51,7 @@ VOLATILE = (
     "env.ada_math.workers",
 )
 CHANGES = "config_changes.jsonl"
-LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # what files.py and checkpoint.py make and a kill may leave
+LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # temporary names that a kill may leave
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -65,7 +64,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a run this run: every key but secrets and those that may change when it goes on (VOLATILE)."""
+    """The keys that identify a run: all except secrets and those that may change on resume (VOLATILE)."""
     volatile = tuple(f"{name}." for name in VOLATILE)
     return {key: value for key, value in flatten(hide_in(config)).items() if not f"{key}.".startswith(volatile)}
 
@@ -84,7 +83,7 @@ class RunDir:
         self._lock: IO[str] | None = None
 
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Raise UserError when the folder belongs to another configuration, or to a run that is not to be resumed."""
+        """Raise UserError where the folder belongs to another configuration, or holds a run and `resume` is off."""
         before = self._config_before()
         if before is None:
             return
@@ -95,14 +94,14 @@ class RunDir:
             )
 
     def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Claim the folder for this configuration, until `close`, and remove what a killed attempt left half-written.
+        """Claim the folder for this configuration until `close`. Remove half-written files of a killed attempt.
 
-        Raises UserError as `check` does, when another process holds the folder, or when it cannot be written.
+        Raises UserError as `check` does, where another process uses the folder, and where it cannot be written.
         """
         self.check(config, resume=resume)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = take(self.path / "lock", f"run_dir={self.path}")
+            self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
             self._remove_left_behind()
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
@@ -114,7 +113,7 @@ class RunDir:
             raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
 
     def _config_before(self) -> Mapping[str, Any] | None:
-        """The configuration that the folder belongs to, None for a folder of no run."""
+        """The configuration of the folder, None where it holds no run."""
         path = self.path / "config.yaml"
         try:
             if not path.exists():
@@ -125,12 +124,12 @@ class RunDir:
         if isinstance(content, Mapping):
             return content
         raise UserError(
-            f"run_dir={str(self.path)!r} holds a config.yaml that is no configuration ({str(content)[:200]}), so "
-            "nobody can say whether this run may go on in it; restore the file or name another run_dir"
+            f"run_dir={str(self.path)!r} has a config.yaml that cannot be read as a configuration "
+            f"({str(content)[:200]}); restore the file or name another run_dir"
         )
 
     def _note_changes(self, config: Mapping[str, Any]) -> None:
-        """Append to CHANGES what this attempt changes of the configuration: {time, changed: {key: [before, after]}}."""
+        """Append the changed keys of this attempt to CHANGES: {time, changed: {key: [before, after]}}."""
         before = self._config_before()
         if before is None:
             return
@@ -160,48 +159,48 @@ class RunDir:
             )
 
     def checkpoints(self) -> list[Path]:
-        """Complete step folders, oldest first; copies under other names are not ours."""
-        found = (self.path / "checkpoints").glob("step_*")
-        return sorted((f for f in found if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
+        """Complete step folders, oldest first. Folders with other names are ignored."""
+        folders = (self.path / "checkpoints").glob("step_*")
+        return sorted((f for f in folders if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
 
     def newest_checkpoint(self) -> Path | None:
-        """The newest step folder whose files agree with their checksums; damaged ones are reported and passed over."""
+        """The newest step folder whose checksums match. Damaged ones are logged and skipped."""
         for folder in reversed(self.checkpoints()):
             try:
                 verify_folder(folder, needs=[STATE])
             except UserError as error:
-                log.warning("checkpoint passed over: %s", error)
+                log.warning("checkpoint skipped: %s", error)
                 continue
             return folder
         return None
 
     def resume_point(self) -> Path | None:
-        """`newest_checkpoint`, None when nothing was saved yet; damaged newer folders are set aside, not deleted.
+        """`newest_checkpoint`, None where nothing is saved. Damaged newer folders are renamed, not deleted.
 
-        Raises UserError when there are step folders and all are damaged: starting anew would overwrite the run.
+        Raises UserError where all step folders are damaged: a new start would overwrite the run.
         """
-        found, newest = self.checkpoints(), self.newest_checkpoint()
-        if found and newest is None:
+        saved, newest = self.checkpoints(), self.newest_checkpoint()
+        if saved and newest is None:
             raise UserError(
-                f"{found[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in found)}); "
-                "restore one, or name another run_dir to start anew"
+                f"{saved[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in saved)}); "
+                "restore one, or start again in another run_dir"
             )
-        for folder in found[found.index(newest) + 1 :] if newest is not None else []:
+        for folder in saved[saved.index(newest) + 1 :] if newest is not None else []:
             folder.replace(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
         return newest
 
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the state after `step` steps is kept."""
+        """The folder of the state after `step` steps."""
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def rewind(self, step: int) -> None:
-        """Drop records of steps after `step` (-1: all of them): the run makes them again."""
+        """Drop records of steps after `step` (-1: all). The run repeats these steps."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             kept = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
             write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
-        """Append a record with its `step` to NAME.jsonl and to TensorBoard."""
+        """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
         with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(values)) + "\n")
             file.flush()
@@ -217,7 +216,7 @@ class RunDir:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
             self._writer = EventFileWriter(str(self.path / "tensorboard"))
-            restart = SessionLog(status=SessionLog.START)  # TensorBoard then forgets an earlier attempt's later steps
+            restart = SessionLog(status=SessionLog.START)  # TensorBoard then drops later steps of earlier attempts
             self._writer.add_event(Event(wall_time=time.time(), step=values["step"], session_log=restart))
         scalars = [
             Summary.Value(tag=key, simple_value=float(value))
@@ -227,7 +226,7 @@ class RunDir:
         self._writer.add_event(Event(wall_time=time.time(), step=values["step"], summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        """Flush and close the event file, and let the folder go."""
+        """Close the event file and unlock the folder."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -237,7 +236,7 @@ class RunDir:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file; what is no JSON object (a last line cut off by a kill, damage) is left out.
+    """Records of a JSONL file, without lines that are no JSON object (cut off by a kill, or damaged).
 
     Raises UserError for a file that cannot be read.
     """
@@ -256,11 +255,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
         else:
-            log.warning("%s: line %d, which is no JSON object, was left out", path, number)
+            log.warning("%s: line %d is no JSON object and was left out", path, number)
     return records
 
 
 def _step_of(record: Mapping[str, Any]) -> float:
-    """The record's step; infinite, so that the record is dropped, where that is no number."""
+    """The record's step. Infinite where it is no number, so the record is dropped."""
     step = record.get("step", 0)
     return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")

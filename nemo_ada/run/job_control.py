@@ -1,12 +1,12 @@
-"""What a run and the batch script that started it tell each other, through files and one variable (operations.md).
+"""Messages between a run and its batch script (slurm/lib.sh): files and one variable.
 
     <run_dir>/STOP         written by the batch script: save and end
     NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
     <run_dir>/heartbeat    {step, phase, median_step_seconds}, written at each phase and touched at each wave
-    <run_dir>/status.json  {state, step, max_steps, pid, time}: the script acts on its state, running | stopped | done |
-                           failed | interrupted (a process was lost or stalled: worth another attempt)
-    <run_dir>/pace.json    {saved_step, save_seconds, validation_seconds}: the last saved step and the latest durations,
-                           kept over attempts; the script ends a chain that saves nothing new
+    <run_dir>/status.json  {state, step, max_steps, pid, time}; state: running | stopped | done | failed |
+                           interrupted (a process was lost or stalled: another attempt may succeed)
+    <run_dir>/pace.json    {saved_step, save_seconds, validation_seconds}: last saved step and recent durations, kept
+                           over attempts; the script ends a chain that saves nothing new
 
 Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved, 76 a process stalled, 77 one was lost.
 """
@@ -16,9 +16,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_atomically
@@ -29,13 +33,13 @@ EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_STALLED, EXIT_LOST =
 PACE = "pace.json"
 MARGIN_SECONDS = 30.0
 RECENT_STEPS = 20
-RECENT_PAUSES = 10  # saves, and validations: one on a slow day must not be reserved for ever
+RECENT_PAUSES = 10  # saves and validations: an exceptionally slow one is forgotten after this many
 
 State = Literal["running", "stopped", "done", "failed", "interrupted"]
 
 
 def job_end() -> float | None:
-    """The end of the allocation, epoch seconds. Raises UserError for a value that is no number."""
+    """The end of the allocation in epoch seconds. Raises UserError for a value that is no number."""
     text = os.environ.get(JOB_END, "")
     if not text:
         return None
@@ -45,10 +49,24 @@ def job_end() -> float | None:
         raise UserError(f"{JOB_END}={text!r} must be epoch seconds, e.g. $(( $(date +%s) + 14400 ))") from None
 
 
+@contextmanager
+def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop` with a reason such as "signal SIGTERM". Only the main thread can do this."""
+    previous: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, lambda n, _frame: stop(f"signal {signal.Signals(n).name}"))
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 class JobControl:
     """The run's side: heartbeat, status, and whether to stop before the next step.
 
-    How long saves and validations take is kept in the run directory: an attempt reserves time for its first ones, too.
+    The run folder keeps the durations of saves and validations. So an attempt reserves time for its first ones too.
     """
 
     def __init__(self, run_dir: Path, max_steps: int) -> None:
@@ -60,21 +78,21 @@ class JobControl:
         self._requested: str | None = None
 
     def request(self, reason: str) -> None:
-        """Ask for a stop from inside the process (a signal)."""
+        """Ask for a stop from inside the process, such as for a signal."""
         self._requested = reason
 
     def observe_step(self, seconds: float) -> None:
-        """A step took this long."""
+        """Record the duration of a step."""
         self._steps = [*self._steps, seconds][-RECENT_STEPS:]
 
     def observe_save(self, seconds: float) -> None:
-        """A save of the step that `status` told last took this long."""
+        """Record the duration of a save of the step in the last `status`."""
         self._saves = [*self._saves, seconds][-RECENT_PAUSES:]
         self._saved_step = self._step
         self._keep_pace()
 
     def observe_validation(self, seconds: float) -> None:
-        """A validation took this long."""
+        """Record the duration of a validation."""
         self._validations = [*self._validations, seconds][-RECENT_PAUSES:]
         self._keep_pace()
 
@@ -88,19 +106,19 @@ class JobControl:
 
     @property
     def closing(self) -> float:
-        """Seconds from a step's update to the end of its save: longest recent validation and save + margin.
+        """Seconds from a step's update to the end of its save: longest recent validation and save, and a margin.
 
-        Every step counts as one that is validated; both back ends validate before they save.
+        Assumes a validation in every step. Both back ends validate before they save.
         """
         return max(self._validations, default=0.0) + max(self._saves, default=0.0) + MARGIN_SECONDS
 
     @property
     def reserve(self) -> float:
-        """Seconds to keep for one more step, its validation and a save: longest recent step + `closing`."""
+        """Seconds for one more step, its validation and a save: longest recent step + `closing`."""
         return max(self._steps, default=0.0) + self.closing
 
     def stop_reason(self) -> str | None:
-        """Why the run should save and end now, or None."""
+        """The reason to save and end now, or None."""
         if self._requested is not None:
             return self._requested
         if (self.run_dir / STOP_FILE).exists():
@@ -110,26 +128,26 @@ class JobControl:
         return None
 
     def heartbeat(self, step: int, phase: str = "start") -> None:
-        """Say that the run is alive, after how many steps, and what it does next."""
+        """Report the number of finished steps and the phase that begins."""
         steps = sorted(self._steps)
         median = steps[len(steps) // 2] if steps else None
         content = {"step": step, "phase": phase, "median_step_seconds": median}
         write_atomically(self.run_dir / "heartbeat", json.dumps(content))
 
     def status(self, state: State, step: int) -> None:
-        """Tell the batch script where the run stands."""
+        """Report the state of the run to the batch script."""
         self._step = step
         content = {"state": state, "step": step, "max_steps": self.max_steps, "pid": os.getpid(), "time": time.time()}
         write_atomically(self.run_dir / "status.json", json.dumps(content))
 
 
 def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
-    """Last saved step, durations of saves and of validations of earlier attempts; nothing where the file is damaged."""
+    """Last saved step, and durations of saves and validations, of earlier attempts. Empty for a damaged file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         step = int(content["saved_step"])
         durations = ([float(seconds) for seconds in content[key]] for key in ("save_seconds", "validation_seconds"))
-        saves, validations = ([s for s in found if 0 <= s < math.inf][-RECENT_PAUSES:] for found in durations)
+        saves, validations = ([s for s in own if 0 <= s < math.inf][-RECENT_PAUSES:] for own in durations)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0, [], []
     return step, saves, validations

@@ -1,7 +1,7 @@
-"""The alarm for a rollout whose probabilities are not the learner's, as FP8 can bring about.
+"""A warning when rollout and learner compute different probabilities, which FP8 can cause.
 
-NeMo-RL logs token_mult_prob_error: the mean over tokens of exp|log p_learner - log p_rollout|, 1 when both agree. It
-draws a plot of its own above 1.05 (grpo_train, v0.7.0); we take the same threshold.
+NeMo-RL logs token_mult_prob_error: the mean over tokens of exp|log p_learner - log p_rollout|, 1 when both agree. The
+threshold 1.05 is NeMo-RL's own for a plot (grpo_train, v0.7.0).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ HIGHEST = 1.05
 
 
 def alarming(value: float) -> bool:
-    """Whether a step's METRIC asks for action; not a number does."""
+    """Whether a step's METRIC is too high. NaN is."""
     return not value <= HIGHEST
 
 
 def advice(where: str, value: float) -> str:
-    """One line: what was seen `where`, and what to do about it."""
+    """One line with the value, its place `where`, and a remedy."""
     return (
         f"{where}: {METRIC} is {value:.3f}, above {HIGHEST}: rollout and learner disagree about the policy; with FP8 "
         "go back to a BF16 rollout (policy.generation.vllm_cfg.precision=bfloat16)"

@@ -1,4 +1,4 @@
-"""Who is told about a run while it runs."""
+"""Callbacks of a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who is told about a run's progress.
+    """Callbacks for the progress of a run.
 
-    on_base(step, steps, loss), on_message(text), on_phase(steps done, phase that begins: sampling, update, refit,
-    evaluation or save); on_step and on_evaluation get the record that is also written to the run directory.
+    on_base(step, steps, loss); on_message(text); on_phase(steps done, next phase: sampling, update, refit, evaluation
+    or save). on_step and on_evaluation get the record that the run folder also gets.
     """
 
     on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None

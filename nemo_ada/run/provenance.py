@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: versions, commit, command."""
+"""The origin of a run's numbers: versions, commit, command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIT_SECONDS = 10
 
 
 def commit(folder: Path) -> str | None:
-    """The git commit of `folder` (with -dirty when tracked files differ); None where that is not its own checkout."""
+    """The git commit of `folder`, with -dirty where tracked files differ. None outside a checkout of this project."""
     git = ["git", "-C", str(folder)]
     try:
         tracked = subprocess.run(
@@ -26,7 +26,7 @@ def commit(folder: Path) -> str | None:
         )
         if tracked.returncode != 0:
             return None
-        found = subprocess.run(
+        described = subprocess.run(
             [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="],
             capture_output=True,
             text=True,
@@ -34,11 +34,11 @@ def commit(folder: Path) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
 def environment() -> dict[str, Any]:
-    """Versions and the command, without variables (they may hold secrets)."""
+    """Versions and the command. Variables are left out, because they may hold secrets."""
     versions = {}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
-"""Secrets stay out of everything that is written or shown: logs, configurations, provenance, pages, errors.
+"""Keep secrets out of everything that is written or shown: logs, configurations, provenance, pages, errors.
 
-A secret is known by its name (*_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment; in configurations and on command
-lines the like, where `input_key` and `eos_token` are none), by its value (what such a variable of this process holds)
-or by its form (tokens of the usual hubs). This is the only place that knows.
+A secret is recognised by its name, its value or its form. Names: *_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment,
+and similar ones in configurations and on command lines (but not `input_key` or `eos_token`). Values: those of such
+variables of this process. Forms: tokens of the usual hubs. Only this module and slurm/lib.sh have these rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 HIDDEN = "[hidden]"
-MIN_LENGTH = 8  # characters from which the value of a variable is looked for in texts
-MAX_DEPTH = 100  # levels of a configuration; below, it is written without its values
+MIN_LENGTH = 8  # of a variable's value that is searched for in texts
+MAX_DEPTH = 100  # levels of a configuration; deeper values are hidden
 
 _WORD = (
     r"(?:token|secret|password|passwd|passphrase|credentials?|(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
@@ -46,12 +46,12 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether an environment variable of this name may hold a secret; wider than `is_secret_name`."""
+    """Whether an environment variable of this name may hold a secret. Covers more names than `is_secret_name`."""
     return _VARIABLE.fullmatch(name) is not None
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that needs no secret."""
+    """The environment without secrets."""
     return {name: value for name, value in environment.items() if not is_secret_variable(name)}
 
 
@@ -83,7 +83,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """A command as it may be recorded: quoted for a shell, secrets hidden."""
+    """A command for records: quoted for a shell, secrets hidden."""
     shown = []
     for argument in arguments:
         name, equals, _ = argument.partition("=")
@@ -103,7 +103,7 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
 
 
 class Redacted(logging.Filter):
-    """On a handler: no record leaves it with a secret, in its message or in its traceback."""
+    """A filter for log handlers: hides secrets in messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = hide(record.getMessage()), None
@@ -124,6 +124,6 @@ def _hidden_pair(match: re.Match[str]) -> str:
 
 
 def _values() -> list[str]:
-    """What secret variables of this process hold, longest first."""
-    found = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= MIN_LENGTH}
-    return sorted(found, key=len, reverse=True)
+    """Values of this process's secret variables, longest first."""
+    values = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= MIN_LENGTH}
+    return sorted(values, key=len, reverse=True)

@@ -82,7 +82,7 @@ def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "a-node-that-went-down")
     first.open(CONFIG, resume=False)
     monkeypatch.undo()
-    monkeypatch.setattr("nemo_ada.run.lock.time.sleep", lambda _seconds: first.close())
+    monkeypatch.setattr("nemo_ada.run.files.time.sleep", lambda _seconds: first.close())
     second.open(CONFIG, resume=True)
     second.close()
 

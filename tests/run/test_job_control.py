@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.run import job_control
-from nemo_ada.run.job_control import JOB_END, MARGIN_SECONDS, RECENT_PAUSES, JobControl
+from nemo_ada.run.job_control import JOB_END, MARGIN_SECONDS, RECENT_PAUSES, JobControl, on_signals
 
 
 def test_a_run_without_an_end_goes_on(tmp_path, monkeypatch):
@@ -79,6 +80,14 @@ def test_the_stop_file_and_a_signal_stop_a_run(tmp_path, monkeypatch):
     assert "STOP" in control.stop_reason()
     control.request("signal SIGTERM")
     assert control.stop_reason() == "signal SIGTERM"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_for_a_stop_and_the_handlers_before_come_back(number):
+    before, reasons = signal.getsignal(number), []
+    with on_signals(reasons.append):
+        signal.raise_signal(number)
+    assert reasons == [f"signal {number.name}"] and signal.getsignal(number) is before
 
 
 def test_a_job_end_that_is_no_number_is_a_user_error(tmp_path, monkeypatch):
