@@ -1,7 +1,8 @@
-"""The command line as a user meets it, in processes of its own.
+"""The command line as a user meets it.
 
-1. Bad input: one line that says what would work, exit code 2, no process started, no traceback.
-2. Ctrl-C: the run is saved, no process is left, `resume=auto` ends it as if nothing had happened.
+1. `--help` lists every command and imports none of them; each loads when it runs.
+2. Bad input: one line that says what would work, exit code 2, no process started, no traceback.
+3. Ctrl-C: the run is saved, no process is left, `resume=auto` ends it as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nemo_ada.cli.main import COMMANDS, LazyCommand, app, guarded
+from nemo_ada.config.load import load_run
+from nemo_ada.run.folder import RunDir
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ROOT / "configs" / "cpu"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def command(*arguments):
@@ -63,34 +66,48 @@ def tiny(tmp_path):
         ([CPU / "mini_sudoku.yaml", "backend=nemo-rl"], "did you mean nemo_rl?"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-    empty = tmp_path / "empty.jsonl"
-    empty.touch()
-    shown = [str(a).replace("EMPTY", str(empty)) for a in arguments]
-    done = subprocess.run(
-        command("train", *shown, f"run_dir={tmp_path}/run"),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 2, done.stderr
-    assert message.replace("EMPTY", str(empty)) in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    Path("EMPTY").touch()
+    before = psutil.Process().children()
+    words = ["train", *map(str, arguments), f"run_dir={tmp_path}/run"]
+    assert guarded(lambda: app(words, standalone_mode=False)) == 2
+    told = capfd.readouterr().err
+    assert message in told and "Traceback" not in told and len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists() and psutil.Process().children() == before
 
 
-def test_a_run_directory_of_another_configuration_is_refused(tiny, tmp_path):
-    from nemo_ada.config.load import load_run
-    from nemo_ada.run.folder import RunDir
+def test_the_installed_command_ends_with_the_code_of_the_error(tmp_path):
+    done = subprocess.run(command("train", "nothing.yaml"), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2 and "cannot read the configuration" in done.stderr
 
+
+def test_help_lists_every_command_and_imports_none_of_their_modules():
+    program = """
+import sys
+from nemo_ada.cli.main import main
+sys.argv = ["nemo-ada", "--help"]
+try:
+    main()
+finally:
+    heavy = {"numpy", "pydantic", "omegaconf", "hydra", "matplotlib", "sympy", "torch"}
+    print(sorted(heavy & set(sys.modules)), sorted(m for m in sys.modules if m.startswith("nemo_ada.cli.")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.splitlines()[-1] == "[] ['nemo_ada.cli.main']", done.stdout + done.stderr
+    assert all(f" {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_listed_command_loads(name):
+    assert LazyCommand(name).load().callback is not None or LazyCommand(name).load().commands
+
+
+def test_a_run_directory_of_another_configuration_is_refused(tiny, capfd):
     other = load_run(tiny[0], [*tiny[1:], "grpo.seed=5"])
     RunDir(other.folder).open(other.model_dump(mode="json"), resume=False)
-    done = subprocess.run(command("train", *tiny), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 2
-    assert "grpo.seed: 5 -> 0" in done.stderr
+    assert guarded(lambda: app(["train", *map(str, tiny)], standalone_mode=False)) == 2
+    assert "grpo.seed: 5 -> 0" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,29 +4,20 @@
 2. Every line that is not blank is in dataset.jsonl or, with its number and a reason, in rejected.jsonl: also in a file
    of which nothing is left.
 3. The same for Parquet files, files of pass rates, and the folder of a data set that something else has written to.
-
-NEMO_ADA_FUZZ_CASES=3000 searches longer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nemo_ada.cli.main import app, guarded
 from nemo_ada.data.problem import problem_id
+from tests.fuzz.harness import cases, command
 
-CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "20"))
-searched = settings(
-    max_examples=CASES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 BOM = b"\xef\xbb\xbf"
 
 SCALARS = st.one_of(
@@ -61,10 +52,8 @@ LINES = st.one_of(
 
 def run(*words) -> tuple[int, str]:
     """Exit code and what was printed."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        code = guarded(lambda: app([str(word) for word in words], standalone_mode=False))
-    return code, printed.getvalue()
+    ended = command([str(word) for word in words], "data sets")
+    return ended.code, ended.out + ended.err
 
 
 def prepare(source, out, *more) -> tuple[int, str]:
@@ -95,7 +84,7 @@ def check(folder, data: bytes) -> str:
     return printed
 
 
-@searched
+@cases(20)
 @given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.booleans())
 @example([], b"\n", False, False)
 @example([], b"\n", True, True)
@@ -103,7 +92,7 @@ def test_any_lines(tmp_path, lines, end, bom, closed):
     check(tmp_path, (BOM if bom else b"") + end.join(lines) + (end if closed else b""))
 
 
-@searched
+@cases(20)
 @given(st.data())
 def test_any_damage_to_the_bytes(tmp_path, data):
     good = b"".join(json.dumps({"problem": f"{n}+é=", "answer": n}).encode() + b"\n" for n in range(6))
@@ -139,7 +128,7 @@ def test_a_line_of_five_megabytes_is_a_problem(tmp_path):
     assert len(records(tmp_path / "set" / "dataset.jsonl")[0]["problem"]) == 5_000_000
 
 
-@searched
+@cases(20)
 @given(st.data())
 def test_any_damage_to_a_parquet_file(tmp_path, data):
     pytest.importorskip("pyarrow")
@@ -187,7 +176,7 @@ FACTS = st.fixed_dictionaries(
 )
 
 
-@searched
+@cases(20)
 @given(st.lists(st.one_of(FACTS.map(lambda record: json.dumps(record).encode()), st.binary(max_size=20)), max_size=4))
 @example([b'{"problem": "a", "correct": Infinity, "responses": 2}'])
 @example([b'{"id": ["x"], "pass_rate": 0.5}'])
@@ -204,7 +193,7 @@ def test_any_file_of_pass_rates(tmp_path, lines):
         assert "rates.jsonl: line " in printed or "no problem is left" in printed
 
 
-@searched
+@cases(20)
 @given(st.data())
 def test_any_damage_to_a_finished_folder(tmp_path, data):
     source, out = tmp_path / "input.jsonl", tmp_path / "set"

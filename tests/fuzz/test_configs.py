@@ -155,7 +155,7 @@ def run(path: Path, which: int, overrides: list[str], kind: str) -> Ended:
 
 
 @given(data=files(), which=st.integers(0, 2))
-@cases(30)
+@cases(15)
 def test_a_changed_file_is_used_or_refused_with_its_name_or_key(data: bytes, which: int) -> None:
     path = Path("changed.yaml")
     path.write_bytes(data)
@@ -169,7 +169,7 @@ def test_a_changed_file_is_used_or_refused_with_its_name_or_key(data: bytes, whi
 
 @given(content=st.one_of(st.dictionaries(st.one_of(st.sampled_from(SECTIONS), TEXTS), VALUES, max_size=5), VALUES),
        which=st.integers(0, 2))  # fmt: skip
-@cases(20)
+@cases(8)
 def test_random_yaml_is_refused(content: Any, which: int) -> None:
     path = Path("random.yaml")
     try:
@@ -180,7 +180,7 @@ def test_random_yaml_is_refused(content: Any, which: int) -> None:
 
 
 @given(data=st.binary(max_size=300), which=st.integers(0, 2))
-@cases(20)
+@cases(8)
 def test_random_bytes_are_refused(data: bytes, which: int) -> None:
     path = Path("random.yaml")
     path.write_bytes(data)
@@ -209,7 +209,7 @@ def overrides(draw: st.DrawFn) -> list[str]:
 
 
 @given(changes=overrides(), which=st.integers(0, 2), name=st.sampled_from(sorted(CPU)))
-@cases(30)
+@cases(15)
 def test_overrides_are_used_or_refused(changes: list[str], which: int, name: str) -> None:
     path = ROOT / "configs" / "cpu" / f"{name}.yaml"
     codes = (0, 1, 2) if COMMANDS[which][0] == "check" else (0, 2)
