@@ -43,11 +43,11 @@ class LazyCommand(TyperCommand):
     def load(self) -> Any:
         """The command itself."""
         module = importlib.import_module(f"nemo_ada.cli.{MODULES.get(str(self.name), self.name)}")
-        found = getattr(module, "app", None)
-        if found is None:
-            found = typer.Typer(add_completion=False)
-            found.command(name=self.name)(getattr(module, str(self.name)))
-        return typer.main.get_command(found)
+        group = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(add_completion=False)
+            group.command(name=self.name)(getattr(module, str(self.name)))
+        return typer.main.get_command(group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return self.load().make_context(info_name, args, parent, **extra)

@@ -188,7 +188,7 @@ class PassRateBand:
         return f"{self.low:g} {'<' if self.above else '<='} pass rate <= {self.high:g}"
 
 
-# The published filters (recipes.md, "Data and evaluation"), in sixteenths: of 16 responses so many correct.
+# The published filters. The comments say how many of 16 responses are correct.
 BANDS = {
     band.name: band
     for band in (

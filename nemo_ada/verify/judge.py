@@ -24,8 +24,8 @@ def normalised(answer: str) -> str:
 class Judge:
     r"""`math` compares the last \boxed{} by value, in killable processes. `exact` compares normalised text.
 
-    unfinished: a response that was cut off at its token limit is `wrong` (as in this project's CPU training), or
-    `judged` like any other (as in the published evaluations: a box may stand before the cut).
+    unfinished: how responses count that were cut off at the token limit. `wrong`: as in this project's CPU training.
+    `judged`: like any other, as in the published evaluations (a box may stand before the cut).
     A score between 0 and 1 counts as 0. Processes start with the first answer, and again with the first after `close`.
     """
 

@@ -11,15 +11,7 @@ from nemo_ada.data.providers import MeasuredResponse, Request
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, evaluate
-
-
-class Characters:
-    """One token per character."""
-
-    name = "characters"
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(char) for char in text]
+from tests.data.scripted_model import Characters
 
 
 class Model:
