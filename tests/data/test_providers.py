@@ -65,7 +65,7 @@ def test_each_response_of_the_engine_is_drawn_with_its_own_seed_and_the_sampling
     asked = [sampling for _, sampling in engine._engine.asked.values()]
     assert [sampling.seed for sampling in asked] == [11, 22]
     assert [sampling.max_new_tokens for sampling in asked] == [6, 2], "the positions end before the limit"
-    assert {(s.temperature, s.top_p, s.top_k, s.stop_token) for s in asked} == {(0.5, 0.9, 0, 9)}
+    assert {(s.temperature, s.top_p, s.stop_token) for s in asked} == {(0.5, 0.9, 9)}
     assert engine._engine.config.max_model_len == 10 and engine._engine.config.max_num_seqs == 8
 
 
