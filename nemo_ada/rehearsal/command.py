@@ -1,7 +1,7 @@
 """`nemo-ada rehearse`: shrink, run, resume, compare, report.
 
-The undisturbed run saves after every step. A second run gets the first step's checkpoint and goes on from it with
-resume=auto; its steps must equal the undisturbed ones in loss, learning rate and rows.
+The undisturbed run saves after every step. A second run gets an earlier checkpoint of it and continues from there with
+resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
-RESUMED_AFTER = 1
 LIMIT_SECONDS = 1800.0
 TAIL_LINES = 25
 Say = Callable[[str], None]
@@ -106,7 +105,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | None, say: Say) -> int:
     """Rehearse a config; the exit code: 0 passed, 1 a number is out of bounds or the run failed, 2 a user error."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the run's processes end
-    if steps <= RESUMED_AFTER:
+    if steps < 2:
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
@@ -119,7 +118,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | N
     options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}"])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
     rehearsal = Rehearsal(where, folder, layout, say)
-    say(f"{path}: {layout.text}, {steps} steps, then resumed after step {RESUMED_AFTER}; files in {folder}")
+    say(f"{path}: {layout.text}, {steps} steps, then resumed after step {_resumed_after(steps)}; files in {folder}")
     errors = _check(path, overrides, config, report)
     if errors:
         report.failure, code = ("check", "\n".join(errors)), EXIT_USER_ERROR
@@ -133,6 +132,11 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | N
     if keep is None and report.passed:
         shutil.rmtree(folder)
     return EXIT_DONE if report.passed else code or EXIT_FAILED
+
+
+def _resumed_after(steps: int) -> int:
+    """The step whose checkpoint the second run continues: it repeats one or two steps."""
+    return max(1, steps - 2)
 
 
 def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report: Report) -> list[str]:
@@ -151,6 +155,7 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report:
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
     """Both runs; fills the report. The exit code of the run that failed, else 0."""
+    after = _resumed_after(int(config["grpo"]["max_num_steps"]))
     logprobs = rehearsal.folder / "logprobs.pt"
     code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(logprobs))
     report.take_phases(undisturbed)
@@ -161,7 +166,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
     if not config.get("checkpointing", {}).get("enabled", False):
         report.absent |= dict.fromkeys(("save", "resume"), "checkpointing.enabled=false")
         return EXIT_DONE
-    continued = rehearsal.checkpoint_of(config, RESUMED_AFTER, rehearsal.folder / "resumed")
+    continued = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
     code, again = rehearsal.run("resumed", continued)
     failure = _failure(code, again, rehearsal.folder / "resumed.log")
     if failure is not None:
@@ -169,7 +174,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
         return code
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
-    report.numbers += resumed(undisturbed, again, RESUMED_AFTER)
+    report.numbers += resumed(undisturbed, again, after)
     return EXIT_DONE
 
 

@@ -65,7 +65,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("--logprobs", type=Path)
+    parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
+    if parsed.kill:
+        phase, count, delay = parsed.kill
+        observe.FAULT.update(phase=phase, count=int(count), delay=float(delay))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     return run(json.loads(parsed.config.read_text(encoding="utf-8")), parsed.logprobs)
 

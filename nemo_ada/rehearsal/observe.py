@@ -10,6 +10,8 @@ import functools
 import hashlib
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,12 +63,25 @@ def phase(name: str) -> Iterator[None]:
     """Note the seconds of a block, or the error that ended it."""
     started = time.monotonic()
     note(event="begin", phase=name)
+    _fault(name)
     try:
         yield
     except BaseException as error:
         note(event="error", phase=name, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE])
         raise
     note(event="end", phase=name, seconds=round(time.monotonic() - started, 3))
+
+
+FAULT: dict[str, Any] = {}
+"""`phase`, `count`, `delay`: this process is killed `delay` seconds after that many begins of the phase."""
+
+
+def _fault(name: str) -> None:
+    if FAULT.get("phase") != name:
+        return
+    FAULT["count"] -= 1
+    if FAULT["count"] == 0:
+        threading.Timer(FAULT["delay"], os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -233,7 +233,7 @@ def _engine(s: Shrinker) -> None:
 def _schedule(s: Shrinker, steps: int) -> None:
     s.set("shrunk", "update", "grpo.max_num_steps", steps)
     if s.get("grpo.val_period", 0):
-        s.set("shrunk", "validate", "grpo.val_period", 2)
+        s.set("shrunk", "validate", "grpo.val_period", max(2, steps // 3))
     for key in ("max_val_samples", "val_batch_size"):
         s.at_most("validate", f"grpo.{key}", VALIDATION_PROMPTS)
     s.set("shrunk", "save", "checkpointing.save_period", 1)

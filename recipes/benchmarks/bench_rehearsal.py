@@ -1,0 +1,186 @@
+"""The tables of recipes/results/rehearsal.md, from `nemo-ada rehearse`. Needs the environments of `make rehearsal-env`.
+
+    python recipes/benchmarks/bench_rehearsal.py models --out runs/rehearsal [NAME ...]
+    python recipes/benchmarks/bench_rehearsal.py broken --out runs/rehearsal [NAME ...]
+    python recipes/benchmarks/bench_rehearsal.py kills --out runs/rehearsal
+    python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal
+
+Each rehearsal keeps its folder below --out; the table is printed when all are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.cluster.config import load_config
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal import command, places
+from nemo_ada.rehearsal.report import Events, resumed
+from nemo_ada.rehearsal.shrink import shrink
+
+MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml"
+LLAMA_8B = "configs/llama-3.1-8b-instruct/ada-llama-3.1-8b-instruct-1n8g-pp2.yaml"
+MODELS: dict[str, tuple[str, ...]] = {
+    "qwen2.5-math-7b": (MATH_7B,),
+    "llama-3.1-8b-instruct": (LLAMA_8B,),
+    "qwen3-30b-a3b": ("configs/qwen3-30b-a3b/ada-qwen3-30b-a3b-4n8g-ep8.yaml",),
+    "qwen3-4b-instruct-2507": ("configs/qwen3-4b-instruct-2507/ada-qwen3-4b-instruct-2507-1n8g-tp1.yaml",),
+    "qwen2.5-math-1.5b": ("configs/qwen2.5-math-1.5b/ada-qwen2.5-math-1.5b-1n8g-tp1.yaml",),
+    "llama-3.2-3b-instruct": ("configs/llama-3.2-3b-instruct/ada-llama-3.2-3b-instruct-1n8g-tp1.yaml",),
+    "qwen2.5-32b": ("configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml",),
+    "llama-3.3-70b-instruct": ("configs/llama-3.3-70b-instruct/ada-llama-3.3-70b-instruct-8n8g-tp4pp4.yaml",),
+    "qwen2.5-72b": ("configs/qwen2.5-72b/ada-qwen2.5-72b-8n8g-tp4pp8.yaml",),
+    "qwen3-235b-a22b": ("configs/qwen3-235b-a22b/ada-qwen3-235b-a22b-16n8g-tp2pp8cp2ep16.yaml",),
+    # The same path with other switches.
+    "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
+    "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),
+    "stock-grpo": ("configs/qwen2.5-math-7b/grpo4-qwen2.5-math-7b-1n8g-tp4.yaml",),
+    "dtensor-v1": (
+        MATH_7B, "policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true",
+        "policy.dtensor_cfg._v2=false", "policy.sequence_packing.enabled=false", "checkpointing.model_save_format=null",
+    ),
+    "plain-nemo-rl-megatron": ("${NEMO_RL_HOME}/examples/configs/grpo_math_1B_megatron.yaml",),
+    "plain-nemo-rl-dtensor": ("${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml", "policy.dtensor_cfg._v2=false"),
+}  # fmt: skip
+BROKEN: dict[str, tuple[str, ...]] = {
+    "TP 8 on 28 heads": (MATH_7B, "policy.megatron_cfg.tensor_model_parallel_size=8"),
+    "misspelled FP8 key": (MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
+    "tokenizer that is not there": (MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
+    "packing off with CP 2": (
+        MATH_7B, "policy.sequence_packing.enabled=false", "policy.megatron_cfg.context_parallel_size=2"),
+    "rows per update that do not divide": (MATH_7B, "policy.train_global_batch_size=500"),
+    "unknown environment": (MATH_7B, "data.default.env_name=ada_maths"),
+    "unknown data processor": (MATH_7B, "data.default.processor=math_hf_processor"),
+    "packing and dynamic batching": (MATH_7B, "policy.dynamic_batching.enabled=true"),
+    "unknown save format": (
+        MATH_7B, "policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true",
+        "policy.dtensor_cfg._v2=false", "policy.sequence_packing.enabled=false"),
+    "PP 3 on 28 layers": (LLAMA_8B, "policy.megatron_cfg.pipeline_model_parallel_size=3"),
+    "unknown packing algorithm": (MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
+    "unknown vLLM argument": (MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
+}  # fmt: skip
+KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
+"""Phase, which of its begins, seconds after it. Every step has two `save` phases, one inside the other."""
+
+
+def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int) -> dict[str, Any]:
+    """One rehearsal; its report, or the error that ended it before there was one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    home = str(places.find().home)
+    path = Path(config.replace("${NEMO_RL_HOME}", home))
+    started = time.monotonic()
+    try:
+        code = command.rehearse(path, overrides, steps=steps, keep=folder, say=lambda text: None)
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    except UserError as error:
+        code, report = 2, {"passed": False, "failure": ("config", str(error)), "numbers": [], "layout": ""}
+    report |= {"code": code, "seconds": time.monotonic() - started}
+    print(
+        f"{folder.name}: exit {code} after {report['seconds']:.0f} s, {report['failure'] or 'no failure'}", flush=True
+    )
+    return report
+
+
+def table_of_models(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
+    """One row per config: layout, verdict and the worst numbers."""
+    yield "| config | layout | exit | seconds | worst numbers | failure | date |\n|---|---|---|---|---|---|---|"
+    for name in names or MODELS:
+        config, *overrides = MODELS[name]
+        report = rehearse(out / name, config, overrides, steps)
+        worst = {}
+        for number in report["numbers"]:
+            kind = number["name"].rpartition(": ")[2]
+            worst[kind] = max(worst.get(kind, 0.0), number["value"])
+        shown = "; ".join(f"{kind} {value:.3g}" for kind, value in worst.items())
+        failure = " in ".join(reversed(report["failure"]))[:200].replace("\n", " ") if report["failure"] else ""
+        command_line = " ".join(["nemo-ada rehearse", config, *overrides, f"--steps {steps}"])
+        cells = (
+            f"{name}: `{command_line}`",
+            report["layout"],
+            report["code"],
+            f"{report['seconds']:.0f}",
+            shown,
+            failure,
+        )
+        yield f"| {' | '.join(map(str, cells))} | {datetime.date.today()} |"
+
+
+def table_of_broken(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
+    """One row per broken config: the phase that found it, and the cause that it names."""
+    yield "| what is wrong | override | exit | seconds | phase | cause |\n|---|---|---|---|---|---|"
+    for name in names or BROKEN:
+        config, *overrides = BROKEN[name]
+        report = rehearse(out / name.replace(" ", "-"), config, overrides, steps)
+        phase, cause = report["failure"] or ("none", "not found")
+        last = [line for line in cause.splitlines() if line.strip()]
+        text = (last[-1] if "Traceback" in cause or "ray::" in cause else " ".join(last))[:300].replace("|", "/")
+        yield f"| {name} | `{' '.join(overrides)}` | {report['code']} | {report['seconds']:.0f} | {phase} | {text} |"
+
+
+def table_of_kills(out: Path, steps: int) -> Iterator[str]:
+    """The driver is killed in a phase, and resume=auto continues: loss, learning rate and rows as without the kill."""
+    yield "| killed in | steps saved before | numbers compared | differ |\n|---|---|---|---|"
+    base = out / "kills"
+    shutil.rmtree(base, ignore_errors=True)
+    rehearse(base, MATH_7B, (), steps)
+    undisturbed = Events.read(base / "undisturbed.events.jsonl")
+    where, config = places.find(), load_config(Path(MATH_7B), ())
+    for phase, count, delay in KILLS:
+        name = f"killed-in-{phase}"
+        shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
+        rehearsal = command.Rehearsal(where, base, layout, print)
+        code, _ = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
+        saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
+        _, again = rehearsal.run(f"{name}-resumed", shrinker.config | {"resume": "auto"})
+        numbers = resumed(undisturbed, again, len(saved))
+        differ = [number.name for number in numbers if not number.passed]
+        before = ", ".join(saved) or "none"
+        yield f"| {phase} (exit {code}) | {before} | {len(numbers)} | {'; '.join(differ) or 'none'} |"
+
+
+def table_of_learning(out: Path, steps: int) -> Iterator[str]:
+    """Mean reward of five steps at a time, for Reinforce-Ada-Seq-balance and for stock GRPO."""
+    yield "| config | mean reward of each five steps | exit |\n|---|---|---|"
+    for name, config in (("ada_seq_balance", MATH_7B), ("stock GRPO", MODELS["stock-grpo"][0])):
+        folder = out / f"learning-{name.replace(' ', '-')}"
+        report = rehearse(folder, config, (), steps)
+        metrics = Events.read(folder / "undisturbed.events.jsonl").steps()
+        rewards = [step.get("ada/pass_rate", step.get("reward", 0.0)) for _, step in sorted(metrics.items())]
+        means = [sum(rewards[i : i + 5]) / len(rewards[i : i + 5]) for i in range(0, len(rewards), 5)]
+        yield f"| {name} | {', '.join(f'{mean:.3f}' for mean in means)} | {report['code']} |"
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("models", "broken", "kills", "learning"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
+    parser.add_argument("--steps", type=int, default=0, help="default: 3, and 30 for learning")
+    asked = parser.parse_args()
+    steps = asked.steps or (30 if asked.what == "learning" else 3)
+    tables = {
+        "models": lambda: table_of_models(asked.out, asked.names, steps),
+        "broken": lambda: table_of_broken(asked.out, asked.names, steps),
+        "kills": lambda: table_of_kills(asked.out, steps),
+        "learning": lambda: table_of_learning(asked.out, steps),
+    }
+    lines = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in tables[asked.what]():
+            lines.append(line)
+            asked.out.mkdir(parents=True, exist_ok=True)
+            (asked.out / f"{asked.what}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
