@@ -12,6 +12,7 @@ def rehearse(
     config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
     steps: Annotated[int, typer.Option(help="training steps of the undisturbed run")] = 3,
+    resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,
 ) -> None:
     """Run a cluster config on this machine's CPU with NeMo-RL's own workers, at a small size.
@@ -20,4 +21,4 @@ def rehearse(
     """
     from nemo_ada.rehearsal.command import rehearse as run
 
-    raise typer.Exit(run(config, overrides or [], steps=steps, keep=keep, say=typer.echo))
+    raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))

@@ -102,29 +102,31 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | None, say: Say) -> int:
+def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, keep: Path | None, say: Say) -> int:
     """Rehearse a config; the exit code: 0 passed, 1 a number is out of bounds or the run failed, 2 a user error."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the run's processes end
-    if steps < 2:
+    if resume and steps < 2:
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
     where = places.find()
+    _find_prompts(config, where.home)
+    _check_tokenizer(config)
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
-    options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}"])
+    options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
     rehearsal = Rehearsal(where, folder, layout, say)
-    say(f"{path}: {layout.text}, {steps} steps, then resumed after step {_resumed_after(steps)}; files in {folder}")
+    say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
     errors = _check(path, overrides, config, report)
     if errors:
         report.failure, code = ("check", "\n".join(errors)), EXIT_USER_ERROR
     else:
         _furnish(config, shrinker, layout, where, folder)
-        code = _runs(rehearsal, report, shrinker.config)
+        code = _runs(rehearsal, report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
     (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
@@ -132,6 +134,22 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, keep: Path | N
     if keep is None and report.passed:
         shutil.rmtree(folder)
     return EXIT_DONE if report.passed else code or EXIT_FAILED
+
+
+def _find_prompts(config: dict[str, Any], home: Path) -> None:
+    """Prompt files of NeMo-RL's own configs are named from its checkout: give their full paths."""
+    for part in (config.get("data") or {}).values():
+        for key in ("prompt_file", "system_prompt_file"):
+            name = part.get(key) if isinstance(part, dict) else None
+            if name and not Path(name).exists() and (home / name).exists():
+                part[key] = str(home / name)
+
+
+def _check_tokenizer(config: Mapping[str, Any]) -> None:
+    """Raise UserError for a tokenizer folder that is not there: the small model brings its own and would hide that."""
+    name = str(Values(config).get("policy.tokenizer.name", ""))
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().is_dir():
+        raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
 
 
 def _resumed_after(steps: int) -> int:
@@ -149,12 +167,13 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report:
     else:
         report.absent["check"] = "Megatron only"
         return []
-    report.absent["check"] = f"{len(findings)} findings"
+    report.absent["check"] = "yes"
+    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
     return [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
 
 
-def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
-    """Both runs; fills the report. The exit code of the run that failed, else 0."""
+def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
+    """One run or both; fills the report. The exit code of the run that failed, else 0."""
     after = _resumed_after(int(config["grpo"]["max_num_steps"]))
     logprobs = rehearsal.folder / "logprobs.pt"
     code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(logprobs))
@@ -165,6 +184,9 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any]) -> int:
         return code
     if not config.get("checkpointing", {}).get("enabled", False):
         report.absent |= dict.fromkeys(("save", "resume"), "checkpointing.enabled=false")
+        return EXIT_DONE
+    if not resume:
+        report.absent["resume"] = "--no-resume"
         return EXIT_DONE
     continued = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
     code, again = rehearsal.run("resumed", continued)

@@ -34,11 +34,11 @@ def run(config: dict[str, Any], logprobs: Path | None) -> int:
         observe.note(event="refused", kind=type(error).__name__, message=str(error))
         return EXIT_USER_ERROR
     except (ProcessLostError, StallError) as error:
-        observe.note(event="failed", kind=type(error).__name__, message=str(error))
+        observe.note(event="failed", kind=type(error).__name__, message=observe.end_of(error))
         return EXIT_LOST if isinstance(error, ProcessLostError) else EXIT_STALLED
     except Exception as error:  # noqa: BLE001 - whatever NeMo-RL raises is the result of the rehearsal
         traceback.print_exc()
-        observe.note(event="failed", kind=type(error).__name__, message=str(error))
+        observe.note(event="failed", kind=type(error).__name__, message=observe.end_of(error))
         return EXIT_FAILED
     observe.note(event="done", code=code)
     return code

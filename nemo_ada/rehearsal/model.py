@@ -21,7 +21,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
 STEADY = 0.2
 """Value of the first hidden coordinate of every token: after the norm it is nearly constant, and acts as a bias."""
-END_BIAS = 1.2
+END_BIAS = 1.8
 """Of the end token on that coordinate: responses of random weights end after some ten tokens."""
 
 

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from nemo_ada.rehearsal.standins.replacing import when_imported
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000
+CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
@@ -67,7 +69,7 @@ def phase(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        note(event="error", phase=name, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE])
+        note(event="error", phase=name, kind=type(error).__name__, message=end_of(error))
         raise
     note(event="end", phase=name, seconds=round(time.monotonic() - started, 3))
 
@@ -82,6 +84,11 @@ def _fault(name: str) -> None:
     FAULT["count"] -= 1
     if FAULT["count"] == 0:
         threading.Timer(FAULT["delay"], os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+def end_of(error: BaseException) -> str:
+    """The end of the message: a remote error's begins with its traceback."""
+    return CODES.sub("", str(error).strip())[-MAX_MESSAGE:]
 
 
 def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

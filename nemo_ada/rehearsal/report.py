@@ -76,8 +76,10 @@ class Events:
         if not last:
             return None
         errors = self.of("error")
-        phase = errors[0]["phase"] if errors else "check" if last[0]["event"] == "refused" else "set-up"
-        return phase, f"{last[0]['kind']}: {last[0]['message']}"
+        if not errors:
+            phase = "check" if last[0]["event"] == "refused" else "set-up"
+            return phase, f"{last[0]['kind']}: {last[0]['message']}"
+        return errors[0]["phase"], _cause(errors[0]["message"]) or f"{last[0]['kind']}: {last[0]['message']}"
 
     def steps(self) -> dict[int, dict[str, float]]:
         """Training metrics per step."""
@@ -90,6 +92,13 @@ class Events:
     def rows(self) -> list[list[str]]:
         """Hashes of the training rows, step by step."""
         return [line["rows"] for line in self.of("rows")]
+
+
+def _cause(message: str) -> str:
+    """The last paragraph of a message; the lines before it are a remote traceback, which the log has."""
+    lines = message.rstrip().splitlines()
+    first = max((number for number, line in enumerate(lines) if line.startswith("  ")), default=-1) + 1
+    return "\n".join(lines[first:])
 
 
 def numbers(events: Events, hf_difference: float | None) -> list[Number]:
@@ -144,6 +153,7 @@ class Report:
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
     numbers: list[Number] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -179,6 +189,8 @@ class Report:
         if self.numbers:
             cells = [(n.name, f"{n.value:.3g}", f"{n.bound:.3g}", "" if n.passed else "FAILED") for n in self.numbers]
             lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
+        if self.warnings:
+            lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
         lines += ["", "Stand-ins:", ""]
         lines += [f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins]
         lines += ["", "A CPU cannot show:", "", *(f"- {item}" for item in CANNOT_SHOW), ""]

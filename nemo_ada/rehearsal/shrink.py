@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from nemo_ada.errors import UserError
 
-PROMPT_TOKENS, NEW_TOKENS, LENGTH = 112, 16, 128
+PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 PROMPTS = 8
 VALIDATION_PROMPTS = 8
 LEARNING_RATE = 1e-2
@@ -260,9 +260,10 @@ def _learning_rate(s: Shrinker) -> None:
 
 def _data(s: Shrinker, data: Path) -> None:
     why = "the data set is not on this machine"
+    split = s.get("data.train.split_validation_size", 0)
     for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
         old = s.get(f"data.{name}")
-        if old is None:
+        if old is None and not (name == "validation" and split):
             continue
         kept = {}
         if isinstance(old, Mapping):
@@ -271,7 +272,7 @@ def _data(s: Shrinker, data: Path) -> None:
             }
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
                "output_key": "gt", "split_validation_size": 0, **kept}  # fmt: skip
-        s.set("replaced", "set-up", f"data.{name}", new, why)
+        s.set("replaced", "set-up", f"data.{name}", new, why, add=True)
     s.at_most("set-up", "data.num_workers", 1)
     for name, section in s.get("env", {}).items():
         for key in ("workers", "num_workers"):

@@ -42,7 +42,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     # The same path with other switches.
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
     "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),
-    "stock-grpo": ("configs/qwen2.5-math-7b/grpo4-qwen2.5-math-7b-1n8g-tp4.yaml",),
+    "stock-grpo": (MATH_7B, "grpo.adv_estimator.name=grpo", "data.default.env_name=math"),
     "dtensor-v1": (
         MATH_7B, "policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true",
         "policy.dtensor_cfg._v2=false", "policy.sequence_packing.enabled=false", "checkpointing.model_save_format=null",
@@ -71,14 +71,14 @@ KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
 """Phase, which of its begins, seconds after it. Every step has two `save` phases, one inside the other."""
 
 
-def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int) -> dict[str, Any]:
+def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int, *, resume: bool) -> dict[str, Any]:
     """One rehearsal; its report, or the error that ended it before there was one."""
     shutil.rmtree(folder, ignore_errors=True)
     home = str(places.find().home)
     path = Path(config.replace("${NEMO_RL_HOME}", home))
     started = time.monotonic()
     try:
-        code = command.rehearse(path, overrides, steps=steps, keep=folder, say=lambda text: None)
+        code = command.rehearse(path, overrides, steps=steps, resume=resume, keep=folder, say=lambda text: None)
         report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except UserError as error:
         code, report = 2, {"passed": False, "failure": ("config", str(error)), "numbers": [], "layout": ""}
@@ -89,19 +89,21 @@ def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int) ->
     return report
 
 
-def table_of_models(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
+def table_of_models(out: Path, names: Sequence[str], steps: int, resume: bool) -> Iterator[str]:
     """One row per config: layout, verdict and the worst numbers."""
     yield "| config | layout | exit | seconds | worst numbers | failure | date |\n|---|---|---|---|---|---|---|"
     for name in names or MODELS:
         config, *overrides = MODELS[name]
-        report = rehearse(out / name, config, overrides, steps)
+        report = rehearse(out / name, config, overrides, steps, resume=resume)
         worst = {}
         for number in report["numbers"]:
             kind = number["name"].rpartition(": ")[2]
             worst[kind] = max(worst.get(kind, 0.0), number["value"])
         shown = "; ".join(f"{kind} {value:.3g}" for kind, value in worst.items())
         failure = " in ".join(reversed(report["failure"]))[:200].replace("\n", " ") if report["failure"] else ""
-        command_line = " ".join(["nemo-ada rehearse", config, *overrides, f"--steps {steps}"])
+        command_line = " ".join(
+            ["nemo-ada rehearse", config, *overrides, f"--steps {steps}", *([] if resume else ["--no-resume"])]
+        )
         cells = (
             f"{name}: `{command_line}`",
             report["layout"],
@@ -118,7 +120,7 @@ def table_of_broken(out: Path, names: Sequence[str], steps: int) -> Iterator[str
     yield "| what is wrong | override | exit | seconds | phase | cause |\n|---|---|---|---|---|---|"
     for name in names or BROKEN:
         config, *overrides = BROKEN[name]
-        report = rehearse(out / name.replace(" ", "-"), config, overrides, steps)
+        report = rehearse(out / name.replace(" ", "-"), config, overrides, steps, resume=False)
         phase, cause = report["failure"] or ("none", "not found")
         last = [line for line in cause.splitlines() if line.strip()]
         text = (last[-1] if "Traceback" in cause or "ray::" in cause else " ".join(last))[:300].replace("|", "/")
@@ -130,7 +132,7 @@ def table_of_kills(out: Path, steps: int) -> Iterator[str]:
     yield "| killed in | steps saved before | numbers compared | differ |\n|---|---|---|---|"
     base = out / "kills"
     shutil.rmtree(base, ignore_errors=True)
-    rehearse(base, MATH_7B, (), steps)
+    rehearse(base, MATH_7B, (), steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     where, config = places.find(), load_config(Path(MATH_7B), ())
     for phase, count, delay in KILLS:
@@ -149,9 +151,9 @@ def table_of_kills(out: Path, steps: int) -> Iterator[str]:
 def table_of_learning(out: Path, steps: int) -> Iterator[str]:
     """Mean reward of five steps at a time, for Reinforce-Ada-Seq-balance and for stock GRPO."""
     yield "| config | mean reward of each five steps | exit |\n|---|---|---|"
-    for name, config in (("ada_seq_balance", MATH_7B), ("stock GRPO", MODELS["stock-grpo"][0])):
+    for name, (config, *overrides) in (("ada_seq_balance", (MATH_7B,)), ("stock GRPO", MODELS["stock-grpo"])):
         folder = out / f"learning-{name.replace(' ', '-')}"
-        report = rehearse(folder, config, (), steps)
+        report = rehearse(folder, config, overrides, steps, resume=False)
         metrics = Events.read(folder / "undisturbed.events.jsonl").steps()
         rewards = [step.get("ada/pass_rate", step.get("reward", 0.0)) for _, step in sorted(metrics.items())]
         means = [sum(rewards[i : i + 5]) / len(rewards[i : i + 5]) for i in range(0, len(rewards), 5)]
@@ -165,10 +167,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
     parser.add_argument("--steps", type=int, default=0, help="default: 3, and 30 for learning")
+    parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
     asked = parser.parse_args()
     steps = asked.steps or (30 if asked.what == "learning" else 3)
     tables = {
-        "models": lambda: table_of_models(asked.out, asked.names, steps),
+        "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
         "kills": lambda: table_of_kills(asked.out, steps),
         "learning": lambda: table_of_learning(asked.out, steps),

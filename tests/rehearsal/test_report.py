@@ -59,7 +59,12 @@ def test_a_resumed_run_that_differs_fails(steps: dict[int, dict[str, float]], ro
 
 def test_the_innermost_failing_phase_is_named(tmp_path: Path) -> None:
     lines = [
-        {"event": "error", "phase": "score", "kind": "ValueError", "message": "x"},
+        {
+            "event": "error",
+            "phase": "score",
+            "kind": "ValueError",
+            "message": "ray::f()\n  File\nValueError: no verifier",
+        },
         {"event": "error", "phase": "generate", "kind": "ValueError", "message": "x"},
         {"event": "failed", "kind": "ValueError", "message": "no verifier"},
     ]

@@ -56,6 +56,28 @@ def _no_compiler(names: Names) -> None:
 
 
 @REPLACEMENTS.after(
+    "megatron.core.optimizer.distrib_optimizer",
+    "DistributedOptimizer.state_dict",
+    why="A resumed optimizer asks for its step before its first one, when torch's Adam, unlike TE's, has no state.",
+)
+def _state_before_the_first_step(names: Names) -> None:
+    tell = names.get("DistributedOptimizer.state_dict")
+
+    @functools.wraps(tell)
+    def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        adam = self.optimizer
+        if not adam.state:
+            for parameter in (parameter for group in adam.param_groups for parameter in group["params"]):
+                moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                adam.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        return tell(self, *args, **kwargs)
+
+    names.put("DistributedOptimizer.state_dict", state_dict)
+
+
+@REPLACEMENTS.after(
     "megatron.core.transformer.torch_norm",
     "WrappedTorchNorm.__new__",
     why="The local norm refuses sequence parallelism, although it only lacks the mark that sums its gradient over TP.",

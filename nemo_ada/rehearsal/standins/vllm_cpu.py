@@ -43,6 +43,15 @@ def _weights_stay(names: Names) -> None:
 
 
 @REPLACEMENTS.after(
+    "vllm.utils.system_utils",
+    "_maybe_force_spawn",
+    why="Inside Ray it starts the engine's process from nothing, which imports vLLM a second time for half a minute.",
+)
+def _fork(names: Names) -> None:
+    names.answer(("_maybe_force_spawn",), None)
+
+
+@REPLACEMENTS.after(
     "vllm.model_executor.layers.fused_moe.layer",
     why="NeMo-RL's FP8 module imports a name that this release of vLLM no longer has; it is unused without FP8.",
 )
