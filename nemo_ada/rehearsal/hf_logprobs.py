@@ -14,8 +14,9 @@ def difference(file: str, model: str) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
-    saved = torch.load(file)
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    saved = torch.load(file, weights_only=True)
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    reference.train(False)
     with torch.no_grad():
         logits = reference(saved["tokens"]).logits[:, :-1].float()
     expected = torch.log_softmax(logits, -1).gather(-1, saved["tokens"][:, 1:, None]).squeeze(-1)
