@@ -147,7 +147,7 @@ def test_no_changed_checkpoint_is_ever_the_one_to_resume_from(fresh, template, d
                 damage(folder, data.draw)
     whole = [step for step in (2, 4, 6) if unchanged(run.checkpoint_folder(step), template)]
     left = [step for step in (2, 4, 6) if run.checkpoint_folder(step).exists()]
-    with deadline(10):
+    with deadline():
         found, message = attempt(run.resume_point)
     if message is not None:
         assert left
@@ -227,7 +227,7 @@ def test_damaged_tensors_are_refused_by_their_file(fresh, data: st.DataObject) -
         case "length":
             raw = data.draw(st.integers(0, 2**64 - 1)).to_bytes(8, "little") + raw[8:]
     path.write_bytes(raw)
-    with deadline(10):
+    with deadline():
         found, message = attempt(lambda: read_tensors(path, {"a": (2, 3), "b": (3,)}, torch.float32))
     if message is not None:
         assert "model.safetensors" in message
@@ -257,7 +257,7 @@ def test_damaged_files_of_a_run_directory(fresh, data: bytes, name: str, caplog,
     path = run.path / name
     path.write_bytes(data)
     again = RunDir(run.path)
-    with deadline(10):
+    with deadline():
         if name == "config.yaml":
             with pytest.raises(UserError, match=r"config\.yaml|another configuration"):
                 again.open(CONFIG, resume=True)

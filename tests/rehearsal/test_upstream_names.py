@@ -1,12 +1,17 @@
-"""Each name that a stand-in replaces, or that is observed, still exists upstream. Read from source, without imports.
+"""Each name that a stand-in replaces, or that is observed, still exists upstream.
 
-torch, vLLM and megatron-core: the versions of this environment. NeMo-RL and Megatron-Bridge: where their sources are.
+torch and vLLM: as installed here, looked at in a child process. NeMo-RL, Megatron-Bridge and
+megatron-core: from source.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +22,16 @@ from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rehearsal.standins.replacing import Change
 
 CHANGES = [change for replacements in FILES for change in replacements.changes]
+LOOK = """
+import functools, importlib, json, sys
+missing = []
+for module, name in json.load(sys.stdin):
+    try:
+        functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError):
+        missing.append((module, name))
+print(json.dumps(missing))
+"""
 IN_SOURCE = ("nemo_rl", "megatron.bridge", "megatron.core")
 
 
@@ -65,14 +80,32 @@ def test_every_replaced_name_exists_and_has_a_reason(change: Change) -> None:
         missing = [name for name in change.names if name not in names_in_source(change.module)]
         assert missing == []
         return
-    found = importlib.util.find_spec(change.module)
-    if found is None:
+    if change.module.partition(".")[0] in absent():
         pytest.skip(f"{change.module} is not in this environment")
-    module = importlib.import_module(change.module)
-    for dotted in change.names:
-        value = module
-        for part in dotted.split("."):
-            value = getattr(value, part)
+    assert [name for name in change.names if (change.module, name) in missing_here()] == []
+
+
+def absent() -> set[str]:
+    packages = {change.module.partition(".")[0] for change in CHANGES}
+    return {package for package in packages if importlib.util.find_spec(package) is None}
+
+
+@functools.cache
+def missing_here() -> set[tuple[str, str]]:
+    """(module, dotted name) of those that this environment's libraries lack.
+
+    A child looks: this process must not import vLLM.
+    """
+    wanted = [
+        (change.module, name)
+        for change in CHANGES
+        if not change.module.startswith(IN_SOURCE) and change.module.partition(".")[0] not in absent()
+        for name in change.names
+    ]
+    child = subprocess.run(
+        [sys.executable, "-c", LOOK], input=json.dumps(wanted), capture_output=True, text=True, check=True
+    )
+    return {(module, name) for module, name in json.loads(child.stdout.splitlines()[-1])}
 
 
 @pytest.mark.parametrize(("phase", "module", "dotted"), observe.FUNCTIONS)
