@@ -1,6 +1,6 @@
 """Train with NeMo-RL on GPUs: python recipes/train_nemo_rl.py CONFIG [key=value ...]
 
-CONFIG: a recipe of configs/ (not configs/cpu); NEMO_RL_HOME names NeMo-RL's checkout. Exit codes: 0 done, 1 failed,
+CONFIG: a file of configs/ (not configs/cpu); NEMO_RL_HOME names NeMo-RL's checkout. Exit codes: 0 done, 1 failed,
 2 user error, 75 stopped with everything saved (resume=auto continues). It is `nemo-ada train` without the rest.
 """
 
