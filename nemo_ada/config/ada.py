@@ -200,7 +200,7 @@ class AdvantageSettings(Section):
     objective: Objective = LinearObjective()
     """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
     normalize: Normalize = RowSettings.normalize
-    """`std` divides by the pool's standard deviation."""
+    """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
     baseline: Literal["pool", "shrunk"] = "pool"
     """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
     pass_rate: PassRateKind = RowSettings.pass_rate
@@ -209,6 +209,9 @@ class AdvantageSettings(Section):
     """Smallest p_hat in weights."""
     max_weight: PositiveFloat = RowSettings.max_weight
     """Largest weight w_x."""
+    keep_rows: Annotated[float, Field(gt=0, le=1)] = RowSettings.keep_share
+    """Share of the rows that enter the update, drawn in proportion to |advantage| with inverse weights. The expected
+    update stays the same."""
     denominator: Literal["all_rows", "live_rows"] = "all_rows"
     """The loss is a token mean over all kept rows, or over the rows with gradient only."""
 
@@ -258,6 +261,8 @@ class AdaSettings(Section):
     """Prompts considered per step. Responses are drawn for those whose groups most probably have both labels, and the
     others are skipped. 0 = no choice. For data that is seen once, use `estimator.kind: value`. With few prompts that
     repeat often it lost accuracy (recipes/results/presets.md)."""
+    candidate_choice: Literal["best", "weighted"] = "best"
+    """`best`: the candidates most likely to give both labels. `weighted`: a draw by predicted signal (SPO)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """The run's sampler for groups of n = `group`. features: width of the value estimator's input."""
@@ -276,12 +281,20 @@ class AdaSettings(Section):
             exponent=allocation.exponent if allocation is not None and advantage.weighting == "reference" else None,
             normalize=advantage.normalize,
             shrunk_baseline=advantage.baseline == "shrunk",
+            keep_share=advantage.keep_rows,
             pass_rate=advantage.pass_rate,
             min_pass_rate=advantage.min_pass_rate,
             max_weight=advantage.max_weight,
         )
         estimator = self._estimator(features)
-        return AdaSampler(plan, rows, run_seed=run_seed, estimator=estimator, allocation=allocation)
+        return AdaSampler(
+            plan,
+            rows,
+            run_seed=run_seed,
+            estimator=estimator,
+            allocation=allocation,
+            weighted_choice=self.candidate_choice == "weighted",
+        )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:
         own, advantage = self.estimator, self.advantage
@@ -410,10 +423,25 @@ class AdaSettings(Section):
                     f"{here}.pass_rate=haldane corrects for pools that stop by their labels; the estimation variant's "
                     "do not: use pool or shrunk"
                 )
-        if advantage.baseline == "shrunk" and (advantage.weighting == "objective" or advantage.normalize != "none"):
+        if advantage.baseline == "shrunk" and (advantage.weighting == "objective" or advantage.normalize == "std"):
             raise UserError(
-                f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none; objective "
-                "weighting has its own baseline"
+                f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none or batch; "
+                "objective weighting has its own baseline"
+            )
+        if advantage.normalize == "batch" and advantage.baseline != "shrunk":
+            raise UserError(
+                f"{here}.normalize=batch would give rows without signal an advantage; set {here}.baseline=shrunk, under"
+                " which every row has one, or normalize: none"
+            )
+        if group == 1 and advantage.baseline != "shrunk":
+            raise UserError(
+                f"grpo.num_generations_per_prompt=1 leaves nothing to compare a response with; set {here}.baseline="
+                "shrunk (preset ada_single), or at least 2"
+            )
+        if advantage.keep_rows < 1.0 and advantage.denominator == "live_rows":
+            raise UserError(
+                f"{here}.keep_rows={advantage.keep_rows:g} keeps the expected update only with "
+                f"{here}.denominator=all_rows; set that, or keep_rows to 1"
             )
         if advantage.weighting == "objective":
             if advantage.normalize != "none":

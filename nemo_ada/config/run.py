@@ -18,7 +18,7 @@ class GrpoSettings(Section):
 
     num_prompts_per_step: Size = 64
     """Prompts per step."""
-    num_generations_per_prompt: Annotated[int, Field(ge=2, le=MAX_RESPONSES)] = 4
+    num_generations_per_prompt: Annotated[int, Field(ge=1, le=MAX_RESPONSES)] = 4
     """n: rows kept per prompt."""
     max_num_steps: Count = 150
     """Steps of the run."""

@@ -18,7 +18,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
 from nemo_ada.core.metrics import PREFIX, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
+from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -60,19 +60,21 @@ class AdaSampler:
         run_seed: int,
         estimator: PassRateEstimator | None = None,
         allocation: Allocation | None = None,
+        weighted_choice: bool = False,
     ) -> None:
-        """allocation: only for the estimation variant, which needs an estimator."""
+        """allocation: only for the estimation variant, which needs an estimator. weighted_choice: see `choose`."""
         if estimator is None and (allocation is not None or rows.shrunk_baseline or rows.pass_rate == "shrunk"):
             raise InvariantError("allocation and shrunk estimates need an estimator, and there is none")
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
-        self.estimator, self.allocation = estimator, allocation
+        self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice
         self.latency = LatencyModel()
 
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
     ) -> tuple[IntArray, float]:
-        """The `count` candidates whose groups of n most probably have both labels.
+        """`count` of the candidates: those whose groups of n most probably have both labels, or a weighted draw.
 
+        The draw gives each candidate a chance that grows with its predicted signal, and none is left out for good.
         Returns their positions, best first, and the mean of that probability over them.
         """
         if self.estimator is None:
@@ -80,8 +82,9 @@ class AdaSampler:
         a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
         position_P = np.arange(len(prompt_ids), dtype=np.int64)
         tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.Stream.CANDIDATES)
-        mixed_P = mixed_probability(a_P, b_P, self.plan.group_size)
-        best = best_candidates(prompt_ids, mixed_P, tie_P, count)
+        mixed_P = mixed_probability(a_P, b_P, max(self.plan.group_size, 2))
+        worth_P = weighted_keys(signal_scale(a_P, b_P), tie_P) if self.weighted_choice else mixed_P
+        best = best_candidates(prompt_ids, worth_P, tie_P, count)
         return best, float(mixed_P[best].mean())
 
     def run_step(

@@ -30,6 +30,7 @@ class Stream(IntEnum):
     ALLOCATION = 2
     PRIORITY = 3
     CANDIDATES = 4
+    THINNING = 5
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:

@@ -94,6 +94,11 @@ def read(master_config: Any) -> NemoSettings:
             "makes groups of different sizes; set grpo.use_dynamic_sampling=false or sampling.kind=sequential"
         )
     group = int(get(master_config, "grpo.num_generations_per_prompt"))
+    if dynamic and group == 1:
+        raise UserError(
+            "grpo.use_dynamic_sampling=true keeps groups whose rewards differ, and groups of "
+            "grpo.num_generations_per_prompt=1 never do; set use_dynamic_sampling=false"
+        )
     prompts = int(int(get(master_config, "grpo.num_prompts_per_step")) * (multiplier if dynamic else 1))
     turns = int(get(master_config, "grpo.max_rollout_turns", 1) or 1)
     room = int(get(master_config, "policy.max_total_sequence_length"))

@@ -84,6 +84,9 @@ def test_every_preset_makes_a_sampler(name):
             "advantage: {pass_rate: haldane}}",
             "use pass_rate: shrunk",
         ),
+        ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
+        ("reinforce_ada={preset: grpo, advantage: {normalize: batch}}", "set reinforce_ada.advantage.baseline=shrunk"),
+        ("reinforce_ada.advantage={keep_rows: 0.5, denominator: live_rows}", "denominator=all_rows"),
         ("a=[1", "override"),
     ],
 )

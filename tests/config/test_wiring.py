@@ -45,6 +45,7 @@ PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocati
         None,
         EmaBeta,
     ),
+    "ada_single": (1, StopRule(FixedExit(1), (1,), 1), {}, {"shrunk_baseline": True}, None, EmaBeta),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
 }
@@ -104,6 +105,9 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"advantage": {"normalize": "std"}}, "rows.normalize", "std"),
         ({"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
         ({"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
+        ({"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.normalize", "batch"),
+        ({"advantage": {"keep_rows": 0.5}}, "rows.keep_share", 0.5),
+        ({"candidate_choice": "weighted"}, "weighted_choice", True),
         ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),
         ({"advantage": {"pass_rate": "haldane"}}, "rows.pass_rate", "haldane"),
         ({"advantage": {"min_pass_rate": 0.2}}, "rows.min_pass_rate", 0.2),

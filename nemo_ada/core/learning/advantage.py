@@ -32,6 +32,9 @@ less the corrected mean.
 A pool with one label has no rows for the other side. The mass of that side goes to the rows there are. So 0/1 rewards
 give A = 0 (no contrast, as in GRPO), and real rewards give their contrast within the side.
 
+`normalize: batch` (SPO, arXiv 2509.13232) subtracts the mean of all rows' advantages and divides by their standard
+deviation. It goes with the shrunk baseline, under which every row has an advantage.
+
 The configuration refuses two combinations: objective weighting with `normalize: std`, which would multiply by a weight
 1/sqrt(p (1-p)) that no objective declares; and objective weighting with groups of one row, which hold one side only.
 """
@@ -46,7 +49,7 @@ from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.errors import InvariantError, UserError
 
 Weighting = Literal["reference", "objective"]
-Normalize = Literal["none", "std"]
+Normalize = Literal["none", "std", "batch"]
 STD_EPSILON = 1e-6
 ROUNDING = 1e-9  # relative to the rewards: a smaller difference is rounding of the mean, and the advantage is 0
 
@@ -77,7 +80,7 @@ def advantages(
     if not active_R.any():
         return np.zeros(row.shape)
     if prior_P is not None:
-        if weighting != "reference" or normalize != "none":
+        if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
     elif weighting == "reference":
@@ -87,7 +90,11 @@ def advantages(
     else:
         advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, rate_P)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
-    return np.asarray(np.where(live_R, advantage_R * weight_P[prompt_N[pool_R]], 0.0).reshape(row.shape))
+    weighted_R = np.where(live_R, advantage_R * weight_P[prompt_N[pool_R]], 0.0)
+    if normalize == "batch":
+        own_R = weighted_R[active_R]
+        weighted_R[active_R] = (own_R - own_R.mean()) / (own_R.std() + STD_EPSILON)
+    return np.asarray(weighted_R.reshape(row.shape))
 
 
 def _reference(

@@ -14,6 +14,7 @@ from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.learning.thinning import thin
 from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
@@ -24,7 +25,7 @@ class RowSettings:
     """How pools become rows.
 
     group: n. stop: for the `haldane` estimate. keep_all: train on every response (Est). exponent: the part of the
-    weight that the allocation realised, p^-exponent (Est with `reference` weighting).
+    weight that the allocation realised, p^-exponent (Est with `reference` weighting). keep_share: see thinning.py.
     """
 
     group: int
@@ -35,6 +36,7 @@ class RowSettings:
     exponent: float | None = None
     normalize: Normalize = "none"
     shrunk_baseline: bool = False
+    keep_share: float = 1.0
     pass_rate: PassRateKind = "pool"
     min_pass_rate: float = 0.01
     max_weight: float = 100.0
@@ -107,6 +109,9 @@ def build_rows(
         normalize=settings.normalize,
         prior_P=prior_P if settings.shrunk_baseline else None,
     )
+    with_gradient = int((advantage_R != 0.0).sum())
+    if settings.keep_share < 1.0:
+        advantage_R = thin(advantage_R, settings.keep_share, run_seed=run_seed, step=step)
     real = row_weight_R > 0
     kept = pool_R[real]
     metrics = {
@@ -114,7 +119,8 @@ def build_rows(
         "response_length_kept": float(result.tokens_N[kept].mean()) if len(kept) else 0.0,
         "weight_mean": float(weight_P[groups].mean()),
         "weight_max": float(weight_P[groups].max()),
-        "live_rows": int((real & (advantage_R != 0.0)).sum()),
+        "live_rows": (live_rows := int((real & (advantage_R != 0.0)).sum())),
+        "thinned_rows": with_gradient - live_rows,
         "placeholder_rows": int((~real).sum()),
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)

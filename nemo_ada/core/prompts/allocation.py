@@ -47,7 +47,7 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
             f"work, or min_responses at most {total // max(prompts, 1)} and max_responses at least "
             f"{-(-total // max(prompts, 1))}"
         )
-    real_P = _water_fill(np.maximum(weight_P, _MIN_WEIGHT), total, low, high)
+    real_P = water_fill(np.maximum(weight_P, _MIN_WEIGHT), total, low, high)
     whole_P = np.floor(real_P + _ROUNDING).astype(np.int64)
     remainder_P = np.where(whole_P < high, np.round(real_P - whole_P, 9), -1.0)
     order_P = np.lexsort((tie_P, -remainder_P))
@@ -55,8 +55,11 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
     return whole_P
 
 
-def _water_fill(weight_P: FloatArray, total: int, low: int, high: int) -> FloatArray:
-    """clip(level * weight, low, high) at the largest level, to the last bit, whose sum is at most `total`."""
+def water_fill(weight_P: FloatArray, total: int, low: int, high: int) -> FloatArray:
+    """clip(level * weight, low, high) at the largest level, to the last bit, whose sum is at most `total`.
+
+    weight_P: positive.
+    """
     below, above = 0.0, high / float(weight_P.min())
     if np.clip(above * weight_P, low, high).sum() <= total:
         return np.clip(above * weight_P, low, high)

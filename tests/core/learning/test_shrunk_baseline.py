@@ -16,19 +16,19 @@ from nemo_ada.errors import InvariantError, UserError
 PROMPTS, GROUP = 40_000, 4
 
 
-def updates(p, **options):
+def updates(p, group=GROUP, **options):
     """Per-prompt gradient estimates, divided by the rows."""
     rng = np.random.default_rng(7)
     rate_P = np.broadcast_to(np.asarray(p, np.float64), PROMPTS)
-    positive_PN = rng.random((PROMPTS, GROUP)) < rate_P[:, None]
+    positive_PN = rng.random((PROMPTS, group)) < rate_P[:, None]
     score_PN = np.where(positive_PN, 1.0 - rate_P[:, None], -rate_P[:, None])
-    row_PR = np.arange(PROMPTS * GROUP).reshape(PROMPTS, GROUP)
+    row_PR = np.arange(PROMPTS * group).reshape(PROMPTS, group)
     advantage_PR = advantages(
         positive_PN.ravel().astype(np.float64),
         positive_PN.ravel(),
-        np.repeat(np.arange(PROMPTS), GROUP),
+        np.repeat(np.arange(PROMPTS), group),
         row_PR,
-        np.ones((PROMPTS, GROUP)),
+        np.ones((PROMPTS, group)),
         weight_P=np.ones(PROMPTS),
         **options,
     )
@@ -39,14 +39,27 @@ def prior(a, b):
     return np.full(PROMPTS, a), np.full(PROMPTS, b)
 
 
+@pytest.mark.parametrize("group", [1, 2, GROUP])
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.9])
 @pytest.mark.parametrize("ab", [(1.0, 1.0), (0.6, 1.5), (8.0, 2.0)])
-def test_its_mean_is_the_gradient_whatever_the_prior(p, ab):
-    ours, _, _ = updates(p, prior_P=prior(*ab))
+def test_its_mean_is_the_gradient_whatever_the_prior_and_the_group(p, ab, group):
+    ours, _, _ = updates(p, group, prior_P=prior(*ab))
     error = ours.std() / np.sqrt(PROMPTS)
     assert abs(ours.mean() - p * (1 - p)) < 4.5 * error
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.9])
+def test_the_pools_own_mean_as_baseline_is_short_by_one_response(p):
     plain, _, _ = updates(p)
-    assert abs(plain.mean() - p * (1 - p)) > 4.5 * plain.std() / np.sqrt(PROMPTS)  # GRPO's own: short by 1/n
+    error = plain.std() / np.sqrt(PROMPTS)
+    assert abs(plain.mean() - p * (1 - p)) > 4.5 * error
+    assert abs(plain.mean() - p * (1 - p) * (1 - 1 / GROUP)) < 4.5 * error
+
+
+def test_over_the_batch_advantages_get_mean_0_and_deviation_1():
+    _, plain, _ = updates(0.3, prior_P=prior(1.0, 2.0))
+    _, scaled, _ = updates(0.3, prior_P=prior(1.0, 2.0), normalize="batch")
+    np.testing.assert_allclose(scaled, (plain - plain.mean()) / plain.std(), atol=1e-4)
 
 
 def test_with_the_right_prior_it_has_less_variance_than_leave_one_out():
