@@ -12,6 +12,7 @@ drafts). A killed comparison goes on where it was when started again with the sa
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.tasks.registry import build_task
 
 BASELINE = "grpo n=4"
-N8 = "grpo.num_generations_per_prompt=8"
+N1, N2, N8 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8))
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
@@ -46,6 +47,25 @@ METHODS = {
         "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, advantage: {baseline: shrunk}, "
         "estimator: {kind: value, learning_rate: 0.25}}"
     ],
+    "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
+    "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
+    "ada_single n=1, half of the rows": [
+        "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
+        "PROMPTS x4",
+        N1,
+    ],
+    "ada_single n=1, weighted choice, batch normalisation (SPO)": [
+        "reinforce_ada={preset: ada_single, advantage: {normalize: batch}, candidate_prompts: CANDIDATES x4, "
+        "candidate_choice: weighted}",
+        "PROMPTS x4",
+        N1,
+    ],
+    "ada_single n=2, chosen prompts": [
+        "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2, "
+        "estimator: {kind: value, learning_rate: 0.25}}",
+        "PROMPTS x2",
+        N2,
+    ],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
@@ -54,13 +74,24 @@ METHODS = {
     "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
     "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
 }
-PLENTIFUL = ["grpo.num_prompts_per_step=32", "grpo.max_num_steps=80", "grpo.val_period=10"]
-REPEATED = ["task.train_prompts=32", "grpo.num_prompts_per_step=16", "grpo.max_num_steps=200", "grpo.val_period=25"]
-SETTINGS = {  # task, candidates of a step where prompts are chosen, overrides
-    "plentiful": ("mini_sudoku", "128", PLENTIFUL),
-    "repeated": ("mini_sudoku", "32", REPEATED),
-    "tail": ("spell_backward", "128", [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
+PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
+REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
+SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
+    "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
+    "repeated": ("mini_sudoku", 16, 32, REPEATED),
+    "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
 }
+
+
+def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
+    """A method's overrides. `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise."""
+
+    def times(match: re.Match[str]) -> str:
+        many = int(match[2] or 1)
+        return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(candidates * many)
+
+    pattern = re.compile(r"(PROMPTS|CANDIDATES)(?: x(\d))?")
+    return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 
 def finished(config: RunConfig) -> bool:
@@ -91,13 +122,13 @@ def main() -> int:
     if len(methods) == 1:
         parser.error(f"--methods names nothing to compare with {BASELINE}")
     out = arguments.out / arguments.setting
-    task_name, candidates, setting = SETTINGS[arguments.setting]
+    task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
             ROOT / "configs" / "cpu" / f"{task_name}.yaml",
             [
-                *(override.replace("CANDIDATES", candidates) for override in METHODS[name]),
+                *overrides_of(name, prompts, candidates),
                 *setting,
                 f"policy.megatron_cfg.optimizer.lr={LEARNING_RATES[task_name]['grpo n=4']}",
                 f"grpo.seed={seed}",
