@@ -99,6 +99,11 @@ def prepare(
     )
     with counted("input") as watch:
         card = run(plan, out, watch)
+    _show(card, out)
+
+
+def _show(card: dict[str, Any], out: Path) -> None:
+    """What was kept, what was left out, and why."""
     console = Console(highlight=False)
     console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
     console.print(_table(card))
