@@ -30,7 +30,7 @@ EVERYTHING = {"*"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "core.sampling": {"errors", "core"},  # of core itself: arrays, metrics, seeds
-    "core.learning": {"errors", "core", "core.sampling"},
+    "core.learning": {"errors", "core", "core.prompts", "core.sampling"},
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},

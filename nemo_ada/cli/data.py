@@ -72,8 +72,7 @@ def prepare(
     prompt_format = PromptFormat(choice("template", template, ("auto", "chat", "plain")), read_text(system), suffix)
     if server is not None and model is None:
         raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
-    named = tokenizer or model
-    encoder = None if named is None else ModelTokenizer(named, prompt_format)
+    encoder = ModelTokenizer(named, prompt_format) if (named := tokenizer or model) else None
     provider = None
     if model is not None and encoder is not None:
         if not max_prompt_tokens:

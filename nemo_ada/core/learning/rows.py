@@ -109,9 +109,8 @@ def build_rows(
         normalize=settings.normalize,
         prior_P=prior_P if settings.shrunk_baseline else None,
     )
-    with_gradient = int((advantage_R != 0.0).sum())
-    if settings.keep_share < 1.0:
-        advantage_R = thin(advantage_R, settings.keep_share, run_seed=run_seed, step=step)
+    full_R = advantage_R
+    advantage_R = thin(full_R, settings.keep_share, run_seed=run_seed, step=step)
     real = row_weight_R > 0
     kept = pool_R[real]
     metrics = {
@@ -119,8 +118,8 @@ def build_rows(
         "response_length_kept": float(result.tokens_N[kept].mean()) if len(kept) else 0.0,
         "weight_mean": float(weight_P[groups].mean()),
         "weight_max": float(weight_P[groups].max()),
-        "live_rows": (live_rows := int((real & (advantage_R != 0.0)).sum())),
-        "thinned_rows": with_gradient - live_rows,
+        "live_rows": int((real & (advantage_R != 0.0)).sum()),
+        "thinned_rows": int(((full_R != 0.0) & (advantage_R == 0.0)).sum()),
         "placeholder_rows": int((~real).sum()),
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
