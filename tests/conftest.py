@@ -1,7 +1,11 @@
 """Settings for all tests: no deadline per hypothesis case, and one worker for all that share the embedded stack."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real hub
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

@@ -1,12 +1,13 @@
-"""The GPU recipes in configs/: what can be said of them without a GPU.
+"""The GPU configs in configs/: what can be said of them without a GPU.
 
-Without NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) the recipes' own keys are judged; with it the whole resolved
+Without NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) the configs' own keys are judged; with it the whole resolved
 configuration is, and where NeMo-RL is importable its own loader and classes read them too.
 
-1. A recipe's name says algorithm, model, nodes, GPUs and parallel layout, and they are what it configures.
-2. Its header says nodes, GPUs, basis, step time and whether it was run.
-3. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
-4. It is minimal: no key has the value that it would have anyway.
+1. A config's name says algorithm, model, nodes, GPUs and parallel layout, and they are what it configures.
+2. Its header says nodes, GPUs, basis, memory, forecast and that it never ran.
+3. Methods of one model differ in what configs/variants.py says and in nothing else.
+4. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
+5. It is minimal: no key has the value that it would have anyway.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,21 +26,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.presets import ada_settings
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "configs"))
+import variants
+from variants import NAME
+
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = CONFIGS / "common"
 RECIPES = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name not in ("common", "cpu", "eval"))
 FRAGMENTS = sorted(COMMON.glob("*.yaml"))
-NAME = re.compile(
-    r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
-    r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex)?"
-)
 PRESET = {"ada": "ada_seq_balance", "ada-lean": "ada_seq_lean", "ada-idle": "ada_seq_idle", "ada-est": "ada_est_ema"}
-MODELS = {
-    "qwen2.5-math-1.5b", "qwen2.5-math-7b", "llama-3.2-3b-instruct", "qwen3-4b-instruct-2507", "llama-3.1-8b-instruct",
-    "qwen2.5-32b", "llama-3.3-70b-instruct", "qwen2.5-72b", "qwen3-30b-a3b", "qwen3-235b-a22b",
-}  # fmt: skip
-OWN_KEYS = {"backend", "run_dir", "resume", "reinforce_ada.preset", "env.ada_math.workers"}
-ROWS_PER_UPDATE = 512  # policy.train_global_batch_size in NeMo-RL's bases, where a recipe does not set it
+THINKING = "policy.tokenizer.chat_template_kwargs.enable_thinking"
+VLLM_KWARGS = {f"policy.generation.vllm_kwargs.max_num_{what}" for what in ("seqs", "batched_tokens")}
+OWN_KEYS = {"backend", "run_dir", "resume", "reinforce_ada.preset", "env.ada_math.workers", THINKING, *VLLM_KWARGS}
+ALGORITHMS = {"ada", "ada-lean", "ada-idle", "grpo4", "grpo8", "grpo16", "dapo"}
 UPSTREAM = os.environ.get("NEMO_RL_HOME")
 needs_checkout = pytest.mark.skipif(UPSTREAM is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
 
@@ -111,19 +111,24 @@ def ids(path: Path) -> str:
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=ids)
 
 
-def test_all_models_have_the_published_lean_idle_and_fp8_recipes() -> None:
-    have = {(m["model"], m["algo"], m["suffix"]) for m in (NAME.fullmatch(path.stem) for path in RECIPES) if m}
-    for model in MODELS:
-        assert {
-            (model, "ada", None),
-            (model, "ada-lean", None),
-            (model, "ada-idle", None),
-            (model, "ada", "-fp8"),
-        } <= have
-    for model in ("qwen2.5-math-1.5b", "qwen2.5-math-7b"):
-        algorithms = {algo for name, algo, _ in have if name == model}
-        assert algorithms >= {"grpo4", "grpo8", "grpo16", "dapo", "ada-est"}
-        assert (model, "ada", "-hard") in have
+def test_every_model_has_every_method_and_fp8() -> None:
+    have: dict[str, set[str]] = {}
+    for path in RECIPES:
+        name = NAME.fullmatch(path.stem)
+        if name and name["suffix"] in (None, "-fp8"):
+            have.setdefault(name["model"], set()).add(name["algo"] + (name["suffix"] or ""))
+    assert len(have) == 10
+    assert {model: methods - {"ada-est"} for model, methods in have.items()} == dict.fromkeys(
+        have, ALGORITHMS | {"ada-fp8"}
+    )
+
+
+@pytest.mark.parametrize("base", variants.bases(), ids=ids)
+def test_a_models_methods_are_what_the_generator_writes(base: Path) -> None:
+    for name, text in variants.variants(base).items():
+        there = (base.parent / name).read_text(encoding="utf-8").splitlines()
+        kept = [line for line in there if not line.startswith(("# Memory: ", "# Forecast: "))]
+        assert kept == text.splitlines(), f"{name}: python configs/variants.py writes it"
 
 
 @every_recipe
@@ -131,12 +136,11 @@ def test_name_follows_the_grammar_and_names_the_run(path: Path) -> None:
     name = NAME.fullmatch(path.stem)
     assert name is not None, f"{path.name}: <algo>-<model>-<n>n<g>g-<layout>[-suffix].yaml"
     assert name["model"] == path.parent.name
-    assert name["model"] in MODELS
     assert own(path)["run_dir"] == f"runs/{path.stem}"
 
 
 @every_recipe
-def test_header_says_where_on_what_basis_and_how_fast(path: Path) -> None:
+def test_header_says_where_on_what_basis_memory_and_forecast(path: Path) -> None:
     name = NAME.fullmatch(path.stem)
     assert name is not None
     header = " ".join(
@@ -145,8 +149,9 @@ def test_header_says_where_on_what_basis_and_how_fast(path: Path) -> None:
     nodes, gpus = int(name["nodes"]), int(name["gpus"])
     assert re.search(rf"\b{nodes} nodes? x {gpus} GPUs\b.*\b{nodes * gpus} GPUs\b", header)
     assert "Basis: " in header
-    assert re.search(r"Step time: (\d+ s\b.*\(.+\)|no published figure)", header)
-    assert "Not run on this hardware yet." in header
+    assert re.search(r"Memory: learner \d+ of [\d.]+ GiB per GPU", header)
+    assert re.search(r"Forecast: \d+ s per step, \d+ to \d+", header)
+    assert header.endswith("Never ran on a GPU.")
 
 
 @every_recipe
@@ -171,8 +176,9 @@ def test_sampling_section_is_valid_and_the_one_in_the_name(path: Path) -> None:
 def test_rows_of_a_step_divide_into_updates(path: Path) -> None:
     config = merged(path)
     rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
-    update = OmegaConf.select(config, "policy.train_global_batch_size", default=ROWS_PER_UPDATE)
+    update = config.policy.train_global_batch_size
     assert rows % update == 0
+    assert update == 128 * config.grpo.num_generations_per_prompt
     if config.loss_fn.get("force_on_policy_ratio"):
         assert rows == update, "force_on_policy_ratio means one update per step"
 
@@ -239,7 +245,7 @@ def test_every_key_is_one_that_nemo_rl_knows() -> None:
         known |= {key for key, _ in leaves(OmegaConf.to_container(raw(upstream), resolve=False))}
     # NotRequired fields of its schema (nemo_rl/data, GRPOConfig) that no example sets.
     known |= {f"data.train.{key}" for key in ("data_path", "input_key", "output_key")}
-    known |= {"grpo.skip_reference_policy_logprobs_calculation"}
+    known |= {"grpo.skip_reference_policy_logprobs_calculation", "env.should_log_nemo_gym_responses"}
     used = {key for path in [*RECIPES, *FRAGMENTS] for key, _ in leaves(OmegaConf.to_container(own(path)))}
     assert used - known - OWN_KEYS == set()
 

@@ -47,6 +47,7 @@ COUNT, COUNT_OR_NONE, POSITIVE, NOT_NEGATIVE = (
     Bound(0),
 )
 SHARE = Bound(0, 1, above=True)
+RATE = Bound(0, 1e-3, above=True)  # of learning
 BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would work)
     "grpo.max_num_steps": (COUNT, 400),
     "grpo.max_num_epochs": (COUNT, 1000),
@@ -64,14 +65,14 @@ BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would
     "loss_fn.ratio_clip_c": (Bound(1, above=True), 10),
     "loss_fn.reference_policy_kl_penalty": (NOT_NEGATIVE, 0.0),
     "policy.max_grad_norm": (NOT_NEGATIVE, 1.0),
-    f"{LEARNER}.optimizer.lr": (POSITIVE, "1.0e-6"),
+    f"{LEARNER}.optimizer.lr": (RATE, "1.0e-6"),
     f"{LEARNER}.optimizer.min_lr": (NOT_NEGATIVE, "1.0e-6"),
     f"{LEARNER}.optimizer.weight_decay": (NOT_NEGATIVE, 0.0),
     f"{LEARNER}.scheduler.lr_warmup_iters": (COUNT_OR_NONE, 10),
     f"{GENERATION}.temperature": (POSITIVE, 1.0),
     f"{GENERATION}.top_p": (SHARE, 1.0),
     f"{GENERATION}.max_new_tokens": (COUNT, 2048),
-    f"{VLLM}.gpu_memory_utilization": (SHARE, 0.6),
+    f"{VLLM}.gpu_memory_utilization": (Bound(0, 0.92, above=True), 0.8),
     f"{VLLM}.max_model_len": (COUNT, 3072),
 }
 

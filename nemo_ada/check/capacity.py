@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
-from nemo_ada.check.finding import Findings, error, ok, skipped, warning
+from nemo_ada.check.finding import Findings, Tell, error, ok, warning
 from nemo_ada.check.layout import LEARNER, VLLM
+from nemo_ada.check.site import where
 from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
 from nemo_ada.cluster.shapes import ModelShape
-from nemo_ada.cluster.site import site_setting
 
+SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
 
 
@@ -50,6 +52,13 @@ def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gp
     longest = recipe.max_prompt + recipe.max_new
     text = f"vLLM: {cache.arithmetic}; a first wave of {cache.responses:.0f} responses per replica"
     each = f"{cache.tokens_each:.0f} tokens each (half of prompt {recipe.max_prompt} + response {recipe.max_new})"
+    seqs, room = recipe.max_num_seqs, min(cache.responses, cache.concurrency)
+    if cache.tokens >= longest and seqs < room:
+        yield error(
+            SEQS,
+            f"an engine decodes {seqs} responses at once, its cache has room for {room:.0f} of the first wave's "
+            f"{cache.responses:.0f}; {SEQS}={2 ** math.ceil(math.log2(room))} would work",
+        )
     if cache.tokens < longest:
         yield error(
             key,
@@ -67,34 +76,30 @@ def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gp
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Room for the checkpoints that are kept and the one being written."""
+def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: Tell = warning) -> Findings:
+    """Room for the checkpoints that are kept and the one being written. tell: level where a job's folder is full."""
     v, key = recipe.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
-        yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
+        yield error("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
     keep = int(v.get("checkpointing.keep_top_k", 1))
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
     need = (keep + 1) * each
-    named, root = Path(str(v.get(key, "."))), site_setting("RUN_ROOT")
-    # a job's run_dir is RUN_ROOT/<name of the recipe>
-    under = Path(root) / Path(*named.parts[1:]) if root and not named.is_absolute() else named
-    folder = under.absolute()
-    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
+    named = str(v.get(key, "."))
+    folder = where(named)
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
         f"({shape.parameters / 1e9:.1f} B x {each / shape.parameters:g})"
     )
-    if existing is None:
-        yield skipped(key, f"{text}; no folder above {folder} is here")
-        return
     free = shutil.disk_usage(existing).free
-    where = f"{existing}" + (" (RUN_ROOT)" if under != named else "")
+    chosen = folder != Path(named).absolute()
+    place = f"{existing}" + (" (RUN_ROOT)" if chosen else "")
     if free < need:
-        yield warning(
+        yield (tell if chosen or Path(named).is_absolute() else warning)(
             key,
-            f"{text}, {free / GIB:.0f} GiB are free at {where} as seen from here; name another folder (RUN_ROOT in "
+            f"{text}, {free / GIB:.0f} GiB are free at {place} as seen from here; name another folder (RUN_ROOT in "
             "slurm/site.env is where jobs keep runs) or keep fewer",
         )
     else:
-        yield ok(key, f"{text}, {free / GIB:.0f} GiB are free at {where}")
+        yield ok(key, f"{text}, {free / GIB:.0f} GiB are free at {place}")

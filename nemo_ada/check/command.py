@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nemo_ada.check.finding import Finding, error, exit_code, ok, skipped, warni
 from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
+from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster.config import ClusterConfig, Values, load_config, upstream_part, usable_values
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.cluster.shapes import find_shape
@@ -24,11 +25,15 @@ from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
 
 ASSUMED = f"GPUs are assumed to be H100-80GB ({H100_GIB} GiB); --gpu on a GPU node measures"
+PARALLEL = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # keys of the layout
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
 
 
-def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, verifier: bool = True) -> list[Finding]:
-    """All findings on a configuration. verifier: start math-verify for its self-test (a few seconds)."""
+def examine(
+    path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, verifier: bool = True, site: bool = True
+) -> list[Finding]:
+    """All findings on a configuration. verifier: start math-verify for its self-test (a few seconds). site: look at
+    caches, folders and keys, as for a job."""
     try:
         config = load_config(path, overrides)
     except UserError as problem:
@@ -36,7 +41,7 @@ def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, 
     backend = config.get("backend", "embedded")
     if backend not in BACKENDS:
         return [error("backend", f"{backend}: no such back end; {' or '.join(BACKENDS)} would work")]
-    found, gib = gpu.node(fp8=uses_fp8(config)) if on_gpu else ([], None)
+    found, gib = gpu.node(Values(config)) if on_gpu else ([], None)
     if backend == "embedded":
         findings = embedded(config)
     else:
@@ -44,18 +49,12 @@ def examine(path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, 
             with usable_values():
                 assumed = () if gib else (skipped("gpu.memory", ASSUMED),)
                 findings = [
-                    *assumed, *recipe(config, gpu_gib=gib or H100_GIB), *key_names(config, upstream_part(path))
+                    *assumed, *recipe(config, gpu_gib=gib or H100_GIB, site=site),
+                    *(site_findings(Values(config)) if site else ()), *key_names(config, upstream_part(path)),
                 ]  # fmt: skip
         except UserError as problem:
             findings = [error(_key_in(str(problem)), str(problem))]
     return [*findings, *(data.verifier() if verifier else ()), *found]
-
-
-def uses_fp8(config: Mapping[str, Any]) -> bool:
-    """Whether learner or rollout compute in FP8."""
-    values = Values(config)
-    rollout = values.get("policy.generation.vllm_cfg.precision") == "fp8"
-    return rollout or bool(values.get("policy.megatron_cfg.fp8_cfg.enabled", False))
 
 
 def embedded(config: dict[str, Any]) -> list[Finding]:
@@ -85,32 +84,33 @@ def _key_in(message: str) -> str:
     return first if "." in first else "configuration"
 
 
-def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB) -> list[Finding]:
-    """A NeMo-RL recipe."""
+def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB, site: bool = False) -> list[Finding]:
+    """A NeMo-RL config. site: as for a job, where an unknown model or a full disk is an error."""
+    tell = error if site else warning
     values = Values(config)
     out_of_bounds = list(bounds(values))
     if out_of_bounds:  # nothing that follows from such numbers would be information
         return out_of_bounds
-    findings = [*data.method(config), *data.dataset(values), *data.prompt_files(values), *data.image()]
+    findings = [*data.method(config), *data.datasets(values), *data.prompt_files(values), *data.image()]
     try:
         facts = ClusterConfig.of(config)
         found = find_shape(facts.model_name)
     except UserError as problem:
         return [error(_key_in(str(problem)), str(problem)), *findings]
     if found is None:
-        unknown = warning(
+        unknown = tell(
             "policy.model_name",
-            f"{facts.model_name}: no local config.json and not in the table, so shapes and memory were not checked; "
-            "download it and name its folder",
+            f"{facts.model_name}: no config.json in a folder or the cache, and not in the table, so shapes and memory "
+            "were not checked; `nemo-ada prepare CONFIG` fetches it",
         )
         return [unknown, *findings]
     shape, source = found
     said = ok("policy.model_name", f"{facts.model_name} ({source}): {shape.parameters / 1e9:.2f} B parameters, {shape}")
     split = [finding for check in LAYOUT for finding in check(facts, shape)]
     layout = [said, *split, *(finding for check in PRECISION for finding in check(facts, shape))]
-    if any(f.level == "error" and f.key.startswith(("cluster", "policy.megatron_cfg")) for f in split):
+    if any(f.level == "error" and f.key.startswith(PARALLEL) for f in split):
         return [*layout, *findings]  # memory per GPU of a layout that cannot be is no information
-    capacity = [*learner_memory(facts, shape, gpu_gib), *checkpoint_disk(facts, shape)]
+    capacity = [*learner_memory(facts, shape, gpu_gib), *checkpoint_disk(facts, shape, tell)]
     wave = first_wave(config, facts)
     if wave is not None:
         capacity.extend(rollout_memory(facts, shape, wave, gpu_gib))

@@ -13,6 +13,9 @@ from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
+FILES = (".parquet", ".arrow", ".csv", ".txt")
+THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
+FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 PUBLISHED = {  # columns of the authors' sets
     f"RLHFlow/{name}": ("problem", "gt")
@@ -21,6 +24,30 @@ PUBLISHED = {  # columns of the authors' sets
         "reinforce_ada_hard_prompt", "reinforce_ada_hard_prompt_llama",
     )
 }  # fmt: skip
+
+
+def datasets(values: Values) -> Findings:
+    """Training and validation set, the metric that ranks checkpoints, and room for a thinking model's answers."""
+    validates = any(values.get(f"grpo.{key}", False) for key in ("val_period", "val_at_start", "val_at_end"))
+    yield from dataset(values, "train")
+    named = [values.get(f"data.validation.{key}") for key in ("data_path", "dataset_name")]
+    if validates and named == [None, None] and not values.get("data.train.split_validation_size", 0):
+        yield error("data.validation", "the run validates and names no set; dataset_name: AIME2024 would work")
+    elif validates:
+        yield from dataset(values, "validation")
+    metric = str(values.get("checkpointing.metric_name", ""))
+    if metric.startswith("val") and not validates:
+        yield error(
+            "checkpointing.metric_name", f"{metric} needs validations; set grpo.val_period, or metric_name to null"
+        )
+    model, tokens = str(values.get("policy.model_name", "")), values.get("policy.generation.max_new_tokens", 0)
+    thinks = "Qwen3" in model and not model.endswith(("Instruct-2507", "-Base"))
+    if thinks and values.get(THINKING, True) and tokens < THINKING_TOKENS:
+        yield warning(
+            THINKING,
+            f"{model} thinks, and {tokens} tokens cut most of its answers; set it to false, or max_new_tokens to "
+            f"{THINKING_TOKENS} or more",
+        )
 
 
 def dataset(values: Values, split: str = "train") -> Findings:
@@ -43,6 +70,9 @@ def dataset(values: Values, split: str = "train") -> Findings:
             return
     elif str(path) in PUBLISHED:
         columns = PUBLISHED[str(path)]
+    elif local.suffix and not local.exists() and (local.is_absolute() or local.suffix in FILES):
+        yield error(f"{here}.data_path", f"{path} is not there; name a file or a data set of the hub")
+        return
     else:
         yield skipped(f"{here}.data_path", f"{path} is neither a local .jsonl nor a set whose columns are known here")
         return
@@ -118,10 +148,17 @@ def method(config: Mapping[str, object]) -> Findings:
         yield warning("grpo.adv_estimator.name", f"is not {settings.NAME}: this would be NeMo-RL's own algorithm")
         return
     try:
-        budget = settings.read(config).ada.budget
+        read = settings.read(config)
+        budget = read.ada.budget
     except UserError as problem:
         yield error("reinforce_ada", str(problem))
         return
+    if budget.max_seconds is not None and budget.max_seconds < FASTEST * read.longest:
+        yield error(
+            "reinforce_ada.budget.max_seconds",
+            f"{budget.max_seconds:g} s end before any response of {read.longest} tokens can; `nemo-ada plan CONFIG` "
+            "suggests a cap",
+        )
     caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(budget, name)) is not None]
     values = Values(config)
     if caps and values.get("grpo.use_dynamic_sampling", False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ class Finding:
 
 
 Findings = Iterator[Finding]
+Tell = Callable[[str, str], Finding]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,17 +13,19 @@ from pathlib import Path
 
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.check.precision import FUSED_KERNEL
+from nemo_ada.cluster.config import Values
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
 SECONDS = 300
+ASK_ENGINE = """
+from transformer_engine.pytorch import fp8
+print(*fp8.FP8GlobalStateManager.is_fp8_block_scaling_available())
+"""
 
 
-def node(*, fp8: bool = False) -> tuple[list[Finding], float | None]:
-    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours).
-
-    fp8: the configuration needs FP8, so that its absence is an error.
-    """
+def node(values: Values) -> tuple[list[Finding], float | None]:
+    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours)."""
     names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
@@ -37,25 +40,31 @@ def node(*, fp8: bool = False) -> tuple[list[Finding], float | None]:
     if done.returncode or not done.stdout.strip():
         return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
     answer = json.loads(done.stdout.splitlines()[-1])
-    return for_recipe([Finding(**finding) for finding in answer["findings"]], fp8=fp8), answer["gib"]
+    return for_config([Finding(**finding) for finding in answer["findings"]], answer["count"], values), answer["gib"]
 
 
-def for_recipe(findings: Iterable[Finding], *, fp8: bool) -> list[Finding]:
-    """The findings as they weigh for a configuration: what FP8 lacks is an error where it is used."""
-    return [
-        error(finding.key, f"{finding.message}; use the recipe without -fp8 here")
+def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
+    """The findings as they weigh for a config: what FP8 lacks is an error where it is used, and so are missing GPUs."""
+    wanted = values.get("cluster.gpus_per_node", count)
+    learner = values.get("policy.megatron_cfg.fp8_cfg.enabled", False)
+    fp8 = learner or values.get("policy.generation.vllm_cfg.precision") == "fp8"
+    weighed = [
+        error(finding.key, f"{finding.message}; use the config without -fp8 here")
         if fp8 and finding.key == "gpu.fp8" and finding.level == "warning"
         else finding
         for finding in findings
     ]
+    if 0 < count < wanted:
+        weighed.append(error("cluster.gpus_per_node", f"{wanted}, and this node has {count}; {count} would work"))
+    return weighed
 
 
-def _probe() -> tuple[list[Finding], float | None]:
+def _probe() -> tuple[list[Finding], int, float | None]:
     import torch
 
     if not torch.cuda.is_available():
         names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
-        return [skipped(name, "skipped: no GPU") for name in names], None
+        return [skipped(name, "skipped: no GPU") for name in names], 0, None
     gib = min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())) / 2**30
     found = [
         ok("gpu.driver", f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"),
@@ -64,7 +73,7 @@ def _probe() -> tuple[list[Finding], float | None]:
         *_apex(),
         *_nccl(torch),
     ]
-    return found, gib
+    return found, torch.cuda.device_count(), gib
 
 
 def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
@@ -75,13 +84,26 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
         )
     elif version < CUDA_FOR_FP8:
         yield warning("gpu.fp8", f"CUDA {torch.version.cuda}: block scaling needs 12.9 or newer")
-    elif importlib.util.find_spec("transformer_engine") is None:
-        yield warning("gpu.fp8", "Transformer Engine is not installed; FP8 recipes need it")
     else:
-        from transformer_engine.pytorch import fp8  # type: ignore[import-not-found]
+        yield from _transformer_engine()
 
-        known, why = fp8.FP8GlobalStateManager.is_fp8_block_scaling_available()
-        yield ok("gpu.fp8", "Transformer Engine offers block scaling") if known else warning("gpu.fp8", str(why))
+
+def _transformer_engine() -> Findings:
+    """Block scaling, asked of the interpreter that trains: in NeMo-RL's image Megatron's workers have their own."""
+    venvs = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
+    workers = sorted(venvs.glob("*[mM]egatron*/bin/python"))
+    asked = subprocess.run(
+        [str(workers[0]) if workers else sys.executable, "-c", ASK_ENGINE],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    where = workers[0].parent.parent.name if workers else "this environment"
+    known, _, why = (asked.stdout.splitlines() or [""])[-1].partition(" ")
+    if asked.returncode:
+        yield warning("gpu.fp8", f"Transformer Engine cannot be imported in {where}; FP8 configs need it")
+    elif known == "True":
+        yield ok("gpu.fp8", f"Transformer Engine offers block scaling in {where}")
+    else:
+        yield warning("gpu.fp8", why)
 
 
 def _apex() -> Findings:
@@ -117,5 +139,6 @@ def _reduce(rank: int, count: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    findings, smallest = _probe()
-    sys.stdout.write(json.dumps({"findings": [finding.as_dict() for finding in findings], "gib": smallest}) + "\n")
+    found, gpus, smallest = _probe()
+    told = [finding.as_dict() for finding in found]
+    sys.stdout.write(json.dumps({"findings": told, "count": gpus, "gib": smallest}) + "\n")

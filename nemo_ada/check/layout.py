@@ -45,17 +45,15 @@ def _fitting(gpus: int, experts: int, others: int) -> list[int]:
 
 
 def heads_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """heads % TP and ffn % TP must be 0; kv heads % TP should be."""
+    """heads % TP, kv heads % TP and ffn % TP must be 0."""
     key = f"{LEARNER}.tensor_model_parallel_size"
     works = listed(divisors(shape.heads, shape.kv, shape.ffn))
     for what, size in (("attention heads", shape.heads), ("feed-forward columns", shape.ffn)):
         if size % recipe.tp:
             yield error(key, f"{size} {what} do not divide by TP {recipe.tp}; {works} would work")
     if shape.kv % recipe.tp:
-        yield warning(
-            key,
-            f"{shape.kv} key-value heads do not divide by TP {recipe.tp}: Megatron duplicates them, if its version "
-            f"can; {works} would work",
+        yield error(
+            key, f"{shape.kv} key-value heads do not divide by TP {recipe.tp}, as Megatron wants; {works} would work"
         )
 
 
@@ -104,6 +102,12 @@ def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
             key,
             f"{shape.heads} heads and {shape.kv} key-value heads do not split over vLLM's TP {r.vllm_tp}; "
             f"{listed(divisors(shape.heads, shape.kv))} would work",
+        )
+    shared = r.values.get("policy.generation.colocated.enabled", True)
+    if not shared and not r.values.get("policy.generation.colocated.resources.gpus_per_node"):
+        yield error(
+            "policy.generation.colocated.resources.gpus_per_node",
+            "vLLM has no GPUs of its own while colocated.enabled is false; say how many, or set enabled to true",
         )
     ep, asynchronous = int(r.values.get(f"{VLLM}.expert_parallel_size", 1)), r.values.get(f"{VLLM}.async_engine", False)
     if ep > 1 and (ep % r.vllm_tp or (ep != r.vllm_tp and asynchronous)):
@@ -251,7 +255,7 @@ def reference_pass(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     skip = bool(recipe.values.get("grpo.skip_reference_policy_logprobs_calculation", False))
     key = "grpo.skip_reference_policy_logprobs_calculation"
     if penalty == 0.0 and not skip:
-        yield warning(
+        yield error(
             key, "the KL penalty is 0, yet the reference model's weights and forward pass are paid for; set it to true"
         )
     if penalty != 0.0 and skip:

@@ -1,23 +1,20 @@
 """Key names in NeMo-RL's sections, which NeMo-RL itself does not check (tried: `gpro:` loads).
 
-Where NeMo-RL can be imported its own schema finds near misses, as at the start of a run. Everywhere else, a login node
-say, `nemo_rl_keys.yaml` knows the names of v0.7.0, and what a recipe's own files under NEMO_RL_HOME use is known too.
-A section that is not in that file takes any name.
+`nemo_rl_keys.yaml` knows the names of v0.7.0 and of vLLM's arguments. What a config's own files under NEMO_RL_HOME use
+is known too. A section that is not in that file takes any name.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
-from nemo_ada.check.finding import Findings, error, ok, warning
-from nemo_ada.errors import UserError
+from nemo_ada.check.finding import Findings, error, ok
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
@@ -34,16 +31,10 @@ def known_names() -> Mapping[str, frozenset[str]]:
 
 def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
     """Misspelled and unknown keys. base: what NeMo-RL's own files gave, whose names are beyond doubt."""
-    schema = _schema()
-    near = {} if schema is None else dict(_refused(config, schema))
-    for key, message in near.items():
-        yield error(key, message)
-    found = 0
-    for key in unknown(config, base):
-        if key not in near:
-            found += 1
-            yield warning(key, f"NeMo-RL v0.7.0 has no such key and would pass over it; {_meant(key)}")
-    if not near and not found:
+    found = list(unknown(config, base))
+    for key in found:
+        yield error(key, f"NeMo-RL v0.7.0 has no such key and would pass over it; {_meant(key)}")
+    if not found:
         yield ok("configuration", "all keys are NeMo-RL's or ours")
 
 
@@ -77,24 +68,3 @@ def _meant(key: str) -> str:
     if elsewhere:
         return f"did you mean {' or '.join(f'{other}.{name}' for other in elsewhere[:2])}?"
     return "remove it, or look it up in NeMo-RL's examples/configs"
-
-
-def _schema() -> type | None:
-    """The installed NeMo-RL's classes, None where it cannot be imported: a checkout without its libraries or Python."""
-    from nemo_ada.nemo.targets import LOOP
-
-    try:
-        return cast(type, importlib.import_module(LOOP).MasterConfig)
-    except (ImportError, RuntimeError):
-        return None
-
-
-def _refused(config: Mapping[str, Any], schema: type) -> Iterator[tuple[str, str]]:
-    """(key, message) of what the start of a run would refuse."""
-    from nemo_ada.nemo.config_check import check_names
-
-    try:
-        check_names(config, schema)
-    except UserError as problem:
-        for line in str(problem).splitlines():
-            yield line.removeprefix("unknown key ").partition(";")[0], line

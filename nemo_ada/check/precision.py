@@ -63,7 +63,7 @@ def fp8_training(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     if str(v.get(f"{LEARNER}.env_vars.{FP32_SCALES}", "")) != "1":
         yield error(f"{LEARNER}.env_vars.{FP32_SCALES}", 'block scaling on Hopper needs it; set it to "1"')
     if not v.get("loss_fn.use_importance_sampling_correction", False):
-        yield warning(
+        yield error(
             "loss_fn.use_importance_sampling_correction", "FP8 training drifts from the rollout's model; set it to true"
         )
     own = (

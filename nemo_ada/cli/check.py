@@ -9,6 +9,7 @@ import typer
 
 from nemo_ada.check.command import examine, report
 from nemo_ada.check.finding import exit_code
+from nemo_ada.planning.command import walltime
 
 
 def check(
@@ -17,6 +18,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: driver, FP8, apex, NCCL as well")] = False,
     verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
+    time: Annotated[str | None, typer.Option(help="length of a job slot: is there time for a step?")] = None,
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
 
@@ -24,5 +26,7 @@ def check(
     NEMO_RL_HOME, RUN_ROOT and CONTAINER are taken from the environment, else from slurm/site.env.
     """
     findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
+    if time is not None and exit_code(findings) < 2:
+        findings.append(walltime(config, overrides or [], time))
     typer.echo(report(findings, as_json=as_json))
     raise typer.Exit(exit_code(findings))

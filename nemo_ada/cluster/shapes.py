@@ -9,6 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.cluster.hub import snapshot
 from nemo_ada.errors import UserError
 
 
@@ -136,12 +137,13 @@ TABLE: Mapping[str, ModelShape] = {
 
 
 def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
-    """The shape of a model and where it comes from; None when neither a local config.json nor the table has it."""
-    local = Path(model_name) / "config.json"
-    if local.is_file():
+    """The shape of a model and where it comes from: its folder, the table, the hub's cache. None where none has it."""
+    shape = TABLE.get(model_name)
+    folder = Path(model_name) if Path(model_name).is_dir() else None if shape else snapshot(model_name)
+    local = None if folder is None else folder / "config.json"
+    if local is not None and local.is_file():
         try:
             return ModelShape.from_hf_config(json.loads(local.read_text(encoding="utf-8"))), str(local)
         except ValueError as problem:
             raise UserError(f"policy.model_name={model_name}: {local}: {problem}") from None
-    shape = TABLE.get(model_name)
     return None if shape is None else (shape, "built-in table")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nemo_ada.check.finding import Finding, error, ok
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.yaml_file import read_yaml
@@ -129,6 +130,18 @@ def make_plan(
         rates_said, lengths_said, forecast, slots, caps, even, _costs(simulated, forecast, work, pace), past == own,
         tuple(_warnings(job, work, slots)),
     )  # fmt: skip
+
+
+def walltime(config: Path, overrides: Sequence[str], time: str) -> Finding:
+    """Whether a job of this length has time for a step. A short simulation: the steps' number does not matter."""
+    try:
+        slots = make_plan(config, overrides, time=time, steps=2).slots
+    except UserError as problem:
+        return error("--time", str(problem))
+    text = f"--time={time}: {slots.steps} steps expected per job"
+    if slots.steps:
+        return ok("--time", text)
+    return error("--time", f"{text}, and the chain would never end; `nemo-ada plan CONFIG --time` tries longer ones")
 
 
 def _forecast(

@@ -160,7 +160,7 @@ def _resumed_after(steps: int) -> int:
 def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report: Report) -> list[str]:
     """Errors that `nemo-ada check` finds in the config at its full size: shrinking would hide some of them."""
     if config.get("backend") == "nemo_rl":
-        findings = examine(path, overrides, verifier=False)
+        findings = examine(path, overrides, verifier=False, site=False)
     elif Values(config).get("policy.megatron_cfg.enabled", False):
         with usable_values():
             findings = [f for f in recipe(config) if f.key.startswith(("cluster", "policy"))]

@@ -26,7 +26,7 @@ from nemo_ada.rehearsal import command, places
 from nemo_ada.rehearsal.report import Events, resumed
 from nemo_ada.rehearsal.shrink import shrink
 
-MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml"
+MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
 LLAMA_8B = "configs/llama-3.1-8b-instruct/ada-llama-3.1-8b-instruct-1n8g-pp2.yaml"
 MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-math-7b": (MATH_7B,),

@@ -66,6 +66,7 @@ VALID: dict[str, Any] = {
         "generation": {
             "backend": "vllm",
             "max_new_tokens": 2048,
+            "vllm_kwargs": {"max_num_seqs": 1024},
             "vllm_cfg": {
                 "async_engine": True,
                 "tensor_parallel_size": 1,

@@ -30,7 +30,7 @@ needs_checkout = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NE
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_gpu_recipe_passes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    found = examine(path, verifier=False)
+    found = examine(path, verifier=False, site=False)
     errors = [finding for finding in found if finding.level == "error"]
     if path.stem.endswith("-apex"):  # refused where the kernel is not there
         assert [finding.key for finding in errors] == ["policy.megatron_cfg.gradient_accumulation_fusion"]
@@ -43,14 +43,14 @@ def test_every_gpu_recipe_passes(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_checkout
 def test_overrides_reach_the_checks() -> None:
-    path = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml"
+    path = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
     found = examine(path, ["policy.max_total_sequence_length=8192"], verifier=False)
     assert "policy.max_total_sequence_length" in {finding.key for finding in found if finding.level == "error"}
 
 
 def test_without_a_checkout_the_message_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEMO_RL_HOME", raising=False)
-    found = examine(ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml")
+    found = examine(ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml")
     assert exit_code(found) == 2
     assert "set NEMO_RL_HOME to a checkout of NeMo-RL v0.7.0" in found[0].message
 
@@ -72,7 +72,7 @@ def test_gpu_checks_say_that_they_were_skipped_where_there_is_none() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    found, gib = gpu.node()
+    found, gib = gpu.node(Values({}))
     assert gib is None
     assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl"}
     assert {finding.message for finding in found} == {"skipped: no GPU"}
@@ -114,7 +114,7 @@ def test_a_local_file_without_a_record_says_what_is_wrong(content: str | None, m
     assert message in found[0].message
 
 
-BUILT_ON_NEMO_RL = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp4.yaml"
+BUILT_ON_NEMO_RL = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
 
 
 def test_a_wrong_checkout_is_named_by_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

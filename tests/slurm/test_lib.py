@@ -102,7 +102,7 @@ def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "from the environment, not from" in done.stdout and "MAX_ATTEMPTS REQUEUE RUN_ROOT" in done.stdout
     assert "attempt 1 of at most 3" in done.stdout and "REQUEUE=none: submit" in done.stdout
-    assert "run directory /tmp/xyz/ada-qwen2.5-math-7b-1n8g-tp4" in done.stdout
+    assert "run directory /tmp/xyz/ada-qwen2.5-math-7b-1n8g-tp2" in done.stdout
 
 
 def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site
     assert done.returncode == 0, done.stderr
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
-    assert job["RUN_DIR"] == "/shared/runs/ada-qwen2.5-math-7b-1n8g-tp4" and job["NEMO_ADA_HOME"] == str(ROOT)
+    assert job["RUN_DIR"] == "/shared/runs/ada-qwen2.5-math-7b-1n8g-tp2" and job["NEMO_ADA_HOME"] == str(ROOT)
     assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_ATTEMPTS", "STALL_SECONDS"}
 
 

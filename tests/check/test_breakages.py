@@ -1,12 +1,13 @@
-"""Each hard constraint, broken once, is found under its key, and the message says what would work.
+"""Ways to break a config: each is refused under its key, and the message says what would work.
 
-1. The valid recipe has no errors, also with FP8, experts and a pipeline.
-2. Every mutation gives exactly the expected key at the expected level; the message names a remedy.
+1. The valid config has no errors, also with FP8, experts and a pipeline.
+2. Every entry of BREAKAGES gives errors of exactly its key; the message names a remedy.
 3. The table of shapes gives the TP, PP and FP8 sizes that were published for the models.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,14 @@ from typing import Any
 import pytest
 
 from nemo_ada.check import gpu, precision
+from nemo_ada.check.bounds import BOUNDS
 from nemo_ada.check.command import recipe as check
+from nemo_ada.check.data import PUBLISHED
 from nemo_ada.check.finding import Finding, divisors, exit_code
+from nemo_ada.check.names import key_names
+from nemo_ada.check.site import site as site_findings
+from nemo_ada.cluster import hub
+from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.shapes import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,6 +31,7 @@ from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed
 
 LEARNER, VLLM = "policy.megatron_cfg", "policy.generation.vllm_cfg"
 OPTIMIZER, CORRECTION = f"{LEARNER}.optimizer", "loss_fn.use_importance_sampling_correction"
+KWARGS, SHARE = "policy.generation.vllm_kwargs", f"{VLLM}.gpu_memory_utilization"
 TP, PP, CP = (f"{LEARNER}.{word}_parallel_size" for word in ("tensor_model", "pipeline_model", "context"))
 
 STAGES = EXPERTS | {
@@ -37,8 +45,13 @@ STAGES = EXPERTS | {
     f"{VLLM}.tensor_parallel_size": 16,
 }
 
+SMALL = (
+    '{"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 6, '
+    '"num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 4096}'
+)
+
 # (what breaks, the change, the key that must be named, a part of the remedy)
-MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
+BREAKAGES: list[tuple[str, dict[str, Any], str, str]] = [
     ("GPUs by layout", {"cluster.gpus_per_node": 6}, "cluster.num_nodes", "cluster.num_nodes=2"),
     (
         "GPUs by context parallelism",
@@ -267,11 +280,156 @@ MUTATIONS: list[tuple[str, dict[str, Any], str, str]] = [
         "larger share",
     ),
     ("Megatron off", {f"{LEARNER}.enabled": False}, f"{LEARNER}.enabled", "set it to true"),
+    ("key-value heads by TP", {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B"}, TP, "1 or 2 would work"),
+    (
+        "reference pass without KL",
+        {"grpo.skip_reference_policy_logprobs_calculation": False},
+        "grpo.skip_reference_policy_logprobs_calculation",
+        "set it to true",
+    ),
+    ("FP8 training without correction", FP8_TRAINING | {CORRECTION: False}, CORRECTION, "set it to true"),
+    ("no checkpoints", {"checkpointing.enabled": False}, "checkpointing.enabled", "set it to true"),
+    # numbers
+    ("share of 2", {SHARE: 2}, SHARE, "must be a number above 0, at most 0.92; 0.8 would work"),
+    ("share of .95", {SHARE: 0.95}, SHARE, "0.8 would work"),
+    ("temperature", {"policy.generation.temperature": -1}, "policy.generation.temperature", "above 0; 1.0 would work"),
+    ("no temperature", {"policy.generation.temperature": math.nan}, "policy.generation.temperature", "1.0 would work"),
+    ("top_p", {"policy.generation.top_p": 1.5}, "policy.generation.top_p", "at most 1"),
+    ("learning rate of 1", {f"{OPTIMIZER}.lr": 1}, f"{OPTIMIZER}.lr", "at most 0.001; 1.0e-6 would work"),
+    ("learning rate in words", {f"{OPTIMIZER}.lr": "fast"}, f"{OPTIMIZER}.lr", "1.0e-6 would work"),
+    ("steps", {"grpo.max_num_steps": -1}, "grpo.max_num_steps", "a whole number of 1 or more; 400 would work"),
+    ("steps that are no number", {"grpo.max_num_steps": True}, "grpo.max_num_steps", "400 would work"),
+    ("validation period", {"grpo.val_period": -5}, "grpo.val_period", "0 or more"),
+    ("save period", {"checkpointing.save_period": 0}, "checkpointing.save_period", "50 would work"),
+    ("no run folder", {"run_dir": "  "}, "run_dir", "runs/NAME would work"),
+    (
+        "a cap below one response",
+        {"reinforce_ada": {"preset": "ada_seq_balance", "budget": {"max_seconds": 1}}},
+        "reinforce_ada.budget.max_seconds",
+        "`nemo-ada plan CONFIG`",
+    ),
+    (
+        "fewer sequences than the cache holds",
+        {f"{KWARGS}.max_num_seqs": 128},
+        f"{KWARGS}.max_num_seqs",
+        f"{KWARGS}.max_num_seqs=512 would work",
+    ),
+    # names
+    ("section", {"gpro": {"max_num_steps": 3}}, "gpro", "did you mean grpo?"),
+    ("key", {"grpo.batch_multiplyer": 2}, "grpo.batch_multiplyer", "did you mean grpo.batch_multiplier?"),
+    ("section of a key", {"grpo.max_new_tokens": 5}, "grpo.max_new_tokens", "policy.generation.max_new_tokens?"),
+    ("TP's name", {f"{LEARNER}.tensor_parallel_size": 2}, f"{LEARNER}.tensor_parallel_size", TP),
+    ("unknown key", {"cluster.colour": "red"}, "cluster.colour", "remove it"),
+    ("vLLM's argument", {f"{KWARGS}.max_num_seq": 9}, f"{KWARGS}.max_num_seq", f"did you mean {KWARGS}.max_num_seqs?"),
+    # the site
+    ("model", {"policy.model_name": "Qwen/Qwen2.5-Math-7BB"}, "policy.model_name", "nemo-ada prepare CONFIG"),
+    ("half a model", {"policy.model_name": "half/model", TP: 2}, "policy.model_name", "lacks model.safetensors"),
+    ("tokenizer", {"policy.tokenizer.name": "Qwen/Qwen2"}, "policy.tokenizer.name", "nemo-ada prepare CONFIG"),
+    ("tokenizer's folder", {"policy.tokenizer.name": "{tmp}"}, "policy.tokenizer.name", "no tokenizer.json"),
+    (
+        "data set of the hub",
+        {"data.train.data_path": "RLHFlow/reinforce_ada_esy_prompt"},
+        "data.train.data_path",
+        "nemo-ada prepare CONFIG",
+    ),
+    ("Parquet file", {"data.train.data_path": "{tmp}/no.parquet"}, "data.train.data_path", "is not there; name a file"),
+    ("no validation set", {"grpo.val_period": 5}, "data.validation", "dataset_name: AIME2024 would work"),
+    (
+        "validation set",
+        {"grpo.val_period": 5, "data.validation.dataset_name": "AIME24"},
+        "data.validation.dataset_name",
+        "AIME2024",
+    ),
+    (
+        "validation set not prepared",
+        {"grpo.val_period": 5, "data.validation.dataset_name": "AIME2026"},
+        "data.validation.dataset_name",
+        "nemo-ada prepare CONFIG",
+    ),
+    (
+        "metric without validation",
+        {"checkpointing.metric_name": "val:accuracy"},
+        "checkpointing.metric_name",
+        "set grpo.val_period",
+    ),
+    ("environment", {"data.default.env_name": "mat"}, "data.default.env_name", "ada_math or math would work"),
+    ("environment's section", {"data.default.env_name": "math"}, "data.default.env_name", "add it"),
+    ("run folder", {"run_dir": "{tmp}/file/run"}, "run_dir", "set RUN_ROOT"),
+    (
+        "checkpoint folder",
+        {"checkpointing.checkpoint_dir": "/proc/x", "checkpointing.keep_top_k": 1},
+        "checkpointing.checkpoint_dir",
+        "set RUN_ROOT",
+    ),
+    (
+        "disk",
+        {"checkpointing.checkpoint_dir": "{tmp}", "checkpointing.keep_top_k": 10**6},
+        "checkpointing.checkpoint_dir",
+        "keep fewer",
+    ),
+    (
+        "vLLM without GPUs",
+        {"policy.generation.colocated": {"enabled": False}},
+        "policy.generation.colocated.resources.gpus_per_node",
+        "set enabled to true",
+    ),
+    ("W&B without a key", {"logger.wandb_enabled": True}, "logger.wandb_enabled", "export WANDB_API_KEY"),
 ]
 
 
-def errors(changes: dict[str, Any]) -> list[Finding]:
-    return [finding for finding in check(changed(changes)) if finding.level == "error"]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache as `nemo-ada prepare` leaves it, half a model, and the parts of a checkout that are read."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "file").touch()
+    for name in (*TABLE, "half/model"):
+        cached = folder / f"hub/models--{name.replace('/', '--')}"
+        files = cached / "snapshots/1"
+        files.mkdir(parents=True)
+        (cached / "refs").mkdir()
+        (cached / "refs/main").write_text("1")
+        for file in ("config.json", "tokenizer.json", *(("model.safetensors",) if name in TABLE else ())):
+            (files / file).write_text(SMALL if name not in TABLE else "")
+    for name in PUBLISHED:
+        (folder / "datasets" / name.replace("/", "___")).mkdir(parents=True)
+        (folder / "datasets" / name.replace("/", "___") / "train.arrow").touch()
+    checkout(folder, "7")
+    return folder
+
+
+def checkout(folder: Path, minor: str) -> None:
+    for path, text in (
+        ("package_info.py", f"MAJOR = 0\nMINOR = {minor}\n"),
+        ("environments/utils.py", '\nENV_REGISTRY: Dict = {\n    "math": {\n    },\n}\n'),
+        (
+            "data/datasets/response_datasets/__init__.py",
+            '\nDATASET_REGISTRY = {\n    "AIME2024": A,\n    "AIME2026": B,\n}\n',
+        ),
+    ):
+        (folder / "nemo_rl" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "nemo_rl" / path).write_text(text)
+
+
+@pytest.fixture(autouse=True)
+def offline(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HF_HOME": site, "HF_HUB_OFFLINE": 1, "NEMO_RL_HOME": site, "NEMO_ADA_SITE": "/none"}.items():
+        monkeypatch.setenv(name, str(value))
+    for name in ("RUN_ROOT", "WANDB_API_KEY", "WANDB_MODE", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("netrc.netrc", lambda: SimpleNamespace(authenticators=lambda host: None))
+
+
+def everything(changes: dict[str, Any], tmp: object = "") -> list[Finding]:
+    filled = {k: v.replace("{tmp}", str(tmp)) if isinstance(v, str) else v for k, v in changes.items()}
+    config = changed(filled)
+    found = check(config, site=True)
+    if any(finding.key in BOUNDS or finding.key == "run_dir" for finding in found if finding.level == "error"):
+        return found
+    return [*found, *site_findings(Values(config)), *key_names(config, {})]
+
+
+def errors(changes: dict[str, Any], tmp: object = "") -> list[Finding]:
+    return [finding for finding in everything(changes, tmp) if finding.level == "error"]
 
 
 @pytest.mark.parametrize(
@@ -285,11 +443,11 @@ def test_a_valid_recipe_has_no_errors(changes: dict[str, Any]) -> None:
     assert errors(changes) == []
 
 
-@pytest.mark.parametrize(("changes", "key", "remedy"), [m[1:] for m in MUTATIONS], ids=[m[0] for m in MUTATIONS])
+@pytest.mark.parametrize(("changes", "key", "remedy"), [m[1:] for m in BREAKAGES], ids=[m[0] for m in BREAKAGES])
 def test_a_broken_constraint_is_found_under_its_key_with_a_remedy(
-    changes: dict[str, Any], key: str, remedy: str
+    changes: dict[str, Any], key: str, remedy: str, site: Path
 ) -> None:
-    found = errors(changes)
+    found = errors(changes, site)
     assert {finding.key for finding in found} == {key}
     assert any(remedy in finding.message for finding in found), [finding.message for finding in found]
     assert exit_code(found) == 2
@@ -298,18 +456,14 @@ def test_a_broken_constraint_is_found_under_its_key_with_a_remedy(
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 4}, TP),
-        ({"grpo.skip_reference_policy_logprobs_calculation": False}, "grpo.skip_reference_policy_logprobs_calculation"),
-        (FP8_TRAINING | {CORRECTION: False}, CORRECTION),
         (FP8_TRAINING | {"policy.sequence_packing.train_mb_tokens": 3100}, "policy.sequence_packing.train_mb_tokens"),
-        ({"checkpointing.enabled": False}, "checkpointing.enabled"),
-        ({"policy.model_name": "someone/unknown"}, "policy.model_name"),
+        ({"policy.model_name": "Qwen/Qwen3-4B"}, "policy.tokenizer.chat_template_kwargs.enable_thinking"),
         ({"grpo.adv_estimator.name": "grpo"}, "grpo.adv_estimator.name"),
         ({f"{VLLM}.gpu_memory_utilization": 0.26}, f"{VLLM}.gpu_memory_utilization"),
     ],
 )
 def test_what_may_work_is_a_warning(changes: dict[str, Any], key: str) -> None:
-    found = check(changed(changes))
+    found = everything(changes)
     assert [finding.level for finding in found if finding.key == key and finding.level != "ok"] == ["warning"]
     assert not [finding for finding in found if finding.level == "error"]
 
@@ -336,20 +490,52 @@ def test_positions_may_be_raised_by_an_override() -> None:
     assert errors(longer) == []
 
 
-def test_an_unknown_model_is_read_from_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 6, '
-        '"num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 4096}'
-    )
+def test_an_unknown_model_is_read_from_its_folder_or_the_cache(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(SMALL)
+    (tmp_path / "tokenizer.json").touch()
     assert {finding.key for finding in errors({"policy.model_name": str(tmp_path)})} == {TP}
+    (site / "hub/models--half--model/snapshots/1/model.safetensors").touch()
+    try:
+        assert {finding.key for finding in errors({"policy.model_name": "half/model"})} == {TP}
+    finally:
+        (site / "hub/models--half--model/snapshots/1/model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "said"),
+    [("there", "ok", "on the hub"), ("gated", "error", "HF_TOKEN"), ("missing", "error", "mend the name"),
+     ("no answer", "error", "where there is internet")],
+)  # fmt: skip
+def test_what_is_not_in_the_cache_is_asked_of_the_hub(
+    answer: str, level: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub, "ask", lambda name, kind: answer)
+    found = next(f for f in everything({"policy.tokenizer.name": "a/b"}) if f.key == "policy.tokenizer.name")
+    assert found.level == level and said in found.message
+
+
+def test_another_version_of_nemo_rl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout(tmp_path, "6")
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    assert [(f.key, "check out v0.7.0" in f.message) for f in errors({})] == [("NEMO_RL_HOME", True)]
+
+
+def test_fewer_gpus_than_the_config_wants_are_refused() -> None:
+    found = gpu.for_config([], 4, Values(changed({})))
+    assert [(f.level, f.key, "4 would work" in f.message) for f in found] == [("error", "cluster.gpus_per_node", True)]
+    assert gpu.for_config([], 8, Values(changed({}))) == []
 
 
 def test_fp8_blocks_must_fit_the_key_value_width_too(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").touch()
     (tmp_path / "config.json").write_text(
         '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, '
         '"num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 4096}'
     )
-    narrow = FP8_ROLLOUT | {"policy.model_name": str(tmp_path), f"{VLLM}.tensor_parallel_size": 4}
+    narrow = FP8_ROLLOUT | {
+        "policy.model_name": str(tmp_path), f"{VLLM}.tensor_parallel_size": 4, f"{KWARGS}.max_num_seqs": 2048
+    }  # fmt: skip
     found = errors(narrow)  # 4096 / 4 fits blocks of 128, 256 / 4 does not
     assert [finding.key for finding in found] == [f"{VLLM}.precision"]
     assert "tensor_parallel_size=1 or 2 would work" in found[0].message
@@ -364,22 +550,36 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128_by_tp(model: str, tp: int
 
 @pytest.mark.parametrize(
     ("capability", "cuda", "said"),
-    [((8, 0), "12.9", "need Hopper"), ((9, 0), "12.8", "12.9 or newer"), ((9, 0), "13.0", "Transformer Engine")],
-)
+    [((8, 0), "12.9", "need Hopper"), ((9, 0), "12.8", "12.9 or newer"), ((9, 0), "13.0", "Transformer Engine"),
+     ((9, 0), "13.1", "too old")],
+)  # fmt: skip
 def test_fp8_needs_hopper_a_new_cuda_and_transformer_engine(
     capability: tuple[int, int], cuda: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    code = "raise SystemExit(1)" if said == "Transformer Engine" else "print(False, 'too old')"
+    monkeypatch.setattr(gpu, "ASK_ENGINE", code)
     torch = SimpleNamespace(
         cuda=SimpleNamespace(get_device_capability=lambda index: capability), version=SimpleNamespace(cuda=cuda)
     )
     found = list(gpu._fp8(torch))
     assert [finding.level for finding in found] == ["warning"]
     assert said in found[0].message
-    used = gpu.for_recipe(found, fp8=True)
+    used = gpu.for_config(found, 8, Values(changed(FP8_TRAINING)))
     assert [finding.level for finding in used] == ["error"]
     assert "without -fp8" in used[0].message
-    assert gpu.for_recipe(found, fp8=False) == found
+    assert gpu.for_config(found, 8, Values(changed({}))) == found
+
+
+def test_transformer_engine_is_looked_for_where_megatrons_workers_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker/bin/python"
+    worker.parent.mkdir(parents=True)
+    worker.write_text("#!/bin/sh\necho True\n")
+    worker.chmod(0o755)
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+    found = list(gpu._transformer_engine())
+    assert [finding.level for finding in found] == ["ok"] and "MegatronPolicyWorker" in found[0].message
 
 
 # From the published sizes: model, TP, even PP up to 8, FP8 rollout TP.

@@ -1,0 +1,122 @@
+"""Writes the configs that follow from a model's `ada-*.yaml`: `python configs/variants.py [MODEL ...]`.
+
+A new model needs that one file. Methods differ in what METHODS says and in nothing else, so that baselines match.
+Each header gets its memory from `check` and its step time from `plan`: NEMO_RL_HOME must name a checkout.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from nemo_ada.check.command import examine
+from nemo_ada.cluster.memory import H100_GIB
+from nemo_ada.planning.command import make_plan
+
+HERE = Path(__file__).parent
+NAME = re.compile(
+    r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
+    r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex)?"
+)
+GRPO = "the Reinforce-Ada config beside it; compare at equal responses and GPU hours, not at equal steps."
+METHODS = {  # name -> title, basis, keys
+    "ada-lean": (
+        "Reinforce-Ada, lean (one correct and one incorrect, at most 8 responses), on {model}",
+        "the published variant beside it.",
+        "reinforce_ada:\n  preset: ada_seq_lean\n",
+    ),
+    "ada-idle": (
+        "Reinforce-Ada on an idle budget (extra responses only in the tail of GRPO's own sampling) on {model}",
+        "the published variant beside it.",
+        "reinforce_ada:\n  preset: ada_seq_idle\n",
+    ),
+    "ada-est": (
+        "Reinforce-Ada-Est (one allocated draw, 8 responses per prompt on average) on {model}",
+        "the sequential config beside it; its baseline is grpo8.",
+        "reinforce_ada:\n  preset: ada_est_ema\ngrpo:\n  num_generations_per_prompt: 8\n",
+    ),
+    "grpo4": ("GRPO, n = 4, on {model}", GRPO, "reinforce_ada:\n  preset: grpo\n"),
+    "grpo8": (
+        "GRPO, n = 8, on {model}",
+        GRPO,
+        "reinforce_ada:\n  preset: grpo\ngrpo:\n  num_generations_per_prompt: 8\n",
+    ),
+    "grpo16": (
+        "GRPO, n = 16, on {model}",
+        GRPO,
+        "reinforce_ada:\n  preset: grpo\ngrpo:\n  num_generations_per_prompt: 16\n",
+    ),
+    "dapo": (
+        "DAPO's dynamic sampling, n = 4, on {model}",
+        "grpo4 with NeMo-RL's dynamic sampling and without DAPO's length penalty. It draws twice the prompts of a "
+        "step: compare at equal responses.",
+        "reinforce_ada:\n  preset: grpo\ngrpo:\n  use_dynamic_sampling: true\n  batch_multiplier: 2\n",
+    ),
+}
+ALLOCATED = ("qwen2.5-math-1.5b", "qwen2.5-math-7b")  # models for which the paper has ada-est
+
+
+def variants(base: Path) -> dict[str, str]:
+    """File name -> its text, but for memory and step time."""
+    return {
+        base.name.replace("ada-", f"{method}-", 1): _text(base, method)
+        for method in METHODS
+        if method != "ada-est" or base.parent.name in ALLOCATED
+    }
+
+
+def bases() -> list[Path]:
+    """The file that each model's others follow from: `ada-*` without a suffix, on the fewest nodes."""
+    found: dict[str, Path] = {}
+    for path in sorted(HERE.glob("*/ada-*.yaml")):
+        name = NAME.fullmatch(path.stem)
+        if name and name["algo"] == "ada" and name["suffix"] is None:
+            found.setdefault(name["model"], path)
+    return list(found.values())
+
+
+def _text(base: Path, method: str) -> str:
+    title, basis, keys = METHODS[method]
+    model, where = base.read_text(encoding="utf-8").split(" on ", 1)[1].split(". ", 1)
+    head = f"{title.format(model=model)}. {where.splitlines()[0]}"
+    lines = [*textwrap.wrap(head, 118), *textwrap.wrap(f"Basis: {basis}", 118), "Never ran on a GPU."]
+    run = f"run_dir: runs/{base.stem.replace('ada-', f'{method}-', 1)}\n"
+    return "".join(f"# {line}\n" for line in lines) + f"defaults: {base.name}\n{run}{keys}"
+
+
+def measured(path: Path) -> list[str]:
+    """The header's lines of memory and step time."""
+    found = examine(path, verifier=False, site=False)
+    gib = [re.match(r"(learner|refit)[^:]*: ([\d.]+) of", finding.message) for finding in found]
+    learner = max((float(match[2]) for match in gib if match), default=float("nan"))
+    step = make_plan(path, [], time="04:00:00", steps=6).forecast
+    return [
+        f"# Memory: learner {learner:.0f} of {H100_GIB} GiB per GPU (`nemo-ada check`).\n",
+        f"# Forecast: {step.step.p50:.0f} s per step, {step.low:.0f} to {step.high:.0f} (`nemo-ada plan`).\n",
+    ]
+
+
+def refresh(path: Path) -> None:
+    """Write the two measured lines before the header's last line."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(("# Memory: ", "# Forecast: "))]
+    at = kept.index("# Never ran on a GPU.\n")
+    path.write_text("".join([*kept[:at], *measured(path), *kept[at:]]), encoding="utf-8")
+
+
+def main(models: list[str]) -> None:
+    """Write the files of these models, or of all."""
+    for base in bases():
+        if models and base.parent.name not in models:
+            continue
+        for name, text in variants(base).items():
+            (base.parent / name).write_text(text, encoding="utf-8")
+        for path in sorted(base.parent.glob("*.yaml")):
+            refresh(path)
+            sys.stdout.write(f"{path.name}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""The Hugging Face cache that nodes share, and the hub behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from nemo_ada.cluster.site import site_setting
+
+Kind = Literal["model", "dataset"]
+SECONDS = 5
+TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of them makes a tokenizer
+BUILT_IN = {"AIME2024": "HuggingFaceH4/aime_2024", "AIME2026": "MathArena/aime_2026"}  # NeMo-RL's names for these sets
+REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def cache_home() -> Path:
+    """HF_HOME of the environment or of site.env."""
+    return Path(site_setting("HF_HOME") or "~/.cache/huggingface").expanduser()
+
+
+def snapshot(name: str, kind: Kind = "model") -> Path | None:
+    """Folder of a repository's newest cached version; None where the cache has none."""
+    hub = Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub")
+    folder = hub / f"{kind}s--{name.replace('/', '--')}"
+    try:
+        version = folder / "snapshots" / (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return version if version.is_dir() else None
+
+
+def prepared(name: str) -> bool:
+    """Whether `datasets` left its prepared files of a set, which it needs without a network."""
+    folder = Path(os.environ.get("HF_DATASETS_CACHE") or cache_home() / "datasets")
+    like = _letters(name.replace("/", "___"))  # the folder's name is in snake case
+    found = [sets for sets in folder.glob("*___*") if _letters(sets.name) == like]
+    return any(next(sets.rglob("*.arrow"), None) is not None for sets in found)
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def missing_files(folder: Path, *, weights: bool) -> list[str]:
+    """What a model's or tokenizer's folder lacks. Links of the cache whose file is not there count as missing."""
+    lacks = [] if any((folder / name).exists() for name in TOKENIZER) else [TOKENIZER[0]]
+    if not weights:
+        return lacks
+    wanted = {"config.json"}
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        wanted |= set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+    elif not any(folder.glob("*.safetensors")):
+        wanted.add("model.safetensors")
+    return lacks + sorted(name for name in wanted if not (folder / name).exists())
+
+
+def offline() -> bool:
+    """Whether the libraries were told not to ask the hub."""
+    return any(site_setting(name).lower() in ("1", "true", "on", "yes") for name in ("HF_HUB_OFFLINE", "HF_OFFLINE"))
+
+
+@cache
+def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated", "no answer"]:
+    """What the hub says of a repository."""
+    if not REPOSITORY.fullmatch(name):
+        return "missing"
+    endpoint = site_setting("HF_ENDPOINT") or "https://huggingface.co"
+    token = _token()
+    request = urllib.request.Request(
+        f"{endpoint}/api/{kind}s/{name}", headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            said = json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        return "missing" if refusal.code in (401, 403, 404) else "no answer"
+    except (OSError, ValueError):
+        return "no answer"
+    return "gated" if said.get("gated") and not token else "there"
+
+
+def _token() -> str:
+    """The user's own token, as the libraries find it."""
+    try:
+        return os.environ.get("HF_TOKEN") or (cache_home() / "token").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
