@@ -81,7 +81,7 @@ class AdaSampler:
             raise InvariantError("candidates are chosen by an estimator and there is none")
         a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
         position_P = np.arange(len(prompt_ids), dtype=np.int64)
-        tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.Stream.CANDIDATES)
+        tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.SeedStream.CANDIDATES)
         mixed_P = mixed_probability(a_P, b_P, max(self.plan.group_size, 2))
         worth_P = weighted_keys(signal_scale(a_P, b_P), tie_P) if self.weighted_choice else mixed_P
         best = best_candidates(prompt_ids, worth_P, tie_P, count)
@@ -135,7 +135,7 @@ class AdaSampler:
             return None
         a_P, b_P = prior_P
         tie_P = seeds.uniform(
-            self.run_seed, step, np.arange(len(a_P), dtype=np.int64), 0, stream=seeds.Stream.ALLOCATION
+            self.run_seed, step, np.arange(len(a_P), dtype=np.int64), 0, stream=seeds.SeedStream.ALLOCATION
         )
         return self.allocation.responses(a_P / (a_P + b_P), self.plan.group_size, tie_P)
 

@@ -22,7 +22,7 @@ _WORD = (1 << 64) - 1
 SEED_BITS = 31
 
 
-class Stream(IntEnum):
+class SeedStream(IntEnum):
     """The purpose of a number. Two streams never share a number."""
 
     RESPONSE = 0
@@ -61,7 +61,7 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
     """
     low31 = np.uint64((1 << SEED_BITS) - 1)
     with np.errstate(over="ignore"):
-        word_N = (bits64(run_seed, step, uid_N, 0, Stream.RESPONSE) + _unsigned(index_N)) & low31
+        word_N = (bits64(run_seed, step, uid_N, 0, SeedStream.RESPONSE) + _unsigned(index_N)) & low31
         for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15), (0x2C1B3C6D, 17)):
             word_N ^= word_N >> np.uint64(shift)
             word_N = (word_N * np.uint64(multiplier)) & low31

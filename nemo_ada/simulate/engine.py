@@ -26,7 +26,7 @@ from nemo_ada.errors import InvariantError
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
 """(prompt_N, index_N) -> (reward_N, tokens_N). A response whose reward is not finite has no label."""
 
-_LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # apart from seeds.Stream
+_LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # apart from seeds.SeedStream
 
 
 class DiscreteEventSource:

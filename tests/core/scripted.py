@@ -132,6 +132,34 @@ def collect(
     return run_sampling(SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments), source), source
 
 
+class Driven:
+    """A session that a test moves by hand, over a script or its rows."""
+
+    def __init__(self, plan: SamplingPlan, *rows: str | Script, **session: object) -> None:
+        script = rows[0] if isinstance(rows[0], Script) else Script.of(*rows)
+        self.source = ScriptedSource(script, np.random.default_rng(0))
+        arguments: dict = {"run_seed": 0, "step": 0, **session}
+        self.session = SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments)
+
+    def ask(self, now: float = 0.0) -> Requests:
+        """Submit what the session wants now."""
+        requests = self.session.next_requests(now)
+        if len(requests):
+            self.source.submit(requests)
+        return requests
+
+    def end(self, now: float, *rows: int) -> None:
+        """Finish these responses."""
+        self.session.record(self.source.end(list(rows)), now)
+
+    def drop(self, now: float = 0.0) -> list[int]:
+        """Abort what the session no longer wants; its ids."""
+        rows = self.session.take_aborts()
+        if len(rows):
+            self.session.record_aborted(rows, self.source.abort(rows), now)
+        return sorted(rows.tolist())
+
+
 def pools(result: SamplingResult) -> list[list[tuple[int, float, int]]]:
     """(index, reward, tokens) of each prompt's pool."""
     found: list[list[tuple[int, float, int]]] = [[] for _ in result.uid_P]

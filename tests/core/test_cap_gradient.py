@@ -20,12 +20,12 @@ PROMPTS, STEPS, KEPT, CAP, PER_PROMPT, SIGMAS = 48, 50, 4, 32, 12, 4.5
 LENGTHS = np.array([10, 40, 25, 90])  # tokens of each arm; arms 0 and 1 are correct
 
 
-def policy(p: float) -> np.ndarray:
+def policy(p):
     return np.array([0.6 * p, 0.4 * p, 0.7 * (1 - p), 0.3 * (1 - p)])
 
 
 @cache
-def contrast(wave: int, floor: int) -> dict[tuple[int, int], float]:
+def contrast(wave, floor):
     """(n_pos, N) -> paths that begin with a correct and an incorrect response / all paths, for balanced(2, 2)."""
     counts = []
     for start in ((0, 0), (1, 1)):
@@ -44,7 +44,7 @@ def contrast(wave: int, floor: int) -> dict[tuple[int, int], float]:
     return {end: counts[1].get(end, 0) / number for end, number in counts[0].items()}
 
 
-def updates(sampling: dict, wave: int, p: float) -> np.ndarray:
+def updates(sampling, wave, p):
     """sum_r A_r grad log pi(arm_r) / rows of each step, [steps, arms], with the baseline's factor undone."""
     section = {
         "preset": "ada_seq_balance",
@@ -88,7 +88,7 @@ def updates(sampling: dict, wave: int, p: float) -> np.ndarray:
     ],
     ids=["window 4", "window 8", "waves", "rounds"],
 )
-def test_the_mean_update_under_a_binding_cap_is_the_gradient(sampling: dict, wave: int, p: float) -> None:
+def test_the_mean_update_under_a_binding_cap_is_the_gradient(sampling, wave, p):
     moved = updates(sampling, wave, p)
     slope = policy(p) * ((np.arange(4) < 2) - p)
     error = moved.std(axis=0, ddof=1) / np.sqrt(STEPS)

@@ -133,28 +133,11 @@ def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
     assert (result.pos_P == 0).mean() < none_of_8 / 3  # most of them found a correct response later
 
 
-def test_lists_have_a_table_of_their_own():
+def test_a_metric_outside_its_table_cannot_be_emitted():
+    assert metrics.named({"pass_rate": 1}) == {"ada/pass_rate": 1.0}
     assert metrics.listed({"pass_rate_histogram": (1, 2)}) == {"ada/pass_rate_histogram": [1, 2]}
+    with pytest.raises(InvariantError, match="made_up"):
+        metrics.named({"pass_rate": 0.5, "made_up": 1.0})
     with pytest.raises(InvariantError, match="pass_rate"):
         metrics.listed({"pass_rate": [1]})
     assert not set(metrics.LISTS) & set(metrics.TABLE)
-
-
-def test_names_get_the_prefix():
-    assert metrics.named({"pass_rate": 1}) == {"ada/pass_rate": 1.0}
-
-
-def test_a_metric_outside_the_table_cannot_be_emitted():
-    with pytest.raises(InvariantError, match="made_up"):
-        metrics.named({"pass_rate": 0.5, "made_up": 1.0})
-
-
-def test_every_metric_of_the_specification_is_in_the_table():
-    """algorithm.md section 7, in its own words where they are names."""
-    names = (
-        "samples_drawn tokens_drawn waves_max waves_mean prompts_resolved prompts_unresolved missing_positive "
-        "missing_negative resolved_in_first_wave zero_signal_groups zero_signal_groups_if_grpo pool_size_mean "
-        "pool_size_p95 pool_size_max pass_rate batch_reward weight_mean weight_max budget_used_samples "
-        "budget_used_tokens budget_used_seconds budget_bound sampling_seconds engine_utilisation seconds_overshoot"
-    )
-    assert set(names.split(" ")) <= set(metrics.TABLE)

@@ -2,7 +2,7 @@
 
     make mutants-named                  # about ten minutes on two cores
 
-named.json holds them: what is broken, the file, the text before and after, and the tests that must notice.
+named*.json hold them: what is broken, the file, the text before and after, and the tests that must notice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SECONDS = 900.0
 
 
 def main() -> None:
-    rows = json.loads(Path(__file__).with_name("named.json").read_text(encoding="utf-8"))
+    files = sorted(Path(__file__).parent.glob("named*.json"))
+    rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
     rows = [row for row in rows if not sys.argv[1:] or any(word in row["name"] for word in sys.argv[1:])]
     place, alive = Place("named"), 0
     for row in rows:

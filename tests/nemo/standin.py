@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
+
 PROMPT_TOKENS = 3
 Script = Callable[[int, int], tuple[float, int]]
 """(prompt number, draw) -> (reward, tokens); a reward of None is an engine that fails."""
@@ -61,9 +63,7 @@ def prompt_batch(prompts: Sequence[int]) -> Batch:
     )
 
 
-def config(
-    group: int, prompts: int, ada: dict[str, Any], *, asynchronous: bool = False, **changes: Any
-) -> dict[str, Any]:
+def config(group: int, prompts: int, ada: dict, *, asynchronous: bool = False, **changes: Any) -> dict[str, Any]:
     """The keys of NeMo-RL's configuration that the hooks read; changes by dotted key with __ for the dots."""
     base: dict[str, Any] = {
         "grpo": {
@@ -130,7 +130,7 @@ class Engine:
 
 def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
     """(the loop's module, the rollouts' module)."""
-    loop, rollouts = ModuleType("nemo_rl.algorithms.grpo"), ModuleType("nemo_rl.experience.rollouts")
+    loop, rollouts = ModuleType(LOOP), ModuleType(ROLLOUTS)
 
     def cut_off(log):
         return sum(len(m["token_ids"]) for m in log if m["role"] == "assistant") >= engine.limit
@@ -147,15 +147,9 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         return final, {"mean_gen_tokens_per_sample": 1.0}
 
     async def run_sample_multi_turn_rollout(
-        sample_idx,
-        initial_sample_state,
-        policy_generation,
-        tokenizer,
-        task_to_env,
-        max_seq_len,
-        max_rollout_turns=999999,
+        sample_idx, initial_sample_state, policy_generation, tokenizer, task_to_env, max_seq_len, max_rollout_turns=9,
         greedy=False,
-    ):
+    ):  # fmt: skip
         log = copy.deepcopy(initial_sample_state["message_log"])
         prompt, draw = engine.take(log)
         engine.calls.append([prompt])
@@ -195,21 +189,11 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         batch["total_reward"] = batch["total_reward"] - 0.5
         return batch
 
-    run_multi_turn_rollout.__module__ = run_async_multi_turn_rollout.__module__ = rollouts.__name__
+    functions = dict(locals())
+    for target in TARGETS:
+        functions[target.name].__module__ = target.origin
+        setattr(loop, target.name, functions[target.name])
     run_sample_multi_turn_rollout.__module__ = rollouts.__name__
-    validate.__module__ = _create_advantage_estimator.__module__ = scale_rewards.__module__ = loop.__name__
-    calculate_baseline_and_std_per_prompt.__module__ = "nemo_rl.algorithms.utils"
-    apply_reward_shaping.__module__ = "nemo_rl.algorithms.reward_functions"
-    for function in (
-        run_multi_turn_rollout,
-        run_async_multi_turn_rollout,
-        validate,
-        _create_advantage_estimator,
-        calculate_baseline_and_std_per_prompt,
-        scale_rewards,
-        apply_reward_shaping,
-    ):
-        setattr(loop, function.__name__, function)
     rollouts.run_sample_multi_turn_rollout = run_sample_multi_turn_rollout
     return loop, rollouts
 
@@ -264,14 +248,9 @@ def step(
     repeated = batch.repeat_interleave(grpo["num_generations_per_prompt"])
     rollout = loop.run_async_multi_turn_rollout if asynchronous else loop.run_multi_turn_rollout
     batch, metrics = rollout(
-        policy_generation=None,
-        input_batch=repeated,
-        tokenizer=None,
-        task_to_env={},
-        max_seq_len=512,
-        max_rollout_turns=1,
-        greedy=False,
-    )
+        policy_generation=None, input_batch=repeated, tokenizer=None, task_to_env={}, max_seq_len=512,
+        max_rollout_turns=1, greedy=False,
+    )  # fmt: skip
     assert batch.size == repeated.size
     batch = loop.scale_rewards(batch, grpo["reward_scaling"])
     if grpo["reward_shaping"]["enabled"]:
@@ -292,11 +271,6 @@ def step(
                 mask[r, at : at + size] = batch["loss_multiplier"][r]
             at += size
     advantages = estimator.compute_advantage(
-        prompt_ids=None,
-        rewards=rewards,
-        mask=mask,
-        repeated_batch=batch,
-        logprobs_policy=None,
-        logprobs_reference=None,
+        prompt_ids=None, rewards=rewards, mask=mask, repeated_batch=batch, logprobs_policy=None, logprobs_reference=None
     )
     return StepRecord(batch, advantages, mask, baseline, std, metrics)

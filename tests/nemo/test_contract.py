@@ -14,7 +14,7 @@ A script says label and length of draw k of a prompt. Four paths draw from it, i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import StepRows
-from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.embedded import rollout as embedded
-from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, Sampling
+from nemo_ada.embedded.engine.vllm_engine import Finished, Payload
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
@@ -48,13 +47,13 @@ SEQUENTIAL = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ad
 EVERYWHERE = [{"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value")]
 
 
-def script(prompt: int, draw: int) -> tuple[float, int]:
+def script(prompt, draw):
     """Label and length in tokens of a response, the same on every path."""
     random = np.random.default_rng([prompt, draw])
     return float(random.random() < RATES[prompt]), int(random.integers(2, 30))
 
 
-def features() -> np.ndarray:
+def features():
     return prompt_features(prompt_batch(PROMPTS)["message_log"])
 
 
@@ -68,10 +67,10 @@ class Case:
     steps: int = 3
 
     @property
-    def group(self) -> int:
+    def group(self):
         return 8 if "est" in self.ada["preset"] else 4
 
-    def sampler(self) -> AdaSampler:
+    def sampler(self):
         return ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
 
 
@@ -83,16 +82,16 @@ class Trace:
     decided: list[tuple[SamplingResult, StepRows]] = field(default_factory=list)
     handed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
 
-    def watch(self, sampler: AdaSampler) -> AdaSampler:
+    def watch(self, sampler):
         run_step = sampler.run_step
 
-        def watched(*args: Any, **options: Any) -> SampledStep | None:
+        def watched(*args, **options):
             sampled = run_step(*args, **options)
             assert sampled is not None
             self.decided.append((sampled.result, sampled.rows))
             return sampled
 
-        sampler.run_step = watched  # type: ignore[method-assign]
+        sampler.run_step = watched
         return sampler
 
 
@@ -102,29 +101,29 @@ class Trace:
 class TableSource:
     """A ResponseSource over the script. Draws go on counting over the steps."""
 
-    def __init__(self, drawn: dict[int, int]) -> None:
+    def __init__(self, drawn):
         self._drawn, self._waiting = drawn, []
 
-    def submit(self, requests: Any) -> None:
+    def submit(self, requests):
         for row, place in zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True):
             prompt = PROMPTS[place]
             self._waiting.append((row, *script(prompt, self._drawn[prompt])))
             self._drawn[prompt] += 1
 
-    def poll(self) -> Outcomes:
+    def poll(self):
         taken, self._waiting = self._waiting, []
         columns = list(zip(*taken, strict=True))
         return Outcomes(np.array(columns[0]), np.array(columns[1]), np.array(columns[2]))
 
-    def abort(self, response_id_N: np.ndarray) -> np.ndarray:
+    def abort(self, response_id_N):
         self._waiting = [item for item in self._waiting if item[0] not in response_id_N]
         return np.zeros(len(response_id_N), np.int64)
 
-    def clock(self) -> float:
+    def clock(self):
         return 0.0
 
 
-def bare(case: Case) -> Trace:
+def bare(case):
     trace, drawn = Trace(), dict.fromkeys(PROMPTS, 0)
     own = trace.watch(case.sampler())
     for number in range(1, case.steps + 1):
@@ -140,35 +139,35 @@ def bare(case: Case) -> Trace:
 class ScriptedEngine:
     """`vllm_engine.Engine` as far as a rollout sees it. A right response is the answer and spaces."""
 
-    def __init__(self, tokenizer: Any, answer: Callable[[int], str]) -> None:
+    def __init__(self, tokenizer, answer):
         self._tokenizer, self._answer = tokenizer, answer
         self._running: dict[Hashable, tuple[str, int]] = {}
         self._drawn = dict.fromkeys(PROMPTS, 0)
         self.steps = 0
 
     @property
-    def in_flight(self) -> int:
+    def in_flight(self):
         return len(self._running)
 
-    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
+    def add(self, request_id, prompt_token_ids, sampling):
         prompt = int(self._tokenizer.decode(list(prompt_token_ids)).rstrip("="))
         label, tokens = script(prompt, self._drawn[prompt])
         self._drawn[prompt] += 1
         self._running[request_id] = (self._answer(prompt) if label else "z", tokens)
 
-    def step(self) -> list[Finished]:
+    def step(self):
         self.steps += 1
         request_id, (text, tokens) = self._running.popitem()
         ids = [*self._tokenizer.encode(text.ljust(tokens - 1)), self._tokenizer.eos_id]
         payload = Payload(np.array(ids), np.zeros(tokens, np.float32), "stop")
         return [Finished(request_id, tokens, payload)]
 
-    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
+    def abort(self, request_ids):
         return {request_id: 0 for request_id in request_ids if self._running.pop(request_id, None)}
 
 
-def embedded_rollout(case: Case) -> Trace:
-    def answer(prompt: int) -> str:
+def embedded_rollout(case):
+    def answer(prompt):
         return str(prompt % 10)
 
     path = case.folder / "prompts.jsonl"
@@ -192,7 +191,7 @@ def embedded_rollout(case: Case) -> Trace:
     return trace
 
 
-def nemo(case: Case, *, asynchronous: bool) -> Trace:
+def nemo(case, *, asynchronous):
     trace = Trace()
     settings = config(case.group, len(PROMPTS), case.ada, asynchronous=asynchronous)
     engine = Engine(script, seconds_per_token=0.0002)
@@ -212,18 +211,18 @@ def nemo(case: Case, *, asynchronous: bool) -> Trace:
     return trace
 
 
-def sync(case: Case) -> Trace:
+def sync(case):
     return nemo(case, asynchronous=False)
 
 
-def one_by_one(case: Case) -> Trace:
+def one_by_one(case):
     return nemo(case, asynchronous=True)
 
 
 # -- 1. and 2. ---------------------------------------------------------------------------------------------------------
 
 
-def check_equal(path: Trace, reference: Trace) -> None:
+def check_equal(path, reference):
     for (result, rows), (expected, expected_rows) in zip(path.decided, reference.decided, strict=True):
         for name in ("prompt_N", "index_N", "reward_N", "tokens_N", "drawn_P", "resolved_P"):
             np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
@@ -237,17 +236,13 @@ def check_equal(path: Trace, reference: Trace) -> None:
 
 @pytest.mark.parametrize("path", [embedded_rollout, sync, one_by_one])
 @pytest.mark.parametrize("ada", EVERYWHERE, ids=lambda ada: ada["preset"])
-def test_every_path_gives_the_same_pools_rows_and_advantages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: dict[str, Any], path: Callable[[Case], Trace]
-) -> None:
+def test_every_path_gives_the_same_pools_rows_and_advantages(tmp_path, monkeypatch, ada, path):
     case = Case(ada, tmp_path, monkeypatch)
     check_equal(path(case), bare(case))
 
 
 @pytest.mark.parametrize("path", [embedded_rollout, one_by_one])
-def test_issue_order_keeps_the_same_prefix_on_every_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Callable[[Case], Trace]
-) -> None:
+def test_issue_order_keeps_the_same_prefix_on_every_path(tmp_path, monkeypatch, path):
     """One step: which later draws were already used up by dropped responses depends on the engine."""
     case = Case(ISSUE_ORDER, tmp_path, monkeypatch, steps=1)
     check_equal(path(case), bare(case))

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nemo_ada.nemo.engine_abort import ABORT_SECONDS, EngineAbort
 
 
-def worker() -> Any:
+def worker():
     import ray
 
     @ray.remote
     class Worker:
         """What the abort looks at in NeMo-RL's VllmAsyncGenerationWorker: llm.output_processor and llm.abort."""
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.gone: list[str] = []
             states = {f"r{k}": SimpleNamespace(prompt_token_ids=[7, k // 2]) for k in range(6)}
 
-            async def abort(names: list[str]) -> None:
+            async def abort(names):
                 self.gone.extend(names)
                 for name in names:
                     del states[name]
@@ -32,10 +31,10 @@ def worker() -> Any:
                 output_processor=SimpleNamespace(request_states=states), abort=abort, output_handler=None
             )
 
-        async def start(self) -> None:
+        async def start(self):
             self.llm.output_handler = asyncio.create_task(asyncio.sleep(3600))
 
-        async def aborted(self, count: int) -> list[str]:
+        async def aborted(self, count):
             while len(self.gone) < count:
                 await asyncio.sleep(0.01)
             return self.gone
@@ -44,7 +43,7 @@ def worker() -> Any:
 
 
 @pytest.mark.nemo_rl
-def test_a_prompts_requests_are_stopped_and_then_the_rest(harness: ModuleType) -> None:
+def test_a_prompts_requests_are_stopped_and_then_the_rest(harness):
     import ray
 
     actor = worker()
@@ -63,19 +62,17 @@ class SilentRay(ModuleType):
         class GetTimeoutError(Exception):
             pass
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("ray")
         self.deadlines: list[float] = []
 
-    def get(self, references: list[Any], timeout: float | None = None) -> Any:
+    def get(self, references, timeout=None):
         assert timeout is not None, "no deadline"
         self.deadlines.append(timeout)
         raise self.exceptions.GetTimeoutError
 
 
-def test_workers_that_do_not_answer_an_abort_are_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_that_do_not_answer_an_abort_are_not_waited_for(monkeypatch, caplog):
     ray = SilentRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     silent = SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda *_: "a reference"))
@@ -87,7 +84,7 @@ def test_workers_that_do_not_answer_an_abort_are_not_waited_for(
     assert len(ray.deadlines) == 2 and all(0 < seconds <= ABORT_SECONDS for seconds in ray.deadlines)
 
 
-def test_an_engine_without_workers_is_left_alone() -> None:
+def test_an_engine_without_workers_is_left_alone():
     engine = EngineAbort(SimpleNamespace())
     engine.stop([[1]])
     engine.stop_all()

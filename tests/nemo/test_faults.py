@@ -10,10 +10,8 @@ checkpoint is left.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from nemo_support.lab import KILLED, Lab, picked, same_weights
+from nemo_support.lab import KILLED, picked, same_weights
 
 from nemo_ada.run.job_control import EXIT_DONE
 
@@ -24,10 +22,10 @@ STEPS = 16  # some are left when the Ray head dies: the driver notices after abo
 OVERRIDES = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=1", "checkpointing.save_period=1")
 
 
-def test_a_run_that_is_struck_in_every_phase_is_the_undisturbed_run(lab: Lab) -> None:
+def test_a_run_that_is_struck_in_every_phase_is_the_undisturbed_run(lab):
     struck = lab.folder / "struck"
 
-    def attempt(kind: str, phase: str) -> dict[str, Any]:
+    def attempt(kind, phase):
         return {
             "arguments": lab.arguments("struck", *OVERRIDES),
             "fault": {"kind": kind, "phase": phase, "after": 1},

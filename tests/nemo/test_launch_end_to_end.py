@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 import pytest
-from nemo_support.lab import KILLED, Lab, picked, same_weights
+from nemo_support.lab import KILLED, picked, same_weights
 
 from nemo_ada.planning.history import History
 from nemo_ada.report.run import Run
@@ -29,13 +29,13 @@ SHORT = f"grpo.max_num_steps={STEPS}"
 
 
 @pytest.fixture(scope="module")
-def story(lab: Lab) -> dict[str, Any]:
+def story(lab):
     """All launches, in three processes; what each ended with, and the status after it."""
     wandb = "logger.wandb_enabled=true"
     stop = {"kind": "stop file", "phase": "update", "after": 2}
     kill = {"kind": "driver killed", "phase": "update", "after": 1}
 
-    def arguments(*overrides: str) -> list[str]:
+    def arguments(*overrides):
         return lab.arguments("broken", SHORT, *overrides)
 
     told: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def story(lab: Lab) -> dict[str, Any]:
     return told
 
 
-def test_exit_codes_and_status_tell_what_happened(story: dict[str, Any]) -> None:
+def test_exit_codes_and_status_tell_what_happened(story):
     assert story["first"][:2] == (EXIT_STOPPED, [EXIT_DONE, EXIT_STOPPED]), story["first"][2][-2000:]
     assert (story["stopped"]["state"], story["stopped"]["step"]) == ("stopped", 3)
     assert story["second"][:2] == (KILLED, [EXIT_USER_ERROR]), story["second"][2][-2000:]
@@ -64,13 +64,13 @@ def test_exit_codes_and_status_tell_what_happened(story: dict[str, Any]) -> None
     assert (story["done"]["state"], story["done"]["step"], story["done"]["max_steps"]) == ("done", STEPS, STEPS)
 
 
-def test_a_changed_configuration_is_refused_by_its_keys(story: dict[str, Any]) -> None:
+def test_a_changed_configuration_is_refused_by_its_keys(story):
     message = " ".join(story["second"][2].split())
     assert "belongs to another configuration" in message
     assert "loss_fn.ratio_clip_max: 0.28 -> 0.5" in message and "policy.extra: None -> 1" in message
 
 
-def test_the_interrupted_run_is_the_uninterrupted_one(lab: Lab, story: dict[str, Any]) -> None:
+def test_the_interrupted_run_is_the_uninterrupted_one(lab, story):
     straight, broken = lab.folder / "straight", lab.folder / "broken"
     steps, scores = picked(straight)
     assert [line[0] for line in steps] == list(range(1, STEPS + 1)) and any(line[1] for line in steps)
@@ -79,33 +79,33 @@ def test_the_interrupted_run_is_the_uninterrupted_one(lab: Lab, story: dict[str,
     assert same_weights(straight, broken, STEPS)
 
 
-def test_every_validation_counts_the_answer_that_could_not_be_judged(lab: Lab, story: dict[str, Any]) -> None:
+def test_every_validation_counts_the_answer_that_could_not_be_judged(lab, story):
     evaluations = read_lines(lab.folder / "straight" / "evaluations.jsonl")
     assert [line["val/without_label"] for line in evaluations] == [1.0] * 4
     assert all(line["val/accuracy"] in (0.0, 0.25, 0.5, 0.75) for line in evaluations)
     assert any(line["val/accuracy"] > 0 for line in evaluations)
 
 
-def test_no_training_batch_is_written_out(lab: Lab, story: dict[str, Any]) -> None:
+def test_no_training_batch_is_written_out(lab, story):
     """The recipes switch off NeMo-RL's dump of every batch; its small one of a validation stays."""
     logs = lab.folder / "straight" / "logs"
     assert [path.name for path in logs.rglob("*_data_step*.jsonl") if path.name.startswith("train")] == []
     assert list(logs.rglob("val_data_step*.jsonl"))
 
 
-def test_durations_of_saves_and_validations_are_kept_for_later_attempts(lab: Lab, story: dict[str, Any]) -> None:
+def test_durations_of_saves_and_validations_are_kept_for_later_attempts(lab, story):
     pace = json.loads((lab.folder / "broken" / "pace.json").read_text())
     assert pace["saved_step"] == STEPS and len(pace["save_seconds"]) >= 3
     assert len(pace["validation_seconds"]) >= 4 and min(pace["validation_seconds"]) > 2.0, "one reference hangs for 3 s"
 
 
-def test_the_tracking_run_goes_on(lab: Lab, story: dict[str, Any]) -> None:
+def test_the_tracking_run_goes_on(lab, story):
     run_id = json.loads((lab.folder / "broken" / "tracking.json").read_text())["wandb_id"]
     kept = [path.name for path in (lab.folder / "broken" / "logs").glob("exp_*/wandb/wandb/offline-run-*")]
     assert len(kept) == 2 and all(name.endswith(f"-{run_id}") for name in kept)
 
 
-def test_report_and_plan_read_the_run(lab: Lab, story: dict[str, Any]) -> None:
+def test_report_and_plan_read_the_run(lab, story):
     run = Run.read(lab.folder / "broken")
     assert run.notes == () and run.state == "done" and len(run.steps) == STEPS
     assert run.config["reinforce_ada.preset"] == "ada_seq_balance"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,11 +36,11 @@ TIMES = {
 }
 
 
-def records(folder: Path, after: int = 0) -> Records:
+def records(folder, after=0):
     return Records.continued(RunDir(folder), ROWS, lambda: HISTOGRAM, after)
 
 
-def rollout(drawn: int) -> dict[str, float]:
+def rollout(drawn):
     return {
         "ada/samples_drawn": drawn,
         "ada/tokens_drawn": 10 * drawn,
@@ -54,7 +53,7 @@ def rollout(drawn: int) -> dict[str, float]:
     }
 
 
-def log_step(target: Records, step: int, *drawn: int, accuracy: float | None = None) -> None:
+def log_step(target, step, *drawn, accuracy=None):
     """In grpo_train's order (v0.7.0)."""
     for count in drawn:
         target.log_metrics(rollout(count), step, prefix="train")
@@ -68,11 +67,11 @@ def log_step(target: Records, step: int, *drawn: int, accuracy: float | None = N
     target.log_metrics(TIMES, step, prefix="timing/train", step_finished=True)
 
 
-def validation(accuracy: float) -> dict[str, float]:
+def validation(accuracy):
     return {"accuracy": accuracy, "avg_length": 7.0, "ada/without_label": 1.0}
 
 
-def test_a_step_is_one_line_with_phases_that_add_up(tmp_path: Path) -> None:
+def test_a_step_is_one_line_with_phases_that_add_up(tmp_path):
     target = records(tmp_path)
     target.log_metrics({"total_setup_time_s": 9.0}, 0, prefix="timing/setup")
     log_step(target, 1, 40)
@@ -88,7 +87,7 @@ def test_a_step_is_one_line_with_phases_that_add_up(tmp_path: Path) -> None:
     assert not {"train/per_worker", "train/lengths", "train/name", "ray/gpu", "train/ada/pass_rate"} & line.keys()
 
 
-def test_evaluations_have_their_own_line_and_the_step_does_not_pay_for_them(tmp_path: Path) -> None:
+def test_evaluations_have_their_own_line_and_the_step_does_not_pay_for_them(tmp_path):
     target = records(tmp_path)
     target.log_metrics(validation(0.1), 0, prefix="validation")
     target.log_metrics({"total_validation_time": 2.0}, 0, prefix="timing/validation")
@@ -103,7 +102,7 @@ def test_evaluations_have_their_own_line_and_the_step_does_not_pay_for_them(tmp_
     assert [line["time/update"] for line in steps] == [3.0, 4.5]
 
 
-def test_a_continued_run_makes_later_records_again_and_adds_to_its_totals(tmp_path: Path) -> None:
+def test_a_continued_run_makes_later_records_again_and_adds_to_its_totals(tmp_path):
     target = records(tmp_path)
     for step in (1, 2, 3):
         log_step(target, step, 40, accuracy=0.5)
@@ -114,7 +113,7 @@ def test_a_continued_run_makes_later_records_again_and_adds_to_its_totals(tmp_pa
     assert [line["step"] for line in read_lines(tmp_path / "evaluations.jsonl")] == [1, 2]
 
 
-def test_a_run_that_never_finished_a_step_begins_its_records_anew(tmp_path: Path) -> None:
+def test_a_run_that_never_finished_a_step_begins_its_records_anew(tmp_path):
     for _ in range(2):
         target = records(tmp_path)
         target.log_metrics({"total_validation_time": 2.0}, 0, prefix="timing/validation")
@@ -122,7 +121,7 @@ def test_a_run_that_never_finished_a_step_begins_its_records_anew(tmp_path: Path
     assert len(read_lines(tmp_path / "evaluations.jsonl")) == 1
 
 
-def test_all_rollout_calls_of_a_step_count(tmp_path: Path) -> None:
+def test_all_rollout_calls_of_a_step_count(tmp_path):
     log_step(records(tmp_path), 1, 40, 24, 8)
     (line,) = read_lines(tmp_path / "metrics.jsonl")
     assert (line["ada/samples_drawn"], line["ada/tokens_drawn"], line["ada/prompts_drawn"]) == (72, 720, 12)
@@ -131,9 +130,7 @@ def test_all_rollout_calls_of_a_step_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "told"), [(1.049, False), (1.051, True), (float("nan"), True)])
-def test_a_rollout_that_disagrees_with_the_learner_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, told: bool
-) -> None:
+def test_a_rollout_that_disagrees_with_the_learner_is_told(tmp_path, caplog, value, told):
     target = records(tmp_path)
     target.log_metrics({"token_mult_prob_error": value}, 7, prefix="train")
     log_step(target, 7, 40)
@@ -141,11 +138,11 @@ def test_a_rollout_that_disagrees_with_the_learner_is_told(
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 1
 
 
-def test_the_logger_is_told_only_within_the_block(tmp_path: Path) -> None:
+def test_the_logger_is_told_only_within_the_block(tmp_path):
     logger: Any = SimpleNamespace(loggers=[])
     target = records(tmp_path)
 
-    def interrupted() -> None:
+    def interrupted():
         with target.of(logger):
             assert logger.loggers == [target]
             raise KeyboardInterrupt
@@ -155,7 +152,7 @@ def test_the_logger_is_told_only_within_the_block(tmp_path: Path) -> None:
     assert logger.loggers == []
 
 
-def test_report_and_plan_read_them(tmp_path: Path) -> None:
+def test_report_and_plan_read_them(tmp_path):
     RunDir(tmp_path).open({"reinforce_ada": {"preset": "grpo"}}, resume=False)
     target = records(tmp_path)
     for step in range(1, 5):
@@ -174,11 +171,11 @@ def test_report_and_plan_read_them(tmp_path: Path) -> None:
 # -- 4. features -------------------------------------------------------------------------------------------------------
 
 
-def log_of(*parts: list[int]) -> list[dict[str, Any]]:
+def log_of(*parts):
     return [{"role": "user", "token_ids": torch.tensor(part, dtype=torch.int64)} for part in parts]
 
 
-def test_features_depend_on_the_tokens_only() -> None:
+def test_features_depend_on_the_tokens_only():
     found = prompt_features([log_of([5, 6, 7]), log_of([5], [6, 7]), log_of([5, 6, 8]), log_of([])])
     assert found.shape == (4, WIDTH) and np.isfinite(found).all()
     np.testing.assert_array_equal(found[0], found[1])
@@ -186,7 +183,7 @@ def test_features_depend_on_the_tokens_only() -> None:
     assert not found[3].any()
 
 
-def test_features_are_the_same_in_another_process() -> None:
+def test_features_are_the_same_in_another_process():
     code = (
         "import torch; from nemo_ada.nemo.features import prompt_features;"
         "print(prompt_features([[{'token_ids': torch.arange(50, 90)}]]).tobytes().hex())"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.seeds import Stream, bits64
+from nemo_ada.core.seeds import SeedStream, bits64
 
 
 def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
@@ -44,7 +44,7 @@ def select_step(
     num_prompts = len(uid_P)
     group_N = prompt_N * 2 + ~positive_N
     group_bits = (2 * num_prompts).bit_length()
-    key_N = bits64(run_seed, step, uid_P[prompt_N], index_N, Stream.SELECTION) >> np.uint64(group_bits)
+    key_N = bits64(run_seed, step, uid_P[prompt_N], index_N, SeedStream.SELECTION) >> np.uint64(group_bits)
     key_N |= group_N.astype(np.uint64) << np.uint64(64 - group_bits)
     order_N = np.argsort(key_N, kind="stable")
 

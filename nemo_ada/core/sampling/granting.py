@@ -152,6 +152,6 @@ class Granter:
         level_W = self._level(waiting)
         level_P = np.full(len(state.uid_P), level_W[0])
         level_P[waiting] = level_W
-        chance_P = seeds.uniform(self._run_seed, self._step, state.uid_P, level_P, stream=seeds.Stream.PRIORITY)
+        chance_P = seeds.uniform(self._run_seed, self._step, state.uid_P, level_P, stream=seeds.SeedStream.PRIORITY)
         rank_P = np.maximum(np.arange(len(state.uid_P)) - state.n_starting + 1, 0)
         return np.asarray(claimants[np.lexsort((chance_P[claimants], rank_P[claimants], level_P[claimants]))])

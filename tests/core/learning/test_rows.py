@@ -8,38 +8,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.learning.objectives import Log
-from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
+from nemo_ada.core.learning.rows import RowSettings, build_rows
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.result import SamplingResult
 from tests.core.scripted import Script, collect
 
 STOP = StopRule(BalancedExit(1, 1), (4,), 12)
 
 
-def drawn(script: Script, *, reserve: int = 0, plan: SamplingPlan | None = None, **session: Any) -> SamplingResult:
+def drawn(script, *, reserve=0, plan=None, **session):
     plan = plan or SamplingPlan(BalancedExit(1, 1), (4,), 12, 4, 40, max_failed_share=1.0)
     return collect(plan, script, reserve=reserve, **session)[0]
 
 
-def rows_of(
-    result: SamplingResult, batch: int, *, step: int = 1, ab: tuple[float, float] = (1.0, 1.0), **options: Any
-) -> StepRows:
+def rows_of(result, batch, *, step=1, ab=(1.0, 1.0), **options):
     prior = np.full(len(result.uid_P), ab[0]), np.full(len(result.uid_P), ab[1])
     arguments: dict = {"group": 4, "stop": STOP, **options}
     return build_rows(result, RowSettings(**arguments), batch, run_seed=5, step=step, prior_P=prior)
 
 
-def groups(rows: StepRows, group: int) -> list[int]:
+def groups(rows, group):
     """The prompt of each group; every row of a group names it."""
     by_group = rows.prompt_R.reshape(-1, group)
     assert (by_group == by_group[:, :1]).all()
@@ -111,15 +106,6 @@ def test_a_step_without_any_response_is_a_batch_of_fillers(keep_all):
     assert (rows.metrics["live_rows"], rows.metrics["placeholder_rows"]) == (0, 8)
 
 
-def test_fixed_groups_in_reference_mode_are_plain_grpo():
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
-    result = drawn(Script.of("+---", "++--", "----"), plan=plan)
-    rows = rows_of(result, 3)
-    np.testing.assert_allclose(rows.advantage_R, [0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5, 0, 0, 0, 0])
-    assert rows.live_R.tolist() == [True] * 8 + [False] * 4
-    np.testing.assert_array_equal(rows.weight_P, np.ones(3))
-
-
 def test_live_rows_have_weight_and_advantage():
     rows = rows_of(drawn(Script.of("+-", "-")), 2, group=6)  # a pool of 4: two repeats; a pool of 12 without signal
     assert rows.live_R.tolist() == [True] * 4 + [False] * 8
@@ -172,18 +158,6 @@ def test_the_pass_rate_of_a_stopped_pool_follows_its_kind():
     # given that the first four are all of one label and 2 of 8 correct, the first response never is: p has its floor
     assert weight["haldane"] == pytest.approx(100.0)
     assert rows_of(result, 1, objective=Log(), pass_rate="first_wave").weight_P[0] == pytest.approx(100.0)
-
-
-def test_another_step_keeps_other_rows_and_the_same_step_the_same():
-    script = Script.random(1, [0.5] * 20)
-    result = drawn(script, plan=SamplingPlan(FixedExit(24), (24,), 24, 4, 40))
-    first, again, other = (rows_of(result, 20, step=step).response_id_R for step in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-    stop = RowSettings(4, STOP)
-    prior = (np.ones(20), np.ones(20))
-    run = build_rows(result, stop, 20, run_seed=6, step=1, prior_P=prior)
-    assert (run.response_id_R != first).any()
 
 
 def test_metrics_are_those_of_a_recount():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
 
 PROMPTS, GROUP = 40_000, 4
@@ -76,17 +75,6 @@ def test_groups_with_one_label_keep_a_gradient():
     all_wrong = ~positive_PN.any(axis=1)
     assert (advantage_PR[all_wrong] < 0).all()
     np.testing.assert_allclose(advantage_PR[all_wrong], -1.0 / 6.0)  # (0 + a) / (3 + a + b)
-
-
-def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
-    ema = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True)
-    ema.update(["x", "y"], np.array([0, 2]), np.array([10, 10]))
-    a_P, b_P = ema.beta(["never seen"])
-    assert a_P[0] + b_P[0] == pytest.approx(2.0)
-    assert a_P[0] / 2.0 == pytest.approx((2 + 1) / (20 + 2))
-    restored = EmaBeta(decay=0.5, adaptive_prior=True)
-    restored.load_state_dict(ema.state_dict())
-    assert restored.beta(["x", "z"])[0].tolist() == ema.beta(["x", "z"])[0].tolist()
 
 
 @pytest.mark.parametrize("options", [{"normalize": "std"}, {"weighting": "objective"}])

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize
 
 from nemo_ada.core.prompts.allocation import Allocation, allocate
 from nemo_ada.errors import UserError
 
 
-def greedy(cost_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
+def greedy(cost_P, total, low, high):
     count_P = np.full(len(cost_P), low)
     heap = [(-cost / (low * (low + 1)), x) for x, cost in enumerate(cost_P) if low < high]
     heapq.heapify(heap)
@@ -32,7 +31,7 @@ def greedy(cost_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
 
 @pytest.mark.parametrize("cost", [lambda p: 1 / p, lambda p: (1 - p) / p], ids=["no baseline", "baseline"])
 @pytest.mark.parametrize(("low", "high"), [(1, 4096), (4, 32)])
-def test_the_allocation_is_the_optimum_of_figure_7(cost, low: int, high: int) -> None:  # type: ignore[no-untyped-def]
+def test_the_allocation_is_the_optimum_of_figure_7(cost, low, high):
     p = np.random.default_rng(0).uniform(0.01, 0.99, 512)
     ours = allocate(np.sqrt(cost(p)), 4096, low, high, np.zeros(512))
     best = greedy(cost(p), 4096, low, high)
@@ -41,19 +40,7 @@ def test_the_allocation_is_the_optimum_of_figure_7(cost, low: int, high: int) ->
     assert (cost(p) / ours).sum() <= (cost(p) / best).sum() * 1.001
 
 
-def test_the_real_valued_optimum_of_a_general_solver_is_followed() -> None:
-    p = np.array([0.02, 0.1, 0.3, 0.5, 0.9])
-    optimum = optimize.minimize(
-        lambda n: float((1 / p / n).sum()),
-        np.full(5, 16.0),
-        bounds=[(4, 32)] * 5,
-        constraints={"type": "eq", "fun": lambda n: n.sum() - 80},
-    )
-    ours = allocate(p**-0.5, 80, 4, 32, np.zeros(5))
-    assert np.abs(ours - optimum.x).max() < 1.0
-
-
-@settings(max_examples=3000)
+@settings(max_examples=300)
 @given(
     prompts=st.integers(1, 40),
     low=st.integers(0, 8),
@@ -63,9 +50,7 @@ def test_the_real_valued_optimum_of_a_general_solver_is_followed() -> None:
     zeros=st.floats(0, 1),
     seed=st.integers(0, 2**32),
 )
-def test_sums_are_exact_and_bounds_hold(
-    prompts: int, low: int, room: int, share: float, spread: float, zeros: float, seed: int
-) -> None:
+def test_sums_are_exact_and_bounds_hold(prompts, low, room, share, spread, zeros, seed):
     high, rng = low + room, np.random.default_rng(seed)
     total = low * prompts + round(share * room * prompts)
     weight = np.where(rng.random(prompts) < zeros / 2, 0.0, np.exp(spread * rng.normal(size=prompts)))
@@ -80,20 +65,12 @@ def test_sums_are_exact_and_bounds_hold(
         assert ((counts[free] - 1) / weight[free]).max() <= ((counts[free] + 1) / weight[free]).min() * (1 + 1e-9)
 
 
-@settings(max_examples=300)
-@given(st.integers(1, 60), st.floats(0, 1), st.integers(0, 10**6))
-def test_harder_prompts_never_get_fewer(prompts: int, exponent: float, seed: int) -> None:
-    p = np.random.default_rng(seed).uniform(0.001, 0.999, prompts)
-    counts = allocate(p**-exponent, 8 * prompts, 4, 32, np.zeros(prompts))
-    assert (np.diff(counts[np.argsort(p)]) <= 0).all() or exponent < 1e-6
-
-
-def test_exponent_zero_is_grpo() -> None:
+def test_exponent_zero_is_grpo():
     rate_P = np.random.default_rng(0).uniform(0, 1, 100)
     assert (Allocation(0.0, 4, 32, 1e-3).responses(rate_P, 8, np.zeros(100)) == 8).all()
 
 
-def test_ties_are_decided_by_the_seeded_key_and_not_by_position() -> None:
+def test_ties_are_decided_by_the_seeded_key_and_not_by_position():
     weight, key = np.ones(10), np.random.default_rng(1).random(10)
     counts = allocate(weight, 73, 4, 32, key)
     assert set(np.flatnonzero(counts == 8)) == set(np.argsort(key)[:3])
@@ -105,7 +82,7 @@ def test_ties_are_decided_by_the_seeded_key_and_not_by_position() -> None:
     ("prompts", "total", "possible", "low", "high"),
     [(10, 3, "40 to 320", 0, 1), (10, 401, "40 to 320", 40, 41), (1, 50, "4 to 32", 50, 50), (0, 5, "0 to 0", 5, 5)],
 )
-def test_an_impossible_total_says_what_would_work(prompts: int, total: int, possible: str, low: int, high: int) -> None:
+def test_an_impossible_total_says_what_would_work(prompts, total, possible, low, high):
     with pytest.raises(UserError) as error:
         allocate(np.ones(prompts), total, 4, 32, np.zeros(prompts))
     assert str(error.value) == (
@@ -117,24 +94,11 @@ def test_an_impossible_total_says_what_would_work(prompts: int, total: int, poss
         assert allocate(np.ones(prompts), total, low, high, np.zeros(prompts)).sum() == total
 
 
-def test_weights_of_solved_prompts_may_be_zero() -> None:
+def test_weights_of_solved_prompts_may_be_zero():
     counts = allocate(np.array([0.0, 0.0, 1.0]), 20, 4, 32, np.zeros(3))
     assert counts.tolist() == [4, 4, 12]
 
 
-def test_a_batch_of_4096_prompts_sums_exactly() -> None:
-    p = np.random.default_rng(0).uniform(0.001, 1, 4096)
-    assert allocate(p**-0.5, 4096 * 8, 4, 32, np.zeros(4096)).sum() == 4096 * 8
-
-
-def test_the_gap_of_batch_and_sample_reward_is_the_covariance_of_size_and_reward() -> None:
-    """(batch_reward - pass_rate) N_total = sum over prompts of (N_x - mean N)(r_x - mean r), section 8."""
-    rng = np.random.default_rng(3)
-    p = rng.uniform(0.02, 0.98, 200)
-    counts = allocate(p**-0.5, 1600, 4, 32, rng.random(200))
-    rewards = [(rng.random(n) < rate).astype(float) for n, rate in zip(counts, p, strict=True)]
-    mean_P = np.array([r.mean() for r in rewards])
-    gap = np.concatenate(rewards).mean() - mean_P.mean()
-    covariance = ((counts - counts.mean()) * (mean_P - mean_P.mean())).sum()
-    assert gap * counts.sum() == pytest.approx(covariance, rel=1e-9)
-    assert gap < 0
+def test_a_rate_above_one_does_not_reverse_the_order_of_the_allocation():
+    counts = Allocation(1.0, 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
+    assert abs(counts[0] - counts[1]) <= 1 < counts[2] - counts[1]

@@ -14,11 +14,11 @@ from nemo_ada.errors import InvariantError, UserError
 FEATURES = 24
 
 
-def ids(count: int) -> list[str]:
+def ids(count):
     return [f"prompt-{i}" for i in range(count)]
 
 
-def test_the_ema_follows_the_published_recursion_per_prompt_id() -> None:
+def test_the_ema_follows_the_published_recursion_per_prompt_id():
     decay, a, b = 0.7, 1.0, 2.0
     estimator = EmaBeta(decay, a, b)
     rng, expected = np.random.default_rng(0), dict.fromkeys(ids(6), (0.0, 0.0))
@@ -35,15 +35,7 @@ def test_the_ema_follows_the_published_recursion_per_prompt_id() -> None:
     assert estimator.predict(["never seen"])[0] == pytest.approx(a / (a + b))
 
 
-def test_ema_predictions_are_never_exactly_zero_or_one() -> None:
-    estimator = EmaBeta(0.9)
-    for _ in range(200):
-        estimator.update(["solved", "hopeless"], np.array([32, 0]), np.array([32, 32]))
-    solved, hopeless = estimator.predict(["solved", "hopeless"])
-    assert 0 < hopeless < 0.01 < 0.99 < solved < 1
-
-
-def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not_at_all() -> None:
+def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not_at_all():
     estimator = EmaBeta(0.5)
     estimator.update(["x"], np.array([2]), np.array([4]))
     estimator.update(["x", "x", "y"], np.array([1, 3, 0]), np.array([4, 4, 0]))
@@ -54,7 +46,18 @@ def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not
     assert estimator.beta(["x"])[0][0] == a[0]
 
 
-def task(prompts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
+    ema = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True)
+    ema.update(["x", "y"], np.array([0, 2]), np.array([10, 10]))
+    a_P, b_P = ema.beta(["never seen"])
+    assert a_P[0] + b_P[0] == pytest.approx(2.0)
+    assert a_P[0] / 2.0 == pytest.approx((2 + 1) / (20 + 2))
+    restored = EmaBeta(decay=0.5, adaptive_prior=True)
+    restored.load_state_dict(ema.state_dict())
+    assert restored.beta(["x", "z"])[0].tolist() == ema.beta(["x", "z"])[0].tolist()
+
+
+def task(prompts, seed):
     """Features of very different scales and offsets, pass rates that depend on them."""
     rng = np.random.default_rng(seed)
     latent = rng.normal(size=(prompts, FEATURES))
@@ -63,7 +66,7 @@ def task(prompts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return latent * scale + 5 * scale, 1 / (1 + np.exp(-(2 * latent @ direction - 1)))
 
 
-def trained(steps: int, estimator: ValueRegressor, start: int = 0) -> ValueRegressor:
+def trained(steps, estimator, start=0):
     for step in range(start, steps):
         features, p = task(64, step)
         total = np.full(64, 8)
@@ -72,7 +75,7 @@ def trained(steps: int, estimator: ValueRegressor, start: int = 0) -> ValueRegre
     return estimator
 
 
-def test_the_value_estimator_ranks_prompts_it_has_never_seen() -> None:
+def test_the_value_estimator_ranks_prompts_it_has_never_seen():
     features, p = task(400, seed=12345)
     fresh = ValueRegressor(FEATURES)
     assert np.ptp(fresh.predict(ids(400), features)) == 0
@@ -84,13 +87,13 @@ def test_the_value_estimator_ranks_prompts_it_has_never_seen() -> None:
 
 
 @pytest.mark.parametrize(("start", "predicted"), [(0.3, 0.3), (1 - 1e-9, 1 - 1e-4), (1e-9, 1e-4)])
-def test_the_value_estimator_begins_at_its_initial_rate_and_is_never_quite_sure(start: float, predicted: float) -> None:
+def test_the_value_estimator_begins_at_its_initial_rate_and_is_never_quite_sure(start, predicted):
     features, _ = task(3, 0)
     rates = ValueRegressor(FEATURES, initial_pass_rate=start).predict(ids(3), features)
     np.testing.assert_allclose(rates, predicted, rtol=1e-9)
 
 
-def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn() -> None:
+def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn():
     estimator, seen = ValueRegressor(FEATURES), []
     for step, drawn in enumerate((1, 5, 40)):
         features = task(50, step)[0] + 3.0 * step
@@ -103,7 +106,7 @@ def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn
     np.testing.assert_allclose(state["spread_F"], ((rows - rows.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-10)
 
 
-def test_features_in_single_precision_are_computed_with_in_double() -> None:
+def test_features_in_single_precision_are_computed_with_in_double():
     features = task(64, 0)[0].astype(np.float32)
     states = []
     for one in (features, features.astype(np.float64)):
@@ -114,7 +117,7 @@ def test_features_in_single_precision_are_computed_with_in_double() -> None:
     np.testing.assert_array_equal(states[0]["weight_F"], states[1]["weight_F"])
 
 
-def test_prompts_without_responses_teach_nothing() -> None:
+def test_prompts_without_responses_teach_nothing():
     features, _ = task(4, 0)
     estimator = ValueRegressor(FEATURES)
     before = estimator.state_dict()
@@ -123,7 +126,7 @@ def test_prompts_without_responses_teach_nothing() -> None:
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_features_are_checked() -> None:
+def test_features_are_checked():
     estimator = ValueRegressor(FEATURES)
     with pytest.raises(InvariantError, match=r"shape \(3, 23\), not \(3, 24\)"):
         estimator.predict(ids(3), np.zeros((3, FEATURES - 1)))
@@ -137,7 +140,7 @@ def test_features_are_checked() -> None:
         ValueRegressor(7).load_state_dict(estimator.state_dict())
 
 
-def test_a_value_prediction_is_worth_its_strength_in_responses() -> None:
+def test_a_value_prediction_is_worth_its_strength_in_responses():
     features, _ = task(50, 777)
     estimator = trained(5, ValueRegressor(FEATURES, strength=6.0))
     a_P, b_P = estimator.beta(ids(50), features)
@@ -145,7 +148,7 @@ def test_a_value_prediction_is_worth_its_strength_in_responses() -> None:
     np.testing.assert_allclose(a_P / (a_P + b_P), estimator.predict(ids(50), features))
 
 
-def ema_after(steps: int, estimator: EmaBeta, start: int = 0) -> EmaBeta:
+def ema_after(steps, estimator, start=0):
     for step in range(start, steps):
         rng = np.random.default_rng(step)
         batch, total = rng.permutation(ids(30))[:10].tolist(), rng.integers(1, 9, 10)
@@ -153,14 +156,14 @@ def ema_after(steps: int, estimator: EmaBeta, start: int = 0) -> EmaBeta:
     return estimator
 
 
-def through_json(state: dict[str, object]) -> dict[str, object]:
+def through_json(state):
     """What a checkpoint in plain JSON would bring back."""
     plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in state.items()}
-    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(plain))
 
 
 @pytest.mark.parametrize("stop", [1, 7])
-def test_a_restored_estimator_continues_bit_for_bit(stop: int) -> None:
+def test_a_restored_estimator_continues_bit_for_bit(stop):
     features, _ = task(50, 777)
     pairs: list[tuple[PassRateEstimator, PassRateEstimator]] = []
     ema = EmaBeta()
@@ -173,12 +176,3 @@ def test_a_restored_estimator_continues_bit_for_bit(stop: int) -> None:
         np.testing.assert_array_equal(straight.predict(ids(50), features), resumed.predict(ids(50), features))
         for name, state in straight.state_dict().items():
             np.testing.assert_array_equal(state, resumed.state_dict()[name])
-
-
-def test_a_saved_state_does_not_change_with_further_training() -> None:
-    for make, train in ((EmaBeta, ema_after), (lambda: ValueRegressor(FEATURES), trained)):
-        estimator = train(3, make())  # type: ignore[operator]
-        state = estimator.state_dict()
-        frozen = through_json(state)
-        train(6, estimator, start=3)  # type: ignore[operator]
-        assert through_json(state) == frozen

@@ -40,7 +40,7 @@ class Group:
     mean: float
 
 
-def authors_loop(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int) -> list[Group]:
+def authors_loop(streams, mode, n, wave, rounds):
     k_pos, k_neg = (1, 0) if mode == "positive" else (n // 2, n - n // 2)
     pools: list[list[float]] = [[] for _ in streams]
     left: dict[int, int] = {}
@@ -63,7 +63,7 @@ def authors_loop(streams: list[list[float]], mode: str, n: int, wave: int, round
     return groups
 
 
-def ours(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int, scheduler: str) -> list[Group]:
+def ours(streams, mode, n, wave, rounds, scheduler):
     rule = PositiveExit(1) if mode == "positive" else BalancedExit(n // 2, n - n // 2)
     plan = SamplingPlan(
         exit=rule,
@@ -72,7 +72,7 @@ def ours(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int, 
         group_size=n,
         max_new_tokens=64,
         positive_threshold=THRESHOLD,
-        scheduler=scheduler,  # type: ignore[arg-type]
+        scheduler=scheduler,
     )
     reward_PI = np.array(streams)
     result, _ = collect(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)))
@@ -105,9 +105,7 @@ def ours(streams: list[list[float]], mode: str, n: int, wave: int, rounds: int, 
     rates=st.lists(st.sampled_from([0.0, 0.03, 0.2, 0.5, 0.9, 1.0]), min_size=1, max_size=12),
     seed=st.integers(0, 10**6),
 )
-def test_the_same_stream_gives_the_authors_groups(
-    scheduler: str, mode: str, n: int, wave: int, rounds: int, rates: list[float], seed: int
-) -> None:
+def test_the_same_stream_gives_the_authors_groups(scheduler, mode, n, wave, rounds, rates, seed):
     wave = max(wave, n)  # with fewer responses than rows ours repeats rows without weight, theirs has no rule
     rng = np.random.default_rng(seed)
     good, bad = np.array([0.71, 1.0]), np.array([-0.5, 0.0, 0.3, 0.7])
@@ -121,7 +119,7 @@ def test_the_same_stream_gives_the_authors_groups(
         assert group.mean == pytest.approx(expected.mean, abs=1e-9)
 
 
-def test_the_published_settings_on_a_worked_example() -> None:
+def test_the_published_settings_on_a_worked_example():
     """n = 4, M = 8, 4 rounds, by hand: mixed at once, mixed in round 2, never correct, only one incorrect."""
     streams = [
         [1.0, 0.0, 1.0, 0.0] * 16,

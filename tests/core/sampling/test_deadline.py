@@ -2,16 +2,17 @@
 
 1. Late risks add up to the probability that everything ends in time. 2. With heavy-tailed lengths and hundreds of waves
 about half of the batches end before the cap, or nine of ten, as `seconds_quantile` asks. 3. Before the latency model
-has seen a step, a wave is taken to last as long as the batch has so far. 4. Start-up times count in idle mode's tail.
+has seen a step, a wave is taken to last as long as the batch has so far. 4. Who waits for time is served at random.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -19,13 +20,13 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
-from tests.core.scripted import Script, ScriptedSource
+from tests.core.scripted import Driven, Script, collect
 
 SECONDS = 600.0  # first waves take at most 400
 PROMPTS = 48
 
 
-def known(lengths: list[int], *, start: float = 0.0, base: float = 1.0, slope: float = 0.0) -> LatencyModel:
+def known(lengths, *, start=0.0, base=1.0, slope=0.0):
     """A model that has seen these lengths, and times of start + length * (base + slope * responses in flight)."""
     model, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
     timed = np.tile([5, 10, 20, 40, 80], 10)
@@ -33,33 +34,37 @@ def known(lengths: list[int], *, start: float = 0.0, base: float = 1.0, slope: f
     return model
 
 
+def within(seconds, *rows, latency=None, **options):
+    """A session of waves of four under a cap on seconds."""
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=seconds, **options))
+    return Driven(plan, *rows, latency=latency)
+
+
+MOSTLY_SHORT = [10] * 90 + [50] * 10
+
+
 def test_late_risks_are_logs_of_the_share_of_lengths_in_time():
     model = known([10] * 90 + [50] * 9 + [100])
-    in_time = {100.0: 1.0, 99.0: 0.99, 50.0: 0.99, 49.0: 0.9, 10.0: 0.9}
-    for seconds, share in in_time.items():
+    for seconds, share in {100.0: 1.0, 99.0: 0.99, 50.0: 0.99, 49.0: 0.9, 10.0: 0.9}.items():
         assert np.exp(-model.late_risk(1, 0.0, seconds)) == pytest.approx(share)
         assert np.exp(-model.late_risk(8, 0.0, seconds)) == pytest.approx(share**8)
-    assert model.late_risk(1, 0.0, 9.0) == np.inf
-    assert model.late_risk(1, 0.0, -1.0) == np.inf
+    assert model.late_risk(1, 0.0, 9.0) == model.late_risk(1, 0.0, -1.0) == np.inf
+    nothing_seen = LatencyModel()  # then only time that is left counts
+    assert nothing_seen.late_risk(100, 50.0, 0.0) == 0.0
+    assert nothing_seen.late_risk(1, 0.0, -0.1) == np.inf
 
 
 def test_what_runs_beside_a_wave_and_its_start_make_it_late():
-    slow = known([10] * 90 + [50] * 10, slope=1.0)  # 1 + b seconds a token
+    slow = known(MOSTLY_SHORT, slope=1.0)  # 1 + b seconds a token
     assert slow.late_risk(1, 0.0, 100.1) == 0.0
     assert np.exp(-slow.late_risk(1, 1.0, 100.1)) == pytest.approx(0.9)
     assert np.exp(-slow.late_risk(2, 0.0, 100.1)) == pytest.approx(0.9**2)
-    started = known([10] * 90 + [50] * 10, start=30.0)
+    started = known(MOSTLY_SHORT, start=30.0)
     assert started.late_risk(1, 0.0, 80.1) == 0.0
     assert np.exp(-started.late_risk(1, 0.0, 79.0)) == pytest.approx(0.9)
 
 
-def test_before_anything_was_seen_only_time_that_is_left_counts():
-    model = LatencyModel()
-    assert model.late_risk(100, 50.0, 0.0) == 0.0
-    assert model.late_risk(1, 0.0, -0.1) == np.inf
-
-
-def durations(quantile: float, **options: Any) -> np.ndarray:
+def durations(quantile, **options):
     """Seconds of 28 batches with more waves than the cap allows, after a first one in each of four runs."""
     plan = SamplingPlan(
         BalancedExit(2, 2), (8,), 32, 4, 400, caps=Caps(max_seconds=SECONDS), seconds_quantile=quantile, **options
@@ -89,47 +94,111 @@ def test_as_many_batches_end_in_time_as_were_asked_for(options):
     assert half.mean() > most.mean() > 0.7 * SECONDS  # and the time is used
 
 
+def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
+    """A wave takes 10 tokens of one second each: waves start at 0, 10 and 20; the one at 30 would end at 40."""
+    script = Script.of("+")
+    script.tokens_PI[:] = 10
+    run = within(39.0, script, latency=known([10] * 50))
+    for begin in (0.0, 10.0, 20.0):
+        run.end(begin + 10.0, *run.ask(begin).response_id_N.tolist())
+    assert len(run.ask(30.0)) == 0
+    stats = run.session.result().stats
+    assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
+    assert stats["samples_drawn"] == 12
+    assert stats["seconds_overshoot"] == 0.0
+    assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
+
+
 def test_what_was_granted_before_counts():
     """Waves of four, each late with probability 1 - .9^4 = .34: one is borne with .5, two are not (.57)."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=40.0))
-    session = SamplingSession(plan, np.arange(3), run_seed=0, step=0, latency=known([10] * 90 + [50] * 10))
-    source = ScriptedSource(Script.of("+", "+", "+"), np.random.default_rng(0))
-    source.submit(session.next_requests(0.0))
-    session.record(source.end([0, 1, 2, 3]), 0.0)
-    assert len(session.next_requests(0.0)) == 4
-    session.record(source.end([4, 5, 6, 7]), 0.0)
-    assert len(session.next_requests(0.0)) == 0
-    assert session.state.cut_P.tolist() == [False, True, False]
-    assert session.state.refusals["max_seconds"] == 1
+    run = within(40.0, "+", "+", "+", latency=known(MOSTLY_SHORT))
+    run.ask()
+    run.end(0.0, 0, 1, 2, 3)
+    assert len(run.ask()) == 4
+    run.end(0.0, 4, 5, 6, 7)
+    assert len(run.ask()) == 0
+    assert run.session.state.cut_P.tolist() == [False, True, False]
+    assert run.session.state.refusals["max_seconds"] == 1
 
 
 def test_what_runs_beside_a_granted_wave_counts_in_its_risk():
     """Beside four others a token takes 9 s: 28 of them fit into 260 s, and a wave's risk is -4 log .9 = .42, of which
     .69 bears one. Alone it would take 5 s: 52 tokens fit, and there is no risk."""
-    latency = known([10] * 90 + [50] * 10, slope=1.0)
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=260.0))
-    session = SamplingSession(plan, np.arange(2), run_seed=0, step=0, latency=latency)
-    source = ScriptedSource(Script.of("+", "+"), np.random.default_rng(0))
-    source.submit(session.next_requests(0.0))
-    session.record(source.end([0, 1, 2, 3]), 0.0)
-    assert len(session.next_requests(0.0)) == 4  # beside four that run
-    session.record(source.end([4, 5, 6, 7]), 0.0)
-    assert len(session.next_requests(0.0)) == 0  # its own risk is the same, and the two are more than is borne
+    run = within(260.0, "+", "+", latency=known(MOSTLY_SHORT, slope=1.0))
+    run.ask()
+    run.end(0.0, 0, 1, 2, 3)
+    assert len(run.ask()) == 4  # beside four that run
+    run.end(0.0, 4, 5, 6, 7)
+    assert len(run.ask()) == 0  # its own risk is the same, and the two are more than is borne
 
 
 @pytest.mark.parametrize(("first_wave", "issued"), [(10.0, 4), (15.0, 4), (15.1, 0)])
 def test_a_first_step_takes_a_wave_to_last_as_long_as_the_batch_has(first_wave, issued):
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=30.0))
-    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
-    source = ScriptedSource(Script.of("+"), np.random.default_rng(0))
-    source.submit(session.next_requests(0.0))
-    session.record(source.end([0, 1, 2, 3]), first_wave)
-    assert len(session.next_requests(first_wave)) == issued
+    run = within(30.0, "+")
+    run.ask()
+    run.end(first_wave, 0, 1, 2, 3)
+    assert len(run.ask(first_wave)) == issued
 
 
-@pytest.mark.parametrize(("elapsed", "left"), [(0.0, 80.0), (20.0, 60.0), (30.0, 50.0), (45.0, 35.0)])
-def test_what_is_left_of_a_start_is_time_until_the_end(elapsed, left):
-    """Start-up takes 30 s, all responses have 50 tokens of a second each."""
-    model = known([50] * 20, start=30.0)
-    assert model.remaining_seconds(np.array([elapsed]), 1.0) == pytest.approx(left, abs=1.0)
-    assert model.remaining_seconds(np.array([elapsed, 40.0]), 1.0) == pytest.approx(max(left, 40.0), abs=1.0)
+# Ten tokens, a quarter of a second for each response in flight: eight at a time take 20 seconds, four take 10. --------
+
+
+def quarter():
+    return known([10] * 50, base=0.0, slope=0.25)
+
+
+@pytest.mark.parametrize(("seconds", "issued"), [(9.0, 0), (19.0, 4), (21.0, 8)])
+def test_what_is_issued_beside_a_wave_slows_it_down(seconds, issued):
+    run = within(seconds, "+", "-", latency=quarter())
+    run.ask()
+    run.end(0.0, *range(8))
+    assert len(run.ask()) == issued
+    assert run.session.state.cut_P.tolist() == [issued == 0] * 2  # who fits alone, but not beside the other, waits
+    if issued == 4:
+        run.end(10.0, *run.source.running)
+        assert len(run.ask(10.0)) == 0
+        assert run.session.state.cut_P.all()
+
+
+def test_a_random_seeded_order_decides_when_the_time_allows_two_waves_of_four():
+    served = set()
+    for run_seed in range(8):
+        plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=25.0))
+        run = Driven(plan, "++++", "----", "+++-", "++++", latency=quarter(), run_seed=run_seed)
+        run.ask()
+        run.end(0.0, *range(16))
+        served.add(tuple(np.unique(run.ask().prompt_N).tolist()))
+    assert {len(prompts) for prompts in served} == {2}
+    assert len(served) > 1
+
+
+@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}, {"window": 4}], ids=str)
+def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(options):
+    """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""
+    caps = Caps(max_tokens=24 + 9, max_seconds=19.0)  # first waves take 24; one more response reserves ten
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 40, caps=caps, expected_tokens=3, **options)
+    run = Driven(plan, "+", "-", latency=quarter())
+    run.ask()
+    run.end(0.0, *range(8))
+    assert len(run.ask()) == 0
+    assert run.session.finished
+    assert run.session.state.cut_P.all()
+    assert run.session.state.refusals["max_tokens"] == 2
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8),
+    st.sampled_from([{"scheduler": "rounds"}, {}, {"window": 3}]),
+    st.floats(0.5, 60),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=60)
+def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):
+    caps = Caps(max_seconds=seconds)
+    plan = SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, 40, caps=caps, max_failed_share=1.0, **options)
+    result, source = collect(plan, Script.random(seed, rates, failed=0.1), order=seed)
+    for clock, requests in source.submitted[1:]:
+        if clock > seconds:
+            assert (requests.wave_N == 0).all()
+            assert plan.window is None
+    assert result.stats["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
 from tests.core.scripted import met
 
 POS, NEG = (grid.ravel() for grid in np.mgrid[0:7, 0:7])
@@ -14,19 +14,19 @@ RULES += [AtLeastExit(PositiveExit(2), 4), AtLeastExit(BalancedExit(2, 2), 3)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_a_pool_is_judged_by_its_counts(rule: ExitRule) -> None:
+def test_a_pool_is_judged_by_its_counts(rule):
     expected = [met(rule, pos, neg) for pos, neg in zip(POS.tolist(), NEG.tolist(), strict=True)]
     assert rule.met(POS, NEG).tolist() == expected
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_a_pool_lacks_a_label_when_no_number_of_the_other_one_meets_the_exit(rule: ExitRule) -> None:
+def test_a_pool_lacks_a_label_when_no_number_of_the_other_one_meets_the_exit(rule):
     lacks_pos, lacks_neg = rule.lacking(POS, NEG)
     np.testing.assert_array_equal(lacks_pos, ~rule.met(POS, NEG + 99))
     np.testing.assert_array_equal(lacks_neg, ~rule.met(POS + 99, NEG))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_no_smaller_pool_meets_the_exit(rule: ExitRule) -> None:
+def test_no_smaller_pool_meets_the_exit(rule):
     size = POS + NEG
     assert size[rule.met(POS, NEG)].min() == rule.smallest_pool

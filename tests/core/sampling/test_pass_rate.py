@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.sampling import pass_rate
-from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import endings, estimates
+from tests.core.scripted import met
 
 RULES = [
     StopRule(PositiveExit(1), (8,), 32),
@@ -30,21 +31,11 @@ RULES = [
 ]
 
 
-def met(rule: ExitRule, pos: int, neg: int) -> bool:
-    """The exit conditions of section 2, written again."""
-    if isinstance(rule, PositiveExit):
-        return pos >= rule.k_pos
-    if isinstance(rule, BalancedExit):
-        return pos >= rule.k_pos and neg >= rule.k_neg
-    assert isinstance(rule, FixedExit)
-    return pos + neg >= rule.n
-
-
-def pools_of(rule: StopRule) -> dict[tuple[int, int], list[int]]:
+def pools_of(rule):
     """(n_pos, N) -> [sequences, those that begin with a success], one by one."""
     counted: dict[tuple[int, int], list[int]] = {}
 
-    def draw(labels: tuple[int, ...], wave: int) -> None:
+    def draw(labels, wave):
         size = rule.wave_sizes[min(wave, len(rule.wave_sizes) - 1)]
         size = min(size, rule.cap - len(labels))
         for bits in range(2**size):
@@ -62,27 +53,21 @@ def pools_of(rule: StopRule) -> dict[tuple[int, int], list[int]]:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.cap <= 12], ids=str)
-def test_path_counts_are_those_of_an_enumeration(rule: StopRule) -> None:
+def test_path_counts_are_those_of_an_enumeration(rule):
     for (pos, total), (sequences, success_first) in pools_of(rule).items():
         rates = pass_rate.haldane(np.array([pos]), np.array([total]), rule)
         assert rates[0] == pytest.approx(float(Fraction(success_first, sequences)), abs=1e-12)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("kind", ["haldane", "first_wave"])
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.97])
-def test_haldane_is_unbiased_for_every_rule(rule: StopRule, p: float) -> None:
-    end = endings(rule, p)
-    assert end.mean(estimates("haldane", end, rule)) == pytest.approx(p, rel=1e-9)
-
-
-@pytest.mark.parametrize("p", [0.05, 0.4, 0.9])
-def test_the_first_wave_is_unbiased_under_wave_stopping(p: float) -> None:
+def test_the_estimate_is_unbiased_for_every_rule(kind, p):
     for rule in RULES:
         end = endings(rule, p)
-        assert end.mean(estimates("first_wave", end, rule)) == pytest.approx(p, rel=1e-9)
+        assert end.mean(estimates(kind, end, rule)) == pytest.approx(p, rel=1e-9)
 
 
-def test_stopping_at_the_kth_success_gives_haldanes_estimate() -> None:
+def test_stopping_at_the_kth_success_gives_haldanes_estimate():
     rule = StopRule(PositiveExit(3), (1,), 40)
     total_P = np.arange(3, 40)
     rates = pass_rate.haldane(np.full(len(total_P), 3), total_P, rule)
@@ -91,7 +76,7 @@ def test_stopping_at_the_kth_success_gives_haldanes_estimate() -> None:
     np.testing.assert_allclose(missed, [0, 1 / 40, 2 / 40], rtol=1e-12)
 
 
-def test_a_balanced_stop_at_the_exact_response_has_its_closed_form() -> None:
+def test_a_balanced_stop_at_the_exact_response_has_its_closed_form():
     rule = StopRule(BalancedExit(3, 4), (1,), 60)
     last_success = pass_rate.haldane(np.full(40, 3), np.arange(8, 48), rule)
     np.testing.assert_allclose(last_success, 2 / (np.arange(8, 48) - 1), rtol=1e-12)
@@ -112,32 +97,14 @@ def test_a_balanced_stop_at_the_exact_response_has_its_closed_form() -> None:
         (BalancedExit(2, 2), 0.1, 0.32),
     ],
 )
-def test_the_pools_own_rate_overstates_as_published(exit_rule: ExitRule, p: float, overstated: float) -> None:
+def test_the_pools_own_rate_overstates_as_published(exit_rule, p, overstated):
     """Section 4's figures were simulated; the exact values are +82.1, +29.7, +20.7 and +32.1 %."""
     rule = StopRule(exit_rule, (8,), 32)
     end = endings(rule, p)
     assert end.mean(estimates("pool", end, rule)) / p - 1 == pytest.approx(overstated, abs=0.01)
 
 
-def test_a_pool_that_no_path_reaches_falls_back_to_its_own_share() -> None:
-    rule = StopRule(PositiveExit(1), (8,), 32)
-    rates = pass_rate.haldane(np.array([10]), np.array([15]), rule)
-    assert rates[0] == pytest.approx(10 / 15)
-
-
-def test_empty_pools_have_defined_estimates() -> None:
-    zero, prior = np.array([0]), (np.array([1.0]), np.array([3.0]))
-    for rate in (pass_rate.pool(zero, zero), pass_rate.haldane(zero, zero, RULES[0])):
-        assert rate[0] == 0.0
-    assert pass_rate.shrunk(zero, zero, prior)[0] == pytest.approx(0.25)
-
-
-def test_shrunk_is_the_posterior_mean() -> None:
-    prior = (np.array([1.0]), np.array([4.0]))
-    assert pass_rate.shrunk(np.array([3]), np.array([10]), prior)[0] == pytest.approx((3 + 1) / 15)
-
-
-def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another() -> None:
+def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another():
     rule = StopRule(FixedExit(4), (4,), 4)
     end = endings(rule, 0.3)
     np.testing.assert_allclose(estimates("shrunk", end, rule), (end.pos_E + 1) / 6)
@@ -145,10 +112,18 @@ def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another()
     np.testing.assert_allclose(told, (end.pos_E + 1) / 9)
 
 
-def test_path_counts_hold_for_long_pools() -> None:
+def test_path_counts_hold_for_long_pools():
     rule = StopRule(BalancedExit(2, 2), (1,), 1500)
     assert pass_rate.haldane(np.array([2]), np.array([1400]), rule)[0] == pytest.approx(1 / 1399)
     rule = StopRule(PositiveExit(500), (1,), 3000)  # a power of e^1500 lies between the likeliest and the rarest end
     pos, size = np.array([500, 500, 1, 499]), np.array([500, 2000, 3000, 3000])
     rates = pass_rate.haldane(pos, size, rule)
     np.testing.assert_allclose(rates, [1.0, 499 / 1999, 1 / 3000, 499 / 3000], rtol=1e-9)
+
+
+def test_shrunk_is_the_posterior_mean_and_empty_or_impossible_pools_have_defined_estimates():
+    prior, none = (np.array([1.0, 1.0]), np.array([4.0, 3.0])), np.array([0])
+    np.testing.assert_allclose(pass_rate.shrunk(np.array([3, 0]), np.array([10, 0]), prior), [4 / 15, 1 / 4])
+    assert pass_rate.pool(none, none)[0] == pass_rate.haldane(none, none, RULES[0])[0] == 0.0
+    no_path = pass_rate.haldane(np.array([10]), np.array([15]), StopRule(PositiveExit(1), (8,), 32))
+    assert no_path[0] == pytest.approx(10 / 15)

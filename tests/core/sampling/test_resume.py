@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.prompts.estimators import ValueRegressor
-from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
@@ -45,14 +43,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def started(section: dict[str, Any]) -> AdaSampler:
+def started(section):
     group = 8 if "est" in section["preset"] else 4
     return ada_settings(copy.deepcopy(section)).sampler(
         group, LengthModel().max_new_tokens, run_seed=7, features=FEATURES
     )
 
 
-def one_step(own: AdaSampler, section: dict[str, Any], step: int) -> tuple[StepRows, dict[str, float]]:
+def one_step(own, section, step):
     reserve = section.get("reserve_prompts", 0)
     chosen = (np.arange(PROMPTS + reserve) + 5 * step) % len(RATES)  # most prompts come again
     features_PF = FEATURES_PF[chosen] if isinstance(own.estimator, ValueRegressor) else None
@@ -62,7 +60,7 @@ def one_step(own: AdaSampler, section: dict[str, Any], step: int) -> tuple[StepR
     return sampled.rows, sampled.result.stats
 
 
-def as_json(own: AdaSampler) -> str:
+def as_json(own):
     return json.dumps(own.state_dict(), default=np.ndarray.tolist)
 
 

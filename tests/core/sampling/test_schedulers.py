@@ -1,40 +1,33 @@
-"""The driver: what it asks of a source, in which order, and how it reacts to a stop."""
+"""The driver: what it asks of a source, in which order, and how it reacts to a stop; and the two stopping rules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
-from nemo_ada.errors import InvariantError
-from tests.core.scripted import Script, ScriptedSource
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from tests.core.scripted import Driven, Script
 
 
-def parts(plan: SamplingPlan, script: Script) -> tuple[SamplingSession, ScriptedSource]:
-    session = SamplingSession(plan, np.arange(len(script.reward_PI)), run_seed=0, step=0)
-    return session, ScriptedSource(script, np.random.default_rng(0))
+def parts(plan, script):
+    run = Driven(plan, script)
+    return run.session, run.source
 
 
-def test_a_barrier_submits_only_to_an_empty_engine():
-    session, source = parts(
-        SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40, scheduler="rounds"), Script.random(0, [0.1] * 6)
-    )
+@pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
+def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
+    plan = SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40, scheduler=scheduler)
+    session, source = parts(plan, Script.random(0, [0.1] * 6))
     before = []
     source.watch = lambda: before.append(len(source.running) - len(source.submitted[-1][1]))
-    run_sampling(session, source)
-    assert len(before) > 3
-    assert set(before) == {0}
-
-
-def test_without_a_barrier_prompts_go_on_alone():
-    session, source = parts(SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40), Script.random(0, [0.1] * 6))
-    before = []
-    source.watch = lambda: before.append(len(source.running) - len(source.submitted[-1][1]))
-    run_sampling(session, source)
-    assert max(before) > 0
+    beats = []
+    result = run_sampling(session, source, stop_check=lambda: beats.append(1))
+    assert len(before) > 3 and (max(before) == 0) == (scheduler == "rounds")
+    assert len(beats) > len(before) and not result.cut_P.any(), "asked at every decision, which stops nothing"
 
 
 def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
@@ -49,14 +42,6 @@ def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
     run_sampling(session, source)
     assert source.aborted
     assert not source.running
-
-
-def test_the_heartbeat_is_called_at_every_decision_until_it_orders_a_stop():
-    session, source = parts(SamplingPlan(FixedExit(4), (1,), 4, 4, 40), Script.of("+", "-"))
-    beats = []
-    result = run_sampling(session, source, stop_check=lambda: beats.append(1))
-    assert len(beats) > 4
-    assert not result.cut_P.any()
 
 
 @pytest.mark.parametrize(
@@ -93,15 +78,50 @@ def test_a_step_that_is_stopped_before_its_first_response_is_dropped(order):
     assert session.dropped
 
 
-def test_a_source_that_reports_twice_is_noticed():
-    session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
-    outcomes = []
+# stopping, event by event ---------------------------------------------------------------------------------------------
 
-    def repeating_poll():
-        if not outcomes:
-            outcomes.append(source.end([0]))
-        return outcomes[0]
 
-    source.poll = repeating_poll
-    with pytest.raises(InvariantError, match="not in flight"):
-        run_sampling(session, source)
+def finish(run, *rows):
+    run.end(run.source.clock(), *rows)
+    run.drop(run.source.clock())
+    run.ask(run.source.clock())
+
+
+def test_a_wave_is_judged_when_its_last_response_is_in_and_not_before():
+    run = Driven(SamplingPlan(PositiveExit(1), (3,), 9, 4, 40), "+++")
+    run.ask()
+    finish(run, 0)
+    finish(run, 2)
+    assert run.session.state.pos_P.tolist() == [0]
+    assert not run.session.finished
+    finish(run, 1)
+    assert run.session.result().pos_P.tolist() == [3]
+    assert not run.source.aborted
+
+
+def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
+    run = Driven(SamplingPlan(BalancedExit(1, 1), (4,), 9, 4, 40, window=5), "+-+-+")
+    run.ask()
+    finish(run, 4)
+    finish(run, 1)
+    assert not run.source.aborted
+    finish(run, 0)
+    assert sorted(run.source.aborted) == [2, 3, 5]  # 5 filled the place of 4
+    result = run.session.result()
+    assert result.index_N.tolist() == [0, 1]
+    assert result.stats["samples_dropped"] == 4
+
+
+@pytest.mark.parametrize("window", [2, 8])
+def test_at_the_exact_kth_success_the_pass_rate_is_unbiased_and_a_wave_pool_overstates_it(window):
+    """algorithm.md section 4: (K-1)/(N-1) with issue_order; N_pos/N over waves of 8 is +30 % at p = 0.1."""
+    p, k, prompts = 0.2, 2, 3000
+    workload = Workload(np.full(prompts, p), LengthModel(), seed=5)
+    plan = SamplingPlan(PositiveExit(k), (8,), 200, 4, 400, window=window)
+    session = SamplingSession(plan, np.arange(prompts), run_seed=0, step=0)
+    size_P = run_sampling(session, DiscreteEventSource(workload.draw)).size_P
+    unbiased_P = (k - 1) / (size_P - 1)
+    error = unbiased_P.std() / np.sqrt(prompts)
+    assert abs(unbiased_P.mean() - p) < 4 * error
+    assert (k / size_P).mean() - p > 8 * error
+    assert abs(size_P.mean() - k / p) < 4 * size_P.std() / np.sqrt(prompts)  # E[N] = K/p

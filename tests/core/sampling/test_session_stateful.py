@@ -38,7 +38,7 @@ class SessionMachine(RuleBasedStateMachine):
         seed=st.integers(0, 10**6),
     )
     def begin(
-        self, prompts, reserve, exit_rule, scheduler, window, idle, allocated, reservation, spare, seconds, seed,
+        self, prompts, reserve, exit_rule, scheduler, window, idle, allocated, reservation, spare, seconds, seed
     ):  # fmt: skip
         if allocated is not None:  # the estimation variant
             exit_rule, reserve, window, idle = FixedExit(1), 0, None, False
@@ -130,5 +130,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.session.ledger.tokens_reserved == 0
 
 
-SessionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25)
+SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestSession = SessionMachine.TestCase

@@ -3,16 +3,16 @@
 Real: the training loop, rollouts, loss, advantage estimator, data loader, logger, checkpoint manager, configuration
 (the YAML of NeMo-RL's own example, with overrides), Ray environments. Tiny: the policy, the engine, the data set.
 
-    record = run_grpo(tmp_path, steps=3)
     record = run_grpo(tmp_path, steps=6, resume=True, hooks=lambda parts: reinforce_ada(parts.master_config, ...))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nemo_rl
@@ -71,8 +71,8 @@ SETTINGS: dict[str, Any] = {
 class TinyPrompts(torch.utils.data.Dataset):
     """Prompts as NeMo-RL's data processors make them (``DatumSpec``)."""
 
-    def __init__(self, prompts: Sequence[str], tokenizer: Any) -> None:
-        self._prompts = list(prompts)
+    def __init__(self, prompts: list[str], tokenizer: Any) -> None:
+        self._prompts = prompts
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:
@@ -97,44 +97,13 @@ class MetricRecorder(LoggerInterface):
     def __init__(self) -> None:
         self.metrics: dict[int, dict[str, Any]] = {}
 
-    def log_metrics(
-        self,
-        metrics: dict[str, Any],
-        step: int,
-        prefix: str | None = "",
-        step_metric: str | None = None,
-        step_finished: bool = False,
-    ) -> None:
+    def log_metrics(self, metrics: dict[str, Any], step: int, prefix: str = "", *_: Any, **__: Any) -> None:
         self.metrics.setdefault(step, {}).update({f"{prefix}/{name}": value for name, value in metrics.items()})
 
-    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+    def log_hyperparams(self, *_: Any) -> None:
         """Not needed here."""
 
-    def log_histogram(self, histogram: list[Any], step: int, name: str) -> None:
-        """Not needed here."""
-
-    def log_plot(self, figure: Any, step: int, name: str) -> None:
-        """Not needed here."""
-
-
-@dataclass(slots=True)
-class GrpoParts:
-    """Everything that ``grpo_train`` takes, assembled as NeMo-RL's ``setup`` does it."""
-
-    config: dict[str, Any]
-    master_config: Any
-    policy: TinyPolicy
-    generation: TinyGeneration
-    dataloader: StatefulDataLoader
-    val_dataloader: StatefulDataLoader
-    tokenizer: Any
-    loss_fn: ClippedPGLossFn
-    task_to_env: dict[str, Any]
-    val_task_to_env: dict[str, Any]
-    logger: Logger
-    checkpointer: CheckpointManager
-    save_state: Any
-    recorder: MetricRecorder
+    log_histogram = log_plot = log_hyperparams
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +119,13 @@ class RunRecord:
     generation: GenerationLog
     checkpoints: list[Path]
     weights: dict[str, torch.Tensor]
-    parts: GrpoParts = field(repr=False)
 
     def draws(self, prompts: Mapping[str, Any]) -> list[Draw]:
         """The responses of these prompts (TRAIN_PROMPTS, VALIDATION_PROMPTS) in the order of their completion."""
         return [draw for draw in self.generation.draws if draw.prompt in prompts]
 
 
-Hooks = Callable[[GrpoParts], AbstractContextManager[Any]]
-
-
-def no_hooks(parts: GrpoParts) -> AbstractContextManager[None]:
-    """NeMo-RL as it is."""
-    return nullcontext()
-
-
-def make_config(
-    folder: Path, steps: int, overrides: Mapping[str, Any] | None = None, async_engine: bool = False
-) -> dict[str, Any]:
+def make_config(folder: Path, steps: int, overrides: Mapping[str, Any], async_engine: bool) -> dict[str, Any]:
     """NeMo-RL's example configuration with SETTINGS, the run's own folders, and ``overrides`` by dotted key."""
     register_omegaconf_resolvers()
     config = load_config(EXAMPLE)
@@ -177,86 +135,101 @@ def make_config(
         "checkpointing.checkpoint_dir": str(folder / "checkpoints"),
         "logger.log_dir": str(folder / "logs"),
     }
-    for key, value in {**SETTINGS, **run, **(overrides or {})}.items():
+    for key, value in {**SETTINGS, **run, **overrides}.items():
         OmegaConf.update(config, key, value, merge=not isinstance(value, dict), force_add=True)
     return OmegaConf.to_container(config, resolve=True)
 
 
-def build(
-    config: dict[str, Any],
+def loader(config: dict[str, Any], prompts: Iterable[str], tokenizer: Any, size: int, **options: Any) -> Any:
+    """A data loader as NeMo-RL's ``setup`` makes it."""
+    data = TinyPrompts(list(prompts), tokenizer)
+    workers = config["data"]["num_workers"]
+    return StatefulDataLoader(data, batch_size=size, collate_fn=rl_collate_fn, num_workers=workers, **options)
+
+
+def run_grpo(
+    folder: Path,
+    steps: int,
+    overrides: Mapping[str, Any] | None = None,
     *,
+    resume: bool = False,
+    async_engine: bool = False,
+    hooks: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     labels: Labels | None = None,
-    train_prompts: Mapping[str, float] = TRAIN_PROMPTS,
-    validation_prompts: Mapping[str, float] = VALIDATION_PROMPTS,
     seconds_per_token: float = 0.0,
     fails: Callable[[str, int], bool] = lambda prompt, draw: False,
     before_train: Callable[[int], None] = lambda step: None,
-) -> GrpoParts:
-    """Assemble a run in the order of NeMo-RL's ``setup``; it continues from the newest checkpoint of its folder.
+) -> RunRecord:
+    """Train until step ``steps`` in ``folder``; ``resume`` continues what is there and is needed exactly then.
 
-    ``labels`` default to the pass rates of the prompts; ``before_train(k)`` is called before training step k of this
-    process, which is where a test kills it.
+    ``hooks`` gets the master_config and the checkpointer. ``labels`` default to the pass rates of the prompts;
+    ``before_train(k)`` is called before training step k of this process, which is where a test kills it.
     """
-    master_config = grpo.MasterConfig(**config)
-    loss_section = master_config["loss_fn"] if isinstance(master_config, dict) else master_config.loss_fn
-    set_seed(config["grpo"]["seed"])
-    logger = Logger(config["logger"])
-    recorder = MetricRecorder()
+    config = make_config(folder, steps, overrides or {}, async_engine)
+    found = any(Path(config["checkpointing"]["checkpoint_dir"]).glob("step_*"))
+    if found != resume:
+        raise ValueError(f"resume={resume}, but {folder} has {'checkpoints' if found else 'no checkpoint'}")
+    master_config, settings = grpo.MasterConfig(**config), config["grpo"]
+    loss = master_config["loss_fn"] if isinstance(master_config, dict) else master_config.loss_fn
+    set_seed(settings["seed"])
+    logger, recorder = Logger(config["logger"]), MetricRecorder()
     logger.loggers.append(recorder)
     checkpointer = CheckpointManager(config["checkpointing"])
-    last_checkpoint = checkpointer.get_latest_checkpoint_path()
-    tokenizer = tiny_tokenizer()
-    dataloader = StatefulDataLoader(
-        TinyPrompts(list(train_prompts), tokenizer),
-        batch_size=int(config["grpo"]["num_prompts_per_step"] * config["grpo"]["batch_multiplier"]),
-        shuffle=config["data"]["shuffle"],
-        collate_fn=rl_collate_fn,
-        drop_last=True,
-        num_workers=config["data"]["num_workers"],
+    newest = checkpointer.get_latest_checkpoint_path()
+    weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
+    tokenizer, channel = tiny_tokenizer(), WeightChannel()
+    size = int(settings["num_prompts_per_step"] * settings["batch_multiplier"])
+    train = loader(config, TRAIN_PROMPTS, tokenizer, size, shuffle=config["data"]["shuffle"], drop_last=True)
+    if newest is not None:
+        train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
+    policy = TinyPolicy(
+        config["policy"],
+        tiny_model(len(tokenizer), seed=1),
+        tokenizer,
+        channel,
+        weights_path=weights_path,
+        optimizer_path=optimizer_path,
+        before_train=before_train,
     )
-    if last_checkpoint is not None:
-        dataloader.load_state_dict(torch.load(Path(last_checkpoint) / "train_dataloader.pt"))
-    val_dataloader = StatefulDataLoader(
-        TinyPrompts(list(validation_prompts), tokenizer),
-        batch_size=config["grpo"]["val_batch_size"],
-        shuffle=False,
-        collate_fn=rl_collate_fn,
-        num_workers=config["data"]["num_workers"],
+    generation = TinyGeneration(
+        config["policy"]["generation"],
+        tiny_model(len(tokenizer), seed=2),
+        tokenizer,
+        channel,
+        max_length=config["policy"]["max_total_sequence_length"],
+        labels=labels or seeded_labels({**TRAIN_PROMPTS, **VALIDATION_PROMPTS}),
+        seconds_per_token=seconds_per_token,
+        fails=fails,
     )
-    channel = WeightChannel()
-    weights_path, optimizer_path = checkpointer.get_resume_paths(last_checkpoint)
-    return GrpoParts(
-        config=config,
-        master_config=master_config,
-        policy=TinyPolicy(
-            config["policy"],
-            tiny_model(len(tokenizer), seed=1),
-            tokenizer,
-            channel,
-            weights_path=weights_path,
-            optimizer_path=optimizer_path,
-            before_train=before_train,
-        ),
-        generation=TinyGeneration(
-            config["policy"]["generation"],
-            tiny_model(len(tokenizer), seed=2),
-            tokenizer,
-            channel,
-            max_length=config["policy"]["max_total_sequence_length"],
-            labels=labels or seeded_labels({**train_prompts, **validation_prompts}),
-            seconds_per_token=seconds_per_token,
-            fails=fails,
-        ),
-        dataloader=dataloader,
-        val_dataloader=val_dataloader,
-        tokenizer=tokenizer,
-        loss_fn=ClippedPGLossFn(loss_section),
-        task_to_env={TASK: environment("train")},
-        val_task_to_env={TASK: environment("validation")},
-        logger=logger,
-        checkpointer=checkpointer,
-        save_state=_save_state(checkpointer.load_training_info(last_checkpoint)),
-        recorder=recorder,
+    environments = [environment("train"), environment("validation")]
+    try:
+        with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)):
+            grpo.grpo_train(
+                policy,
+                generation,
+                train,
+                loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
+                tokenizer,
+                ClippedPGLossFn(loss),
+                *({TASK: one} for one in environments),
+                logger,
+                checkpointer,
+                _save_state(checkpointer.load_training_info(newest)),
+                master_config,
+            )
+    finally:
+        if hasattr(checkpointer, "shutdown"):  # after v0.7: checkpoints are renamed in the background
+            checkpointer.shutdown()
+    metrics = recorder.metrics
+    return RunRecord(
+        [float(metrics[step]["train/loss"]) for step in sorted(metrics) if "train/loss" in metrics[step]],
+        metrics,
+        *(ray.get(one.rows.remote()) for one in environments),
+        policy.batches,
+        policy.logprob_lengths,
+        generation.log,
+        sorted(checkpointer.checkpoint_dir.glob("step_*"), key=lambda path: int(path.name[5:])),
+        {name: tensor.clone() for name, tensor in policy.model.state_dict().items()},
     )
 
 
@@ -265,60 +238,3 @@ def _save_state(loaded: dict[str, Any] | None) -> Any:
     if hasattr(grpo, "_get_grpo_save_state"):
         return grpo._get_grpo_save_state(loaded)
     return loaded or grpo._default_grpo_save_state()
-
-
-def train(parts: GrpoParts, hooks: Hooks = no_hooks) -> RunRecord:
-    """Run ``grpo_train`` inside ``hooks(parts)`` until its last step, and say what happened."""
-    try:
-        with hooks(parts):
-            grpo.grpo_train(
-                parts.policy,
-                parts.generation,
-                parts.dataloader,
-                parts.val_dataloader,
-                parts.tokenizer,
-                parts.loss_fn,
-                parts.task_to_env,
-                parts.val_task_to_env,
-                parts.logger,
-                parts.checkpointer,
-                parts.save_state,
-                parts.master_config,
-            )
-    finally:
-        if hasattr(parts.checkpointer, "shutdown"):  # after v0.7: checkpoints are renamed in the background
-            parts.checkpointer.shutdown()
-    steps = parts.recorder.metrics
-    return RunRecord(
-        losses=[float(steps[step]["train/loss"]) for step in sorted(steps) if "train/loss" in steps[step]],
-        metrics=steps,
-        train_rows=ray.get(parts.task_to_env[TASK].rows.remote()),
-        validation_rows=ray.get(parts.val_task_to_env[TASK].rows.remote()),
-        batches=parts.policy.batches,
-        logprob_lengths=parts.policy.logprob_lengths,
-        generation=parts.generation.log,
-        checkpoints=sorted(parts.checkpointer.checkpoint_dir.glob("step_*"), key=lambda path: int(path.name[5:])),
-        weights={name: tensor.clone() for name, tensor in parts.policy.model.state_dict().items()},
-        parts=parts,
-    )
-
-
-def run_grpo(
-    folder: Path,
-    steps: int,
-    config_overrides: Mapping[str, Any] | None = None,
-    *,
-    resume: bool = False,
-    async_engine: bool = False,
-    hooks: Hooks = no_hooks,
-    **build_options: Any,
-) -> RunRecord:
-    """Train until step ``steps`` in ``folder``; ``resume`` continues what is there and is needed exactly then.
-
-    ``build_options`` are those of :func:`build`.
-    """
-    config = make_config(folder, steps, config_overrides, async_engine)
-    found = any(Path(config["checkpointing"]["checkpoint_dir"]).glob("step_*"))
-    if found != resume:
-        raise ValueError(f"resume={resume}, but {folder} has {'checkpoints' if found else 'no checkpoint'}")
-    return train(build(config, **build_options), hooks)

@@ -54,13 +54,10 @@ class WeightChannel:
 
 @dataclass(slots=True)
 class GenerationLog:
-    """What the engine was asked for. ``calls``: the prompts of each call, in order, per data-parallel engine."""
+    """What the engine did."""
 
     draws: list[Draw] = field(default_factory=list)
-    calls: list[list[list[str]]] = field(default_factory=list)
     refits: int = 0
-    wakes: int = 0
-    sleeps: int = 0
 
 
 def _digest(*parts: object) -> int:
@@ -122,12 +119,10 @@ class TinyGeneration(GenerationInterface):
 
     def prepare_for_generation(self, *args: Any, **kwargs: Any) -> bool:
         self._awake = True
-        self.log.wakes += 1
         return True
 
     def finish_generation(self, *args: Any, **kwargs: Any) -> bool:
         self._awake = not self._sleeps
-        self.log.sleeps += 1
         return True
 
     def shutdown(self) -> bool:
@@ -136,8 +131,7 @@ class TinyGeneration(GenerationInterface):
     def update_weights_via_ipc_zmq(self) -> list[ray.ObjectRef]:
         return self._refit()
 
-    def update_weights_from_collective(self) -> list[ray.ObjectRef]:
-        return self._refit()
+    update_weights_from_collective = update_weights_via_ipc_zmq
 
     def _refit(self) -> list[ray.ObjectRef]:
         weights = self._channel.weights
@@ -159,16 +153,11 @@ class TinyGeneration(GenerationInterface):
     def generate(self, data: BatchedDataDict, greedy: bool = False) -> BatchedDataDict:
         """All responses of a batch, spread over the engines as vLLM's are: uneven and empty shares are allowed."""
         shards = data.shard_by_batch_size(self._engines, batch_size=None, allow_uneven_shards=True)
-        prompts = [
-            [self._text(ids, length) for ids, length in zip(shard["input_ids"], shard["input_lengths"], strict=True)]
-            for shard in shards
-        ]
-        with self._lock:
-            self.log.calls.append(prompts)
         outputs = [
             self._complete(ids, length, text, self._take_draw(text), greedy)
-            for shard, texts in zip(shards, prompts, strict=True)
-            for ids, length, text in zip(shard["input_ids"], shard["input_lengths"], texts, strict=True)
+            for shard in shards
+            for ids, length in zip(shard["input_ids"], shard["input_lengths"], strict=True)
+            for text in [self._text(ids, length)]
         ]
         return BatchedDataDict.from_batches(outputs, pad_value_dict={"output_ids": self._tokenizer.pad_token_id})
 
@@ -180,8 +169,6 @@ class TinyGeneration(GenerationInterface):
             raise ValueError(f"generate_async takes one sample per call, as vLLM's does; got {data.size}")
         text = self._text(data["input_ids"][0], data["input_lengths"][0])
         draw = self._take_draw(text)
-        with self._lock:
-            self.log.calls.append([[text]])
         output = self._complete(data["input_ids"][0], data["input_lengths"][0], text, draw, greedy)
         output["gen_leader_worker_idx"] = [draw % self._engines]
         await asyncio.sleep(self._seconds_per_token * int(output["generation_lengths"][0]))

@@ -76,11 +76,10 @@ class TinyPolicy(ColocatablePolicyInterface):
         ]
         return torch.nn.functional.pad(torch.cat(rows), (1, 0))
 
-    def get_topk_logits(self, *args: Any, **kwargs: Any) -> BatchedDataDict:
-        raise NotImplementedError("GRPO does not ask for the top-k logits")
+    def get_topk_logits(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("GRPO on this policy does not ask for it")
 
-    def calibrate_qkv_fp8_scales(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        raise NotImplementedError("the tiny policy has no FP8 cache")
+    calibrate_qkv_fp8_scales = get_topk_logits
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -143,8 +142,7 @@ class TinyPolicy(ColocatablePolicyInterface):
     def finish_training(self, *args: Any, **kwargs: Any) -> None:
         self.model.eval()
 
-    def prepare_for_lp_inference(self) -> None:
-        self.model.eval()
+    prepare_for_lp_inference = finish_training
 
     def save_checkpoint(
         self,
@@ -178,18 +176,13 @@ class TinyPolicy(ColocatablePolicyInterface):
     def offload_before_refit(self) -> None:
         """Nothing to move on a CPU."""
 
-    def offload_after_refit(self) -> None:
-        """Nothing to move on a CPU."""
+    offload_after_refit = offload_before_refit
 
     def get_free_memory_bytes(self) -> int:
         return 2**30
 
     def stream_weights_via_ipc_zmq(self, *args: Any, **kwargs: Any) -> list[ray.ObjectRef]:
-        return self._send()
-
-    def broadcast_weights_for_collective(self, kv_scales: dict[str, float] | None = None) -> list[ray.ObjectRef]:
-        return self._send()
-
-    def _send(self) -> list[ray.ObjectRef]:
         self._channel.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         return [ray.put(True)]
+
+    broadcast_weights_for_collective = stream_weights_via_ipc_zmq

@@ -1,17 +1,18 @@
-"""Pytest plugin that runs NeMo-RL's own unit tests on a CPU machine, outside its containers.
+"""Pytest plugin: NeMo-RL's own unit tests on a CPU machine, outside its containers, with our hooks installed.
 
-Upstream's ``tests/unit/conftest.py`` starts a GPU cluster. With ``--noconftest`` and this plugin its CPU tests run:
-the plugin gives them Python 3.11 compatible typed dicts and a private Ray. From a NeMo-RL checkout::
+    PYTHONPATH=<checkout>:<this project>/tests/nemo:<this project> python -m pytest --noconftest \\
+        -p nemo_support.upstream_plugin tests/unit/algorithms/test_grpo.py
 
-    PYTHONPATH=<checkout>:<this project>/tests/nemo python -m pytest --noconftest -p nemo_support.upstream_plugin \
-        tests/unit/algorithms/test_grpo.py
+Seven names of the loop's module are ours during the whole session; the tests' configurations ask for other estimators,
+for which the hooks must do what NeMo-RL does. Upstream's conftest would start a GPU cluster; here Ray is private.
 """
 
 from __future__ import annotations
 
+import importlib
+import tempfile
 from contextlib import ExitStack
-
-import pytest
+from pathlib import Path
 
 from nemo_support.compat import use_typing_extensions_typed_dict
 from nemo_support.private_ray import private_ray
@@ -19,10 +20,21 @@ from nemo_support.private_ray import private_ray
 _running = ExitStack()
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     use_typing_extensions_typed_dict()
     _running.enter_context(private_ray())
+    from nemo_ada.nemo.install import installed
+    from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
+
+    standin = importlib.import_module("standin")
+    loop = importlib.import_module(LOOP)
+    folder = Path(_running.enter_context(tempfile.TemporaryDirectory()))
+    settings = standin.config(4, 4, {"preset": "ada_seq_balance"})
+    _running.enter_context(installed(settings, standin.Checkpointer(folder), loop, importlib.import_module(ROLLOUTS)))
+    ours = [target.name for target in TARGETS if getattr(loop, target.name).__module__.startswith("nemo_ada")]
+    if len(ours) != len(TARGETS):
+        raise RuntimeError(f"only {ours} are hooked")
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure(config):
     _running.close()
