@@ -29,7 +29,7 @@ def thin(advantage_R: FloatArray, share: float, *, run_seed: int, step: int) -> 
     size_L = np.abs(advantage_R[live])
     chance_L = water_fill(np.maximum(size_L, MIN_SIZE * size_L.mean()), kept, 0, 1)
     row = np.arange(len(live) + 1, dtype=np.int64)
-    draw = seeds.uniform(run_seed, step, row, 0, stream=seeds.Stream.THINNING)
+    draw = seeds.uniform(run_seed, step, row, 0, stream=seeds.SeedStream.THINNING)
     order = np.argsort(draw[1:], kind="stable")
     edge = np.cumsum(chance_L[order])
     ticks = np.floor(edge * (kept / edge[-1]) + draw[0])
