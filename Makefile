@@ -11,7 +11,7 @@ MUTANTS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train data eval report rehearsal-env test test-slow test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train data eval report rehearsal-env test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,13 @@ test: install  ## the tests, but those on a real SLURM and the slow ones
 
 test-slow: install  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
 	$(PY) -m pytest -m "slow and not slurm" $(PYTEST_ARGS)
+
+# In the policy interpreter of `make rehearsal-env`, which can import NeMo-RL.
+test-nemo: export TORCH_CUDA_ARCH_LIST ?= 9.0
+test-nemo: export NEMO_RL_HOME := $(NEMO_RL_HOME)
+test-nemo: export PYTHONPATH := $(CURDIR):$(NEMO_RL_HOME)
+test-nemo:  ## NeMo-RL's loop and its own workers (40 min); NEMO_RL_HOME=/path/to/RL, after `make rehearsal-env`
+	.cache/rehearsal/policy/bin/python -m pytest tests/nemo tests/rehearsal $(PYTEST_NEMO_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes

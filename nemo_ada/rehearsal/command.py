@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.check.command import examine, recipe
-from nemo_ada.cluster.config import Values, load_config, usable_values
+from nemo_ada.check.finding import Finding
+from nemo_ada.cluster.config import HOME, Values, load_config, usable_values
+from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import model, places, problems
 from nemo_ada.rehearsal.report import Events, Report, numbers, resumed
@@ -31,6 +33,7 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 LIMIT_SECONDS = 1800.0
 TAIL_LINES = 25
+LOGPROBS = "logprobs.pt"
 Say = Callable[[str], None]
 
 
@@ -82,16 +85,6 @@ class Rehearsal:
                 shutil.copy2(file, out / file.name)
         return continued
 
-    def hf_difference(self, file: Path, folder: Path) -> float | None:
-        """Largest difference of the learner's log-probabilities to Hugging Face's; None where none were saved."""
-        if not file.exists():
-            return None
-        done = subprocess.run(
-            [self.where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.hf_logprobs", file, folder],
-            capture_output=True, text=True, env=self.where.plain_environment(), check=False,
-        )  # fmt: skip
-        return float(done.stdout.splitlines()[-1]) if done.returncode == 0 else float("nan")
-
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End what is left of the run's own session."""
@@ -109,9 +102,11 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    where = places.find()
-    _find_prompts(config, where.home)
+    _find_prompts(config)
     _check_tokenizer(config)
+    findings = _check(path, overrides, config)
+    errors = [finding for finding in findings or () if finding.level == "error"]
+    where = None if errors else places.find()
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shrinker, layout = shrink(
@@ -119,14 +114,15 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     )
     options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
-    rehearsal = Rehearsal(where, folder, layout, say)
-    say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
-    errors = _check(path, overrides, config, report)
-    if errors:
-        report.failure, code = ("check", "\n".join(errors)), EXIT_USER_ERROR
+    report.absent["check"] = "Megatron only" if findings is None else "yes"
+    report.warnings = [f"{found.key}: {found.message}" for found in findings or () if found.level == "warning"]
+    code = EXIT_USER_ERROR
+    if where is None:
+        report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
     else:
+        say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
         _furnish(config, shrinker, layout, where, folder)
-        code = _runs(rehearsal, report, shrinker.config, resume=resume)
+        code = _runs(Rehearsal(where, folder, layout, say), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
     (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
@@ -136,8 +132,9 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def _find_prompts(config: dict[str, Any], home: Path) -> None:
+def _find_prompts(config: dict[str, Any]) -> None:
     """Prompt files of NeMo-RL's own configs are named from its checkout: give their full paths."""
+    home = Path(site_setting(HOME) or ".")
     for part in (config.get("data") or {}).values():
         for key in ("prompt_file", "system_prompt_file"):
             name = part.get(key) if isinstance(part, dict) else None
@@ -157,29 +154,23 @@ def _resumed_after(steps: int) -> int:
     return max(1, steps - 2)
 
 
-def _check(path: Path, overrides: Sequence[str], config: dict[str, Any], report: Report) -> list[str]:
-    """Errors that `nemo-ada check` finds in the config at its full size: shrinking would hide some of them."""
+def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding] | None:
+    """What `nemo-ada check` finds in the config at its full size, where shrinking hides nothing; None for DTensor."""
     if config.get("backend") == "nemo_rl":
-        findings = examine(path, overrides, verifier=False, site=False)
-    elif Values(config).get("policy.megatron_cfg.enabled", False):
-        with usable_values():
-            findings = [f for f in recipe(config) if f.key.startswith(("cluster", "policy"))]
-    else:
-        report.absent["check"] = "Megatron only"
-        return []
-    report.absent["check"] = "yes"
-    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
-    return [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
+        return examine(path, overrides, verifier=False, site=False)
+    if not Values(config).get("policy.megatron_cfg.enabled", False):
+        return None
+    with usable_values():
+        return [finding for finding in recipe(config) if finding.key.startswith(("cluster", "policy"))]
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
     """One run or both; fills the report. The exit code of the run that failed, else 0."""
     after = _resumed_after(int(config["grpo"]["max_num_steps"]))
-    logprobs = rehearsal.folder / "logprobs.pt"
-    code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(logprobs))
+    code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
     report.take_phases(undisturbed)
     report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
-    report.numbers = numbers(undisturbed, rehearsal.hf_difference(logprobs, rehearsal.folder / "model"))
+    report.numbers = numbers(undisturbed)
     if report.failure is not None:
         return code
     if not config.get("checkpointing", {}).get("enabled", False):
@@ -223,7 +214,7 @@ def _furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, wher
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
     done = subprocess.run(
-        [where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.model", path, folder / "model"],
+        [where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS],
         capture_output=True, text=True, env=where.plain_environment(), check=False,
     )  # fmt: skip
     if done.returncode:

@@ -1,7 +1,7 @@
-"""The small model of a rehearsal: the family's own classes with random weights, and a tokenizer. Runs in the policy
-interpreter, without stand-ins:
+"""The small model of a rehearsal: the family's own classes with random weights, a tokenizer, and the log-probabilities
+that Hugging Face computes with it. Runs in the policy interpreter, without stand-ins:
 
-    python -m nemo_ada.rehearsal.model SPEC.json FOLDER
+    python -m nemo_ada.rehearsal.model SPEC.json FOLDER LOGPROBS.pt
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
+ROWS, TOKENS = 8, 24
 STEADY = 0.2
 """Value of the first hidden coordinate of every token: after the norm it is nearly constant, and acts as a bias."""
 END_BIAS = 1.8
@@ -62,8 +63,8 @@ def family_of(model_name: str, shape: ModelShape) -> str:
     return "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
 
 
-def write(spec: ModelSpec, tokens: Sequence[str], folder: Path) -> int:
-    """Save model and tokenizer where NeMo-RL, Bridge and vLLM read them; the number of parameters."""
+def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) -> None:
+    """Save model and tokenizer where NeMo-RL, Bridge and vLLM read them, and the log-probabilities of fixed rows."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -87,7 +88,11 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path) -> int:
         output[2, 0] += END_BIAS
     model.save_pretrained(folder)
     _tokenizer(tokens).save_pretrained(folder)
-    return sum(parameter.numel() for parameter in model.parameters())
+    rows = torch.randint(len(SPECIAL), SIZE, (ROWS, TOKENS), generator=torch.Generator().manual_seed(1))
+    model.train(False)
+    with torch.no_grad():
+        told = torch.log_softmax(model(rows).logits[:, :-1], -1).gather(-1, rows[:, 1:, None]).squeeze(-1)
+    torch.save({"tokens": rows, "logprobs": told}, logprobs)
 
 
 def _tokenizer(tokens: Sequence[str]) -> Any:
@@ -114,7 +119,7 @@ def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Entry point."""
     content: Mapping[str, Any] = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]))
+    write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]), Path(arguments[2]))
 
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ from typing import Any
 
 from nemo_ada.rehearsal.observe import LAST_BATCH, note
 
-ROWS, TOKENS = 8, 24
 
-
-def logprobs(policy: Any, path: Path) -> None:
-    """Save the learner's log-probabilities of fixed random rows, for a comparison with Hugging Face's."""
+def logprobs(policy: Any, reference: Path) -> None:
+    """Note the largest difference in nats of the learner's log-probabilities to Hugging Face's (model.py), both in
+    float32."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(4, 200, (ROWS, TOKENS), generator=generator)
-    data: Any = BatchedDataDict(input_ids=tokens, input_lengths=torch.full((ROWS,), TOKENS))
+    expected = torch.load(reference, weights_only=True)
+    tokens = expected["tokens"]
+    data: Any = BatchedDataDict(input_ids=tokens, input_lengths=torch.full((len(tokens),), tokens.shape[1]))
     policy.prepare_for_lp_inference()
-    answer = policy.get_logprobs(data)["logprobs"]
-    torch.save({"tokens": tokens, "logprobs": answer}, path)
+    difference = policy.get_logprobs(data)["logprobs"][:, 1:] - expected["logprobs"]
+    note(event="log-probs", difference=float(difference.abs().max()))
 
 
 def gradient_norms(policy: Any) -> None:

@@ -77,8 +77,7 @@ class Events:
             return None
         errors = self.of("error")
         if not errors:
-            phase = "check" if last[0]["event"] == "refused" else "set-up"
-            return phase, f"{last[0]['kind']}: {last[0]['message']}"
+            return "set-up", f"{last[0]['kind']}: {last[0]['message']}"
         return errors[0]["phase"], _cause(errors[0]["message"]) or f"{last[0]['kind']}: {last[0]['message']}"
 
     def steps(self) -> dict[int, dict[str, float]]:
@@ -101,7 +100,7 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def numbers(events: Events, hf_difference: float | None) -> list[Number]:
+def numbers(events: Events) -> list[Number]:
     """Numbers of the undisturbed run, each with its bound."""
     made = []
     for step, metrics in sorted(events.steps().items()):
@@ -110,8 +109,8 @@ def numbers(events: Events, hf_difference: float | None) -> list[Number]:
                                MAX_PROBABILITY_ERROR))  # fmt: skip
         if "gen_kl_error" in metrics:
             made.append(Number(f"step {step}: gen_kl_error", abs(metrics["gen_kl_error"]), MAX_KL))
-    if hf_difference is not None:
-        made.append(Number("|log-prob - Hugging Face's|, nats", hf_difference, MAX_LOGPROB_DIFFERENCE))
+    for told in events.of("log-probs"):
+        made.append(Number("|log-prob - Hugging Face's|, nats", told["difference"], MAX_LOGPROB_DIFFERENCE))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         made.append(Number("packed against unpacked gradient norm, relative",

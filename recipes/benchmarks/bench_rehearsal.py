@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.cluster.config import load_config
+from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, places
 from nemo_ada.rehearsal.report import Events, resumed
@@ -28,6 +29,8 @@ from nemo_ada.rehearsal.shrink import shrink
 
 MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
 LLAMA_8B = "configs/llama-3.1-8b-instruct/ada-llama-3.1-8b-instruct-1n8g-pp2.yaml"
+DTENSOR = "${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml"
+DTENSOR_V1 = ("policy.dtensor_cfg._v2=false", "checkpointing.model_save_format=null")
 MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-math-7b": (MATH_7B,),
     "llama-3.1-8b-instruct": (LLAMA_8B,),
@@ -43,29 +46,32 @@ MODELS: dict[str, tuple[str, ...]] = {
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
     "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),
     "stock-grpo": (MATH_7B, "grpo.adv_estimator.name=grpo", "data.default.env_name=math"),
-    "dtensor-v1": (
-        MATH_7B, "policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true",
-        "policy.dtensor_cfg._v2=false", "policy.sequence_packing.enabled=false", "checkpointing.model_save_format=null",
-    ),
     "plain-nemo-rl-megatron": ("${NEMO_RL_HOME}/examples/configs/grpo_math_1B_megatron.yaml",),
-    "plain-nemo-rl-dtensor": ("${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml", "policy.dtensor_cfg._v2=false"),
+    "plain-nemo-rl-dtensor-v1": (DTENSOR, *DTENSOR_V1),
+    "dtensor-v1": (
+        DTENSOR, *DTENSOR_V1, "grpo.adv_estimator.name=reinforce_ada", "+reinforce_ada.preset=ada_seq_balance"),
 }  # fmt: skip
 BROKEN: dict[str, tuple[str, ...]] = {
-    "TP 8 on 28 heads": (MATH_7B, "policy.megatron_cfg.tensor_model_parallel_size=8"),
-    "misspelled FP8 key": (MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
-    "tokenizer that is not there": (MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
+    # phase that finds it, words of the cause, config, overrides; the first six need no worker
+    "TP 8 on 28 heads": ("check", "28 attention heads", MATH_7B, "policy.megatron_cfg.tensor_model_parallel_size=8"),
+    "PP 3 on 32 layers": ("check", "32 layers", LLAMA_8B, "policy.megatron_cfg.pipeline_model_parallel_size=3"),
     "packing off with CP 2": (
+        "check", "needs sequence packing",
         MATH_7B, "policy.sequence_packing.enabled=false", "policy.megatron_cfg.context_parallel_size=2"),
-    "rows per update that do not divide": (MATH_7B, "policy.train_global_batch_size=500"),
-    "unknown environment": (MATH_7B, "data.default.env_name=ada_maths"),
-    "unknown data processor": (MATH_7B, "data.default.processor=math_hf_processor"),
-    "packing and dynamic batching": (MATH_7B, "policy.dynamic_batching.enabled=true"),
-    "unknown save format": (
-        MATH_7B, "policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true",
-        "policy.dtensor_cfg._v2=false", "policy.sequence_packing.enabled=false"),
-    "PP 3 on 28 layers": (LLAMA_8B, "policy.megatron_cfg.pipeline_model_parallel_size=3"),
-    "unknown packing algorithm": (MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
-    "unknown vLLM argument": (MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
+    "packing and dynamic batching": (
+        "check", "excludes sequence packing", MATH_7B, "policy.dynamic_batching.enabled=true"),
+    "rows per update that do not divide": (
+        "check", "500 does not divide", MATH_7B, "policy.train_global_batch_size=500"),
+    "tokenizer that is not there": ("config", "no such folder", MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
+    "misspelled FP8 key": ("set-up", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
+    "save format of DTensor v2 in v1": ("set-up", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
+    "unknown environment": ("data", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
+    "unknown data processor": ("data", "math_hf_processor", MATH_7B, "data.default.processor=math_hf_processor"),
+    "unknown vLLM argument": (
+        "engine start", "max_num_sequences", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
+    "unknown packing algorithm": (
+        "log-probs", "first_fit_increasing",
+        MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
 }  # fmt: skip
 KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
 """Phase, which of its begins, seconds after it. Every step has two `save` phases, one inside the other."""
@@ -74,8 +80,7 @@ KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
 def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int, *, resume: bool) -> dict[str, Any]:
     """One rehearsal; its report, or the error that ended it before there was one."""
     shutil.rmtree(folder, ignore_errors=True)
-    home = str(places.find().home)
-    path = Path(config.replace("${NEMO_RL_HOME}", home))
+    path = Path(config.replace("${NEMO_RL_HOME}", site_setting("NEMO_RL_HOME")))
     started = time.monotonic()
     try:
         code = command.rehearse(path, overrides, steps=steps, resume=resume, keep=folder, say=lambda text: None)
@@ -119,11 +124,10 @@ def table_of_broken(out: Path, names: Sequence[str], steps: int) -> Iterator[str
     """One row per broken config: the phase that found it, and the cause that it names."""
     yield "| what is wrong | override | exit | seconds | phase | cause |\n|---|---|---|---|---|---|"
     for name in names or BROKEN:
-        config, *overrides = BROKEN[name]
+        _, _, config, *overrides = BROKEN[name]
         report = rehearse(out / name.replace(" ", "-"), config, overrides, steps, resume=False)
         phase, cause = report["failure"] or ("none", "not found")
-        last = [line for line in cause.splitlines() if line.strip()]
-        text = (last[-1] if "Traceback" in cause or "ray::" in cause else " ".join(last))[:300].replace("|", "/")
+        text = " ".join(cause.split())[:200].replace("|", "/")
         yield f"| {name} | `{' '.join(overrides)}` | {report['code']} | {report['seconds']:.0f} | {phase} | {text} |"
 
 
@@ -168,7 +172,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
     parser.add_argument("--steps", type=int, default=0, help="default: 3, and 30 for learning")
     parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     steps = asked.steps or (30 if asked.what == "learning" else 3)
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rehearsal.standins.replacing import Names, Replacements, missing_names, when_imported
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements, when_imported
 
 
 @pytest.fixture
@@ -79,9 +79,6 @@ def test_a_name_that_upstream_dropped_fails_by_name(upstream: str) -> None:
     names = Names(module, ("Worker.stop",))
     with pytest.raises(AttributeError, match=f"{upstream}.Worker.stop does not exist"):
         names.put("Worker.stop", None)
-    replacements = Replacements("library", "a stand-in")
-    replacements.after(upstream, "size", "gone", "Worker.stop", why="A reason.")(lambda names: None)
-    assert missing_names([replacements], {upstream: module}) == [f"{upstream}.gone", f"{upstream}.Worker.stop"]
 
 
 def test_a_name_without_a_reason_cannot_be_replaced(upstream: str) -> None:

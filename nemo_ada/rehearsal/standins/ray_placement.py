@@ -12,6 +12,7 @@ REPLACEMENTS = Replacements("GPU nodes under Ray", "a private Ray on this machin
 GPUS, CPUS = "NEMO_ADA_REHEARSAL_GPUS", 16
 POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
 OBJECT_STORE_BYTES = 400 * 2**20
+ATTEMPTS = 3  # Ray gives its node 30 s to start, which a busy machine misses
 
 
 @REPLACEMENTS.after(
@@ -41,14 +42,21 @@ def start() -> None:
     if ray.is_initialized():
         return
     passed_on: dict[str, Any] = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    ray.init(
-        address="local",
-        num_cpus=CPUS,
-        num_gpus=int(os.environ[GPUS]),
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        _temp_dir=os.environ.get("NEMO_ADA_REHEARSAL_RAY"),
-        _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": passed_on},
-    )
+    for attempt in range(ATTEMPTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=CPUS,
+                num_gpus=int(os.environ[GPUS]),
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=os.environ.get("NEMO_ADA_REHEARSAL_RAY"),
+                _node_ip_address="127.0.0.1",
+                runtime_env={"env_vars": passed_on},
+            )
+            break
+        except Exception as error:
+            if "timed out during startup" not in str(error) or attempt == ATTEMPTS - 1:
+                raise
+            ray.shutdown()
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address

@@ -7,7 +7,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -157,18 +157,3 @@ class Replacements:
                 _look_first()
             if change.apply is not None:
                 when_imported(change.module, lambda module, c=change: c.apply(Names(module, c.names)))  # type: ignore[misc]
-
-
-def missing_names(files: Sequence[Replacements], modules: Mapping[str, ModuleType]) -> list[str]:
-    """Declared names that these imported modules do not have."""
-    absent = []
-    for change in (change for replacements in files for change in replacements.changes):
-        if change.module not in modules:
-            continue
-        names = Names(modules[change.module], change.names)
-        for dotted in change.names:
-            try:
-                names.get(dotted)
-            except AttributeError:
-                absent.append(f"{change.module}.{dotted}")
-    return absent

@@ -1,0 +1,49 @@
+"""Broken configs end a rehearsal with the phase and the cause: most before a worker starts, the others in its phase."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal import places
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "benchmarks"))
+import bench_rehearsal as recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+EARLY = [name for name, case in recipe.BROKEN.items() if case[0] in ("check", "config")]
+LATE = [name for name in recipe.BROKEN if name not in EARLY]
+
+pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
+
+
+def ends_as_told(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.chdir(ROOT)
+    phase, cause, config, *overrides = recipe.BROKEN[name]
+    report = recipe.rehearse(folder / "out", config, overrides, 3, resume=False)
+    assert (report["failure"][0], report["passed"]) == (phase, False), report["failure"]
+    assert cause in report["failure"][1]
+    return int(report["code"])
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "find", lambda: pytest.fail("a worker's interpreter was looked for"))
+    assert ends_as_told(name, tmp_path, monkeypatch) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LATE)
+def test_what_only_the_workers_know_ends_the_run_in_its_phase(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        places.find()
+    except UserError as problem:
+        pytest.skip(str(problem))
+    assert ends_as_told(name, tmp_path, monkeypatch) in (1, 2)
