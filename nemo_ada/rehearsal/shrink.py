@@ -226,6 +226,7 @@ def _precision(s: Shrinker) -> None:
 def _engine(s: Shrinker) -> None:
     prefix = "policy.generation.vllm_cfg"
     s.set("off", "generate", f"{prefix}.enforce_eager", True, "CUDA graphs need a GPU")
+    s.set("off", "generate", "policy.generation.vllm_kwargs.moe_backend", "auto", "the named backend is a GPU kernel")
     s.set("shrunk", "generate", f"{prefix}.gpu_memory_utilization", 0.02)
     s.set("off", "set-up", "logger.monitor_gpus", False, "no GPU to monitor")
     for name in ("wandb", "swanlab", "mlflow"):

@@ -153,15 +153,19 @@ def table_of_kills(out: Path, steps: int) -> Iterator[str]:
 
 
 def table_of_learning(out: Path, steps: int) -> Iterator[str]:
-    """Mean reward of five steps at a time, for Reinforce-Ada-Seq-balance and for stock GRPO."""
-    yield "| config | mean reward of each five steps | exit |\n|---|---|---|"
+    """Mean reward of five steps at a time and the driver's CPU, for Reinforce-Ada-Seq-balance and for stock GRPO."""
+    yield "| config | mean reward of each five steps | driver's CPU per response, ms | exit |\n|---|---|---|---|"
     for name, (config, *overrides) in (("ada_seq_balance", (MATH_7B,)), ("stock GRPO", MODELS["stock-grpo"])):
         folder = out / f"learning-{name.replace(' ', '-')}"
         report = rehearse(folder, config, overrides, steps, resume=False)
-        metrics = Events.read(folder / "undisturbed.events.jsonl").steps()
+        events = Events.read(folder / "undisturbed.events.jsonl")
+        metrics = events.steps()
+        drawn = sum(step.get("ada/samples_drawn", 32.0) for step in metrics.values())
+        cpu = sum(line["cpu"] for line in events.of("end") if line["phase"] == "generate")
         rewards = [step.get("ada/pass_rate", step.get("reward", 0.0)) for _, step in sorted(metrics.items())]
         means = [sum(rewards[i : i + 5]) / len(rewards[i : i + 5]) for i in range(0, len(rewards), 5)]
-        yield f"| {name} | {', '.join(f'{mean:.3f}' for mean in means)} | {report['code']} |"
+        shown = ", ".join(f"{mean:.3f}" for mean in means)
+        yield f"| {name} | {shown} | {1000.0 * cpu / max(drawn, 1.0):.1f} | {report['code']} |"
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -48,7 +49,10 @@ def _weights_stay(names: Names) -> None:
     why="Inside Ray it starts the engine's process from nothing, which imports vLLM a second time for half a minute.",
 )
 def _fork(names: Names) -> None:
-    names.answer(("_maybe_force_spawn",), None)
+    def choose_fork() -> None:
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # the CPU platform has set it to spawn
+
+    names.put("_maybe_force_spawn", choose_fork)
 
 
 @REPLACEMENTS.after(
