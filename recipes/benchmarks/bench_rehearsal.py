@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[str, ...]] = {
         DTENSOR, *DTENSOR_V1, "grpo.adv_estimator.name=reinforce_ada", "+reinforce_ada.preset=ada_seq_balance"),
 }  # fmt: skip
 BROKEN: dict[str, tuple[str, ...]] = {
-    # phase that finds it, words of the cause, config, overrides; the first six need no worker
+    # phase that finds it, words of the cause, config, overrides; what `check` or the config finds needs no worker
     "TP 8 on 28 heads": ("check", "28 attention heads", MATH_7B, "policy.megatron_cfg.tensor_model_parallel_size=8"),
     "PP 3 on 32 layers": ("check", "32 layers", LLAMA_8B, "policy.megatron_cfg.pipeline_model_parallel_size=3"),
     "packing off with CP 2": (
@@ -63,12 +63,12 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "rows per update that do not divide": (
         "check", "500 does not divide", MATH_7B, "policy.train_global_batch_size=500"),
     "tokenizer that is not there": ("config", "no such folder", MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
-    "misspelled FP8 key": ("set-up", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
+    "misspelled FP8 key": ("check", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
     "save format of DTensor v2 in v1": ("set-up", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
     "unknown environment": ("data", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
     "unknown data processor": ("data", "math_hf_processor", MATH_7B, "data.default.processor=math_hf_processor"),
     "unknown vLLM argument": (
-        "engine start", "max_num_sequences", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
+        "check", "max_num_seqs", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
     "unknown packing algorithm": (
         "log-probs", "first_fit_increasing",
         MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
