@@ -17,7 +17,6 @@ from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.rows import RowSettings
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
-from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -51,7 +50,7 @@ PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocati
 }
 
 
-def sampler(section: dict[str, Any], group: int = 4) -> AdaSampler:
+def sampler(section, group=4):
     settings: AdaSettings = ada_settings(section)
     return settings.sampler(group, LONGEST, run_seed=SEED, features=FEATURES)
 
@@ -71,7 +70,7 @@ def test_a_preset_is_what_it_says(name):
     assert made.run_seed == SEED
 
 
-def reached(made: AdaSampler, path: str) -> object:
+def reached(made, path):
     return reduce(lambda found, name: getattr(found, name, None), path.split("."), made)
 
 

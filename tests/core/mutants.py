@@ -34,7 +34,7 @@ settings.register_profile(
 )
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     """Forget what functools remembers: mutmut forks from a process that has run the tests without a mutant."""
     modules = [item.getparent(pytest.Module).obj]
     modules += [module for name, module in sys.modules.items() if name.startswith("nemo_ada.core.")]
@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 value.cache_clear()
 
 
-def sample(count: int, seed: int, only: list[str]) -> list[str]:
+def sample(count, seed, only):
     """Names of `count` mutants that begin with nemo_ada.core.<one of only>: those of the smallest seeded hashes, so a
     change in one function leaves the rest of the sample as it is."""
     from mutmut.mutation.file_mutation import mutate_file_contents
@@ -59,7 +59,7 @@ def sample(count: int, seed: int, only: list[str]) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())[:count]
 
 
-def prepare() -> None:
+def prepare():
     """A folder with the core, its tests and the settings, and nothing else."""
     shutil.rmtree(PLACE, ignore_errors=True)
     for part in ("nemo_ada/core", "tests/core"):
@@ -68,14 +68,14 @@ def prepare() -> None:
         shutil.copy(ROOT / part, PLACE / part)
 
 
-def outcome(names: list[str]) -> dict[str, str]:
+def outcome(names):
     codes: dict[str, int | None] = {}
     for meta in Path("mutants").rglob("*.meta"):
         codes |= json.loads(meta.read_text("utf-8"))["exit_code_by_key"]
     return {name: STATUS.get(codes[name], f"exit code {codes[name]}") for name in names}
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description="Mutation testing of nemo_ada/core")
     parser.add_argument("--count", type=int, default=300, help="mutants to try")
     parser.add_argument("--seed", type=int, default=7, help="chooses the sample")

@@ -15,9 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.sampling.latency import LatencyModel
-from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -33,9 +30,7 @@ class Script:
     tokens_PI: NDArray[np.int64]
 
     @classmethod
-    def random(
-        cls, seed: int, pass_rate_P: list[float], *, failed: float = 0.0, longest: int = 40, indices: int = 256
-    ) -> Script:
+    def random(cls, seed, pass_rate_P, *, failed=0.0, longest=40, indices=256):
         rng = np.random.default_rng(seed)
         shape = (len(pass_rate_P), indices)
         reward = (rng.random(shape) < np.array(pass_rate_P)[:, None]).astype(np.float64)
@@ -44,14 +39,14 @@ class Script:
         return cls(reward, tokens.astype(np.int64))
 
     @classmethod
-    def of(cls, *rows: str) -> Script:
+    def of(cls, *rows):
         """From strings of + (correct), - (incorrect) and x (failed); the last character repeats."""
         full = [(row + row[-1] * 256)[:256] for row in rows]
         value = {"+": 1.0, "-": 0.0, "x": FAILS}
         reward = np.array([[value[c] for c in row] for row in full])
         return cls(reward, np.full(reward.shape, 3, np.int64))
 
-    def label(self, prompt: int, index: int) -> bool | None:
+    def label(self, prompt, index):
         reward = self.reward_PI[prompt, index]
         return None if np.isnan(reward) else bool(reward > 0.5)
 
@@ -72,7 +67,7 @@ class ScriptedSource:
     aborted: dict[int, int] = field(default_factory=dict)
     watch: Callable[[], None] = lambda: None
 
-    def submit(self, requests: Requests) -> None:
+    def submit(self, requests):
         assert len(requests) > 0
         self.submitted.append((self.now, requests))
         columns = (requests.response_id_N, requests.prompt_N, requests.index_N, requests.seed_N)
@@ -82,7 +77,7 @@ class ScriptedSource:
             self.seeds[row] = seed
         self.watch()
 
-    def poll(self) -> Outcomes:
+    def poll(self):
         assert self.running, "poll of an idle engine would never return"
         rows = sorted(self.running)
         if self.newest_first:
@@ -92,7 +87,7 @@ class ScriptedSource:
             rows = rows[: int(self.rng.integers(1, len(rows) + 1))]
         return self.end(rows)
 
-    def end(self, rows: list[int]) -> Outcomes:
+    def end(self, rows):
         """Finish these rows now."""
         places = [self.running.pop(row) for row in rows]
         self.now += float(self.rng.random())
@@ -102,30 +97,22 @@ class ScriptedSource:
         failures = {row: "scripted" for row, value in zip(rows, reward, strict=True) if np.isnan(value)}
         return Outcomes(np.array(rows), reward, tokens, failures)
 
-    def abort(self, response_id_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    def abort(self, response_id_N):
         tokens = [
             int(self.rng.integers(0, self.script.tokens_PI[self.running.pop(row)])) for row in response_id_N.tolist()
         ]
         self.aborted.update(zip(response_id_N.tolist(), tokens, strict=True))
         return np.array(tokens, np.int64)
 
-    def clock(self) -> float:
+    def clock(self):
         return self.now
 
     @property
-    def tokens(self) -> int:
+    def tokens(self):
         return sum(self.finished.values()) + sum(self.aborted.values())
 
 
-def collect(
-    plan: SamplingPlan,
-    script: Script,
-    *,
-    order: int = 0,
-    latency: LatencyModel | None = None,
-    newest_first: bool = False,
-    **session: object,
-) -> tuple[SamplingResult, ScriptedSource]:
+def collect(plan, script, *, order=0, latency=None, newest_first=False, **session):
     """Run a session over a script; `order` seeds the order of completion."""
     source = ScriptedSource(script, np.random.default_rng(order), newest_first)
     arguments: dict = {"run_seed": 7, "step": 3, "latency": latency, **session}
@@ -135,24 +122,24 @@ def collect(
 class Driven:
     """A session that a test moves by hand, over a script or its rows."""
 
-    def __init__(self, plan: SamplingPlan, *rows: str | Script, **session: object) -> None:
+    def __init__(self, plan, *rows, **session):
         script = rows[0] if isinstance(rows[0], Script) else Script.of(*rows)
         self.source = ScriptedSource(script, np.random.default_rng(0))
         arguments: dict = {"run_seed": 0, "step": 0, **session}
         self.session = SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments)
 
-    def ask(self, now: float = 0.0) -> Requests:
+    def ask(self, now=0.0):
         """Submit what the session wants now."""
         requests = self.session.next_requests(now)
         if len(requests):
             self.source.submit(requests)
         return requests
 
-    def end(self, now: float, *rows: int) -> None:
+    def end(self, now, *rows):
         """Finish these responses."""
         self.session.record(self.source.end(list(rows)), now)
 
-    def drop(self, now: float = 0.0) -> list[int]:
+    def drop(self, now=0.0):
         """Abort what the session no longer wants; its ids."""
         rows = self.session.take_aborts()
         if len(rows):
@@ -160,7 +147,7 @@ class Driven:
         return sorted(rows.tolist())
 
 
-def pools(result: SamplingResult) -> list[list[tuple[int, float, int]]]:
+def pools(result):
     """(index, reward, tokens) of each prompt's pool."""
     found: list[list[tuple[int, float, int]]] = [[] for _ in result.uid_P]
     columns = (result.prompt_N, result.index_N, result.reward_N, result.tokens_N)
@@ -169,7 +156,7 @@ def pools(result: SamplingResult) -> list[list[tuple[int, float, int]]]:
     return found
 
 
-def met(rule: object, pos: int, neg: int) -> bool:
+def met(rule, pos, neg):
     """The exit conditions, written down a second time (algorithm.md section 2)."""
     match rule:
         case PositiveExit(k_pos):
@@ -183,7 +170,7 @@ def met(rule: object, pos: int, neg: int) -> bool:
     raise AssertionError(rule)
 
 
-def wave_oracle(plan: SamplingPlan, script: Script, prompt: int) -> list[int]:
+def wave_oracle(plan, script, prompt):
     """Indices of the pool under `wave` stopping without a binding budget."""
     kept: list[int] = []
     index = failed = wave = 0
@@ -203,7 +190,7 @@ def wave_oracle(plan: SamplingPlan, script: Script, prompt: int) -> list[int]:
         wave += 1
 
 
-def prefix_oracle(plan: SamplingPlan, script: Script, prompt: int) -> list[int]:
+def prefix_oracle(plan, script, prompt):
     """Indices of the pool under `issue_order` stopping: the shortest prefix that meets the exit, or the cap."""
     kept: list[int] = []
     pos = index = 0

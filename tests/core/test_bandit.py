@@ -308,23 +308,38 @@ def test_estimation_undoes_its_allocation_in_objective_mode_and_shows_it_in_refe
         assert deviation(moved[often], factor_P[often].mean() * slope) < SIGMAS
 
 
-def est_declared(total, p, objective, kind):
-    """The expected update of a prompt with `total` responses in units of grad p (objective mode): f'(q) times the
-    contrast of its two sides, 0 where one side is empty."""
+def est_claimed(total, p, objective, weighting, kind, exponent):
+    """The expected update of a prompt with `total` responses in units of grad p, over all counts of correct ones.
+
+    Objective mode: f'(q) times the contrast of its two sides, 0 where one side is empty. Reference mode: summed over
+    its rows, with the gradient's part f'(q) / w_sample(q) of the weight.
+    """
     factor = 0.0
-    for pos in range(1, total):
-        q = pos / total
-        if kind == "shrunk":
-            q = (pos + STRENGTH * PRIOR) / (total + STRENGTH)
-        floored = max(q, MIN_RATE)
-        weight = min({"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective], MAX_WEIGHT)
-        factor += comb(total, pos) * p**pos * (1 - p) ** (total - pos) * weight * q * (1 - q) / (p * (1 - p))
-    return factor
+    for pos in range(total + 1):
+        b = pos / total
+        q = b if kind == "pool" else (pos + STRENGTH * PRIOR) / (total + STRENGTH)
+        floored = max(q, MIN_RATE) if exponent is None else min(max(q, MIN_RATE), 1 - MIN_RATE)
+        whole = {"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective]
+        moved = pos * (1 - b) / p + (total - pos) * b / (1 - p)
+        if weighting == "objective":
+            moved = q * (1 - q) / (p * (1 - p)) if 0 < pos < total else 0.0
+        probability = comb(total, pos) * p**pos * (1 - p) ** (total - pos)
+        factor += probability * min(whole * floored ** (exponent or 0.0), MAX_WEIGHT) * moved
+    return factor / (1 if weighting == "objective" else 8)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.7])
-@pytest.mark.parametrize("kind", ["pool", "shrunk"])
-def test_estimation_follows_the_declared_objective_whatever_it_allocates(kind, p):
+@pytest.mark.parametrize(
+    ("weighting", "kind", "exponent"),
+    [
+        ("objective", "pool", None),
+        ("objective", "shrunk", None),
+        ("reference", "pool", 0.5),
+        ("reference", "pool", 1.0),
+        ("reference", "pool", None),
+    ],
+)
+def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(weighting, kind, exponent, p):
     pools, total_P = est_pools(p)
     slope, failures = gradient_of_p(policy(p)), []
     sizes, counts = np.unique(total_P, return_counts=True)
@@ -338,47 +353,10 @@ def test_estimation_follows_the_declared_objective_whatever_it_allocates(kind, p
         prior_P=(np.full(POOLS, STRENGTH * PRIOR), np.full(POOLS, STRENGTH * (1 - PRIOR))),
     )
     for label, objective in OBJECTIVES.items():
-        weight_P = weight_of(objective, rates)
-        advantage = advantage_of(pools, weight_P=weight_P, rate_P=rates, weighting="objective")
-        claim = np.average([est_declared(int(size), p, label, kind) for size in sizes], weights=counts)
-        z = deviation(update(pools, advantage, p, 8.0), float(claim) * slope)
-        if z > SIGMAS:
-            failures.append((label, z))
-    assert not failures
-
-
-EXPONENTS = (0.5, 1.0, None)
-
-
-def est_claimed(total, p, objective, exponent):
-    """The expected update of a prompt with `total` responses in units of grad p, summed over its rows (reference mode):
-    the gradient's part f'(q) / w_sample(q) of the weight, with q the pool's share, over all counts of correct ones."""
-    factor = 0.0
-    for pos in range(total + 1):
-        probability = comb(total, pos) * p**pos * (1 - p) ** (total - pos)
-        b = pos / total
-        q = max(b, MIN_RATE) if exponent is None else min(max(b, MIN_RATE), 1 - MIN_RATE)
-        whole = {"linear": 1.0, "log": 1 / q, "power": 0.5 * q**-0.5}[objective]
-        push = pos * (1 - b) / p + (total - pos) * b / (1 - p)
-        factor += probability * min(whole * q ** (exponent or 0.0), MAX_WEIGHT) * push
-    return factor
-
-
-def est_update(pools, p, objective, exponent):
-    rate_P = pool(pools.pos_P, pools.total_P)
-    return update(pools, advantage_of(pools, weight_P=weight_of(objective, rate_P, exponent)), p, 8.0)
-
-
-@pytest.mark.parametrize("p", [0.1, 0.7])
-@pytest.mark.parametrize("exponent", EXPONENTS)
-def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(exponent, p):
-    pools, total_P = est_pools(p)
-    slope, failures = gradient_of_p(policy(p)), []
-    sizes, counts = np.unique(total_P, return_counts=True)
-    for label, objective in OBJECTIVES.items():
-        factors = [est_claimed(size, p, label, exponent) for size in sizes.tolist()]
-        claim = float(np.average(factors, weights=counts)) / 8 * slope
-        z = deviation(est_update(pools, p, objective, exponent), claim)
+        weight_P = weight_of(objective, rates, exponent)
+        advantage = advantage_of(pools, weight_P=weight_P, rate_P=rates, weighting=weighting)
+        factors = [est_claimed(size, p, label, weighting, kind, exponent) for size in sizes.tolist()]
+        z = deviation(update(pools, advantage, p, 8.0), float(np.average(factors, weights=counts)) * slope)
         if z > SIGMAS:
             failures.append((label, z))
     assert not failures

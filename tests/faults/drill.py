@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,7 +38,7 @@ class Fault:
     after: float = 0.0
 
     @property
-    def name(self) -> str:
+    def name(self):
         """For tables."""
         return self.kind + (f", {self.phase}" if self.phase else "") + (f" +{self.delay:g} s" if self.delay else "")
 
@@ -64,7 +63,7 @@ class Attempt:
     output: str
 
     @property
-    def steps_lost(self) -> int:
+    def steps_lost(self):
         """Steps that were complete, or in flight when the fault struck, and must be made again."""
         return self.steps - self.resumed_at
 
@@ -72,7 +71,7 @@ class Attempt:
 class Drill:
     """A folder with a run, a reference run and everything temporary. A context manager: leaves nothing behind."""
 
-    def __init__(self, *overrides: str) -> None:
+    def __init__(self, *overrides):
         self.folder = Path(tempfile.mkdtemp(prefix="f", dir="/tmp"))  # short: Ray puts sockets below it
         self.temporary = self.folder / "t"
         self.temporary.mkdir()
@@ -94,19 +93,13 @@ class Drill:
             *overrides,
         ]
 
-    def __enter__(self) -> Drill:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, *_exc):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def attempt(
-        self,
-        fault: Fault,
-        *overrides: str,
-        run_dir: Path | None = None,
-        watch: Callable[[str], None] = lambda mark: None,
-    ) -> Attempt:
+    def attempt(self, fault, *overrides, run_dir=None, watch=lambda mark: None):
         """Start or continue the run, let the fault strike, wait for the end, look at what is left.
 
         watch: called every now and then with the mark of the run's processes.
@@ -161,7 +154,7 @@ class Drill:
             output=log.read_text(),
         )
 
-    def finish(self, steps: int) -> Attempt:
+    def finish(self, steps):
         """Let the run end at `steps` steps, make the same run without faults, and compare the two to the bit."""
         last = self.attempt(Fault("none"), f"grpo.max_num_steps={steps}")
         assert (last.exit_code, last.status) == (0, "done"), last.output[-2000:]
@@ -172,7 +165,7 @@ class Drill:
         self.check_nothing_is_left()
         return last
 
-    def compare(self, whole: Path, steps: int) -> None:
+    def compare(self, whole, steps):
         """Raise AssertionError unless the run and another have the same records, and the same bits after `steps`."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             assert _timeless(self.run_dir / name) == _timeless(whole / name), (
@@ -184,18 +177,18 @@ class Drill:
             assert ours.keys() == theirs.keys()
             assert all((ours[key] == theirs[key]).all() for key in ours), f"{name} differs from the undisturbed run's"
 
-    def check_nothing_is_left(self) -> None:
+    def check_nothing_is_left(self):
         """No temporary file or folder, in the run's folders or beside them."""
         left = [str(path) for path in self.temporary.iterdir()]
         left += [str(path) for path in self.run_dir.rglob(".*")]
         assert not left, f"left behind: {left}"
 
 
-def _json(path: Path) -> dict[str, object]:
+def _json(path):
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _timeless(path: Path) -> list[dict[str, object]]:
+def _timeless(path):
     return [
         {key: value for key, value in record.items() if not any(word in key for word in VOLATILE)}
         for record in read_lines(path)

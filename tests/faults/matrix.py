@@ -12,7 +12,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +47,13 @@ FULL = [
 ]  # fmt: skip
 
 
-def truncate(folder: Path) -> None:
+def truncate(folder):
     """Cut the weights in half."""
     path = folder / "learner" / "model.safetensors"
     os.truncate(path, path.stat().st_size // 2)
 
 
-def flip_a_bit(folder: Path) -> None:
+def flip_a_bit(folder):
     """Change one bit of Adam's moments."""
     path = folder / "learner" / "optimizer.safetensors"
     content = bytearray(path.read_bytes())
@@ -61,7 +61,7 @@ def flip_a_bit(folder: Path) -> None:
     path.write_bytes(content)
 
 
-def drop_manifest(folder: Path) -> None:
+def drop_manifest(folder):
     """Remove the checksums."""
     (folder / "manifest.json").unlink()
 
@@ -86,7 +86,7 @@ EXPECTED = {  # exit code and status; None: the process may end in any way but w
 }
 
 
-def check(attempt: Attempt, run_dir: Path) -> None:
+def check(attempt, run_dir):
     """What every fault must lead to; raises AssertionError."""
     kind, told = attempt.fault.kind, attempt.output[-2000:]
     expected = EXPECTED[kind]
@@ -102,7 +102,7 @@ def check(attempt: Attempt, run_dir: Path) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
+def small_disk(folder):
     """A file system of DISK_BYTES at `folder`; False where this user may not mount one."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
@@ -124,19 +124,19 @@ class Row:
     next_ready_s: float
 
     @property
-    def lost(self) -> int:
+    def lost(self):
         """Complete steps that were made again; a damaged checkpoint costs one more than the kill that goes with it."""
         return self.struck.steps_lost + (self.kind in DAMAGES)
 
 
-def play(faults: list[Fault], damages: list[str], say: Callable[[str], None]) -> None:
+def play(faults, damages, say):
     """Strike one run with all faults and compare it with an undisturbed one; raises AssertionError."""
     with Drill("policy.megatron_cfg.tensor_model_parallel_size=2", "grpo.max_num_steps=10000") as drill:
         checkpoints = drill.run_dir / "checkpoints"
         rows: list[Row] = []
         waiting: list[tuple[str, str, Attempt]] = []  # an injection whose cost the next attempt's first step will tell
 
-        def settle(following: Attempt) -> None:
+        def settle(following):
             for injection in waiting:
                 rows.append(Row(*injection, following.ready_s))
                 say(one_line(rows[-1]))
@@ -172,14 +172,14 @@ def play(faults: list[Fault], damages: list[str], say: Callable[[str], None]) ->
     )
 
 
-def one_line(row: Row) -> str:
+def one_line(row):
     """A row of the long table."""
     struck, name = row.struck, row.kind if row.kind in DAMAGES else row.struck.fault.name
     seconds = " | ".join(f"{value:.1f}" for value in (struck.noticed_s, struck.clean_s, row.next_ready_s))
     return f"| {name} | exit {struck.exit_code}, {struck.status} | {row.lost} | {seconds} |"
 
 
-def by_kind(rows: list[Row]) -> Iterator[str]:
+def by_kind(rows):
     """The short table, as the README shows it: a row per kind of fault."""
     yield "\n| fault | phases | how the attempt ends | steps made again | noticed after, s | next first step after, s |"
     yield "|---|---|---|---|---|---|"
@@ -199,7 +199,7 @@ def by_kind(rows: list[Row]) -> Iterator[str]:
         yield f"| {kind} ({len(mine)}) | {phases} | {outcome} | {again} | {seen} | {next_first} |"
 
 
-def main() -> int:
+def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one fault of each kind")
@@ -207,7 +207,7 @@ def main() -> int:
     options = parser.parse_args()
     lines: list[str] = []
 
-    def say(line: str) -> None:
+    def say(line):
         print(line, flush=True)
         lines.append(line)
 

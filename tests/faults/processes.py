@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "NEMO_ADA_DRILL"  # an environment variable that every descendant of a marked process inherits
 
 
-def descendants(*names: str) -> list[psutil.Process]:
+def descendants(*names):
     """This process's descendants whose command line holds one of the names, oldest first."""
     found = []
     for process in psutil.Process().children(recursive=True):
@@ -23,7 +23,7 @@ def descendants(*names: str) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.pid)
 
 
-def marked(mark: str) -> list[psutil.Process]:
+def marked(mark):
     """Processes that inherited the mark."""
     found = []
     for process in psutil.process_iter(["status"]):

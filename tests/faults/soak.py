@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from nemo_ada.run.folder import read_lines
-from tests.faults.drill import Attempt, Drill, Fault
+from tests.faults.drill import Drill, Fault
 from tests.faults.matrix import EXPECTED, PHASES, STALL_SECONDS
 from tests.faults.processes import marked
 
@@ -32,11 +32,11 @@ GROWTH = 0.05  # of the resident memory, over the quiet quarter
 class Memory:
     """Resident memory of the run's processes over time, MiB by kind of process."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._next = 0.0
         self.samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
-    def __call__(self, mark: str) -> None:
+    def __call__(self, mark):
         """Look, at most every SAMPLE_SECONDS."""
         now = time.monotonic()
         if now < self._next:
@@ -51,7 +51,7 @@ class Memory:
         for kind, kib in total.items():
             self.samples[kind].append((now, kib / 1024))
 
-    def growth(self) -> dict[str, tuple[float, float]]:
+    def growth(self):
         """By kind: MiB in the middle of the record, and what a line through it gains from end to end."""
         found = {}
         for kind, samples in self.samples.items():
@@ -62,14 +62,14 @@ class Memory:
         return found
 
 
-def _kind(command: str) -> str:
+def _kind(command):
     for name, words in {"engine": "ray::Rollout", "learner": "ray::_Rank", "driver": "tests.faults.victim"}.items():
         if words in command:
             return name
     return "ray"
 
 
-def soak(minutes: float, seed: int, *, compare: bool) -> None:
+def soak(minutes, seed, *, compare):
     """Run, strike, continue; raises AssertionError when a promise is broken."""
     choose = random.Random(seed)
     began = time.monotonic()
@@ -80,7 +80,7 @@ def soak(minutes: float, seed: int, *, compare: bool) -> None:
     with Drill(*settings, "grpo.val_period=20", f"checkpointing.save_period={SAVE_PERIOD}") as drill:
         gap = (60.0, 120.0) if minutes >= 20 else (0.0, 5.0)
 
-        def strike(fault: Fault, memory: Memory) -> Attempt:
+        def strike(fault, memory):
             nonlocal lost
             attempt = drill.attempt(fault, f"stall_seconds={STALL_SECONDS * 3}", watch=memory)
             tally[fault.kind] += 1
@@ -113,7 +113,7 @@ def soak(minutes: float, seed: int, *, compare: bool) -> None:
         drill.check_nothing_is_left()
 
 
-def main() -> int:
+def main():
     """Parse the arguments and soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)

@@ -27,12 +27,12 @@ CONFIG = ROOT / "configs" / "cpu" / "jsonl.yaml"
 FILLER = "placeholder row"
 
 
-def strike_at(name: str, number: int) -> Callable[[Path], None]:
+def strike_at(name, number):
     """Send a signal to the youngest process with this name."""
     return lambda _run_dir: descendants(name)[-1].send_signal(number)
 
 
-def fill_disk(run_dir: Path) -> None:
+def fill_disk(run_dir):
     """Leave no byte in the checkpoints' file system."""
     with (run_dir / "checkpoints" / FILLER).open("wb", buffering=0) as file:
         size = 1 << 20
@@ -73,7 +73,7 @@ class Trigger:
     struck: bool = False
     began: float = field(default_factory=time.monotonic)
 
-    def __call__(self, step: int, phase: str) -> None:
+    def __call__(self, step, phase):
         """Hear of a phase; note where the run was when the fault struck."""
         if self.first_step is None:
             self.first_step = step
@@ -86,19 +86,19 @@ class Trigger:
         else:
             self._strike(step, phase)
 
-    def _strike(self, step: int, phase: str) -> None:
+    def _strike(self, step, phase):
         time.sleep(self.delay)
         (self.run_dir / "struck.json").write_text(json.dumps({"step": step, "phase": phase, "time": time.time()}))
         KINDS[self.kind](self.run_dir)
 
 
-def main(fault: str, *overrides: str) -> int:
+def main(fault, *overrides):
     """Run with one fault; the exit code of the command line."""
     config = load_run(CONFIG, list(overrides))
     trigger = Trigger(**json.loads(fault), run_dir=config.folder)
     code = [0]
 
-    def run() -> None:
+    def run():
         code[0] = train(config, Observer(on_phase=trigger, on_message=print)).exit_code
 
     return guarded(run) or code[0]

@@ -10,10 +10,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ CPU_SECONDS = 60.0  # of one case, which takes a fraction of a second; time that
 COUNTED: Counter[str] = Counter()
 
 
-def cases(short: int) -> Callable[[Any], Any]:
+def cases(short):
     """The number of cases of a test: `short` in `make test`, CASES where it is set."""
     return settings(
         max_examples=CASES or short,
@@ -43,8 +41,8 @@ class TooSlow(BaseException):
 
 
 @contextmanager
-def deadline() -> Iterator[None]:
-    def late(_number: int, _frame: FrameType | None) -> None:
+def deadline():
+    def late(_number, _frame):
         raise TooSlow(f"more than {CPU_SECONDS:g} CPU seconds")
 
     previous = signal.signal(signal.SIGPROF, late)
@@ -65,7 +63,7 @@ class Ended:
     err: str
 
 
-def command(arguments: Sequence[str], kind: str) -> Ended:
+def command(arguments, kind):
     """`nemo-ada ARGUMENTS` in this process, with the streams of a real one: stdout refuses what is not UTF-8."""
     from nemo_ada.cli.main import app, guarded
 
@@ -84,7 +82,7 @@ def command(arguments: Sequence[str], kind: str) -> Ended:
     return Ended(code if isinstance(code, int) else 1, *texts)
 
 
-def check(ended: Ended, *, codes: tuple[int, ...] = (0, 2), said: Sequence[str] = ()) -> Ended:
+def check(ended, *, codes=(0, 2), said=()):
     """No traceback; one of the exit codes; a user error says something of bounded length that names one of `said`."""
     shown = f"exit code {ended.code}\n{ended.err[-3000:]}\n{ended.out[-1000:]}"
     assert "Traceback" not in ended.err + ended.out, shown
@@ -96,7 +94,7 @@ def check(ended: Ended, *, codes: tuple[int, ...] = (0, 2), said: Sequence[str] 
     return ended
 
 
-def attempt(call: Callable[[], Any]) -> tuple[Any, str | None]:
+def attempt(call):
     """(result, None), or (None, message) where a UserError refuses."""
     try:
         return call(), None

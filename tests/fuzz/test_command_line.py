@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -41,7 +39,7 @@ FINE = {"train": ["fine.yaml"], "check": ["fine.yaml", "--no-verifier"], "plan":
 QUICK = ["--seeds", "1", "--prompts", "2", "--preset", "grpo"]  # of `simulate`, which needs no argument
 
 
-def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def groups(group, path=()):
     for name, listed in sorted(group.commands.items()):
         inner = listed.load() if hasattr(listed, "load") else listed
         if isinstance(inner, TyperGroup):
@@ -50,7 +48,7 @@ def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
             yield (*path, name), inner
 
 
-def commands() -> dict[tuple[str, ...], Any]:
+def commands():
     from nemo_ada.cli.main import app
 
     return dict(groups(typer.main.get_command(app)))
@@ -93,7 +91,7 @@ def a_folder_of_traps(tmp_path, monkeypatch):
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n[1]\n{"step": "x"}\n')
 
 
-def required(path: tuple[str, ...]) -> list[str]:
+def required(path):
     params = COMMANDS[path].params
     return [text for p in params if p.required and p.opts[0].startswith("-") for text in (p.opts[0], "fine.jsonl")]
 
@@ -101,13 +99,13 @@ def required(path: tuple[str, ...]) -> list[str]:
 ANY = st.one_of(st.sampled_from(PLACES), st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.text(max_size=8))
 
 
-def kinds(path: tuple[str, ...]) -> dict[str, str]:
+def kinds(path):
     """Parameter -> its annotation, as text."""
     found = inspect.get_annotations(inspect.unwrap(COMMANDS[path].callback))
     return {name: str(kind).partition("typer.")[0] for name, kind in found.items()}
 
 
-def fitting(kind: str) -> st.SearchStrategy[str]:
+def fitting(kind):
     """Values that pass the parser of an option of this kind, for the most part."""
     beyond = st.integers(min_value=2**31).map(str)  # in between, `simulate` rightly takes its time
     numbers = st.one_of(st.sampled_from(NUMBERS), st.integers(-9, 40).map(str), beyond)
@@ -117,7 +115,7 @@ def fitting(kind: str) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> list[str]:
+def lines(draw):
     path = draw(st.sampled_from(sorted(COMMANDS)))
     params = [p for p in COMMANDS[path].params if "--watch" not in p.opts]
     options = [p for p in params if p.opts[0].startswith("-")]
@@ -135,13 +133,13 @@ def lines(draw: st.DrawFn) -> list[str]:
 
 @given(arguments=lines())
 @cases(30)
-def test_any_command_line_ends_with_a_result_or_a_message(arguments: list[str]) -> None:
+def test_any_command_line_ends_with_a_result_or_a_message(arguments):
     codes = (0, 1, 2) if arguments[0] == "check" else (0, 2)
     check(command(arguments, "command lines"), codes=codes)
 
 
 @pytest.mark.parametrize("path", sorted(set(COMMANDS) - {("simulate",)}), ids="-".join)
-def test_a_place_that_holds_nothing_useful_is_refused(path: tuple[str, ...]) -> None:
+def test_a_place_that_holds_nothing_useful_is_refused(path):
     for place in TRIED:
         second = ["run"] if path[-1] == "compare" else []
         codes = (0, 2) if path == ("eval", "run") else (2,)  # the model's folder is the engine's to read
@@ -149,7 +147,7 @@ def test_a_place_that_holds_nothing_useful_is_refused(path: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS), ids="-".join)
-def test_a_place_that_holds_nothing_useful_as_an_option(path: tuple[str, ...]) -> None:
+def test_a_place_that_holds_nothing_useful_as_an_option(path):
     named = [p for p in COMMANDS[path].params if "Path" in kinds(path)[p.name]]
     options = [p.opts[0] for p in named if p.opts[0].startswith("--")]
     start = QUICK if path[0] == "simulate" else FINE.get(path[0], ["fine.jsonl"])
@@ -163,7 +161,7 @@ NO_COMMANDS = [[], ["nope"], ["--nope"], ["data"], ["eval"], ["data", "nope"], [
 
 
 @pytest.mark.parametrize("arguments", NO_COMMANDS, ids=repr)
-def test_no_such_command(arguments: list[str]) -> None:
+def test_no_such_command(arguments):
     check(command(arguments, "commands"))
 
 
@@ -175,7 +173,7 @@ STEP = {"time/sampling": 2.0, "time/update": 1.0, "time/refit": 0.1, "engine_ste
 @given(name=st.sampled_from([*STEP, "step"]), value=HARMFUL, other=st.sampled_from(["config", "state", "evaluations"]),
        held=HARMFUL)  # fmt: skip
 @cases(3)
-def test_a_plan_from_a_damaged_run_says_what_is_damaged(name: str, value: Any, other: str, held: Any) -> None:
+def test_a_plan_from_a_damaged_run_says_what_is_damaged(name, value, other, held):
     run = Path("earlier")
     (run / "checkpoints" / "step_000003").mkdir(parents=True, exist_ok=True)
     records = [{"step": step, **STEP} for step in range(1, 6)]

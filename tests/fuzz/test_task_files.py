@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +27,7 @@ def _here(tmp_path, monkeypatch):
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> bytes:
+def rows(draw):
     match draw(st.sampled_from(["fine", "fine", "values", "record", "text", "binary", "huge", "deep", "digits"])):
         case "fine":
             return json.dumps(draw(st.sampled_from(FINE))).encode()
@@ -50,7 +49,7 @@ def rows(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def files(draw: st.DrawFn) -> bytes:
+def files(draw):
     start = [json.dumps(row).encode() for row in FINE] if draw(st.booleans()) else []
     found = [*start, *draw(st.lists(rows(), max_size=8))]
     data = draw(st.sampled_from([b"\n", b"\n", b"\r\n", b"\r", b"\n\n"])).join(found)
@@ -70,7 +69,7 @@ def files(draw: st.DrawFn) -> bytes:
 
 @given(data=files(), verifier=st.sampled_from(["exact", "math"]), limit=st.sampled_from([1, 4, 256, 32_768]))
 @cases(60)
-def test_a_file_is_a_task_or_an_error_that_names_it(data: bytes, verifier: Any, limit: int) -> None:
+def test_a_file_is_a_task_or_an_error_that_names_it(data, verifier, limit):
     COUNTED["task files"] += 1
     path = Path("data.jsonl")
     path.write_bytes(data)

@@ -18,7 +18,6 @@ import pytest
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Requests
@@ -34,12 +33,12 @@ WINDOWS = (4, 6, 8)
 # the engine -----------------------------------------------------------------------------------------------------------
 
 
-def table_engine(lengths: list[int], **options: float) -> DiscreteEventSource:
+def table_engine(lengths, **options):
     tokens = np.array(lengths)
     return DiscreteEventSource(lambda prompt_N, index_N: (np.ones(len(index_N)), tokens[index_N]), **options)
 
 
-def requests(*index: int) -> Requests:
+def requests(*index):
     column = np.array(index, np.int64)
     return Requests(column, np.zeros_like(column), column, np.zeros_like(column), column)
 
@@ -79,16 +78,10 @@ def test_an_aborted_request_returns_what_it_had_and_frees_its_slot():
 
 def test_a_waiting_request_that_is_aborted_never_starts():
     engine = table_engine([2, 2, 2], slots=1)
+    engine.submit(requests())
     engine.submit(requests(0, 1, 2))
     assert engine.abort(np.array([1])).tolist() == [0]
     assert [engine.poll().response_id_N.tolist() for _ in range(2)] == [[0], [2]]
-    with pytest.raises(InvariantError, match="no requests"):
-        engine.poll()
-
-
-def test_nothing_submitted_is_nothing_to_run():
-    engine = table_engine([2])
-    engine.submit(requests())
     with pytest.raises(InvariantError, match="no requests"):
         engine.poll()
 
@@ -144,31 +137,20 @@ def test_pass_rates_come_from_a_beta_or_from_measurements():
 
 
 @cache
-def one_step(plan: SamplingPlan, seed: int) -> tuple[SamplingResult, DiscreteEventSource]:
-    source = DiscreteEventSource(Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw)
+def one_step(plan, seed, slots=None):
+    source = DiscreteEventSource(Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw, slots=slots)
     session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=0)
-    return run_sampling(session, source), source
-
-
-def test_the_session_counts_what_the_engine_counts():
-    for plan in (BARRIER, CONTINUOUS, dataclasses.replace(CONTINUOUS, window=4)):
-        result, source = one_step(plan, 0)
-        assert result.stats["tokens_drawn"] == source.decoded
-        assert result.stats["sampling_seconds"] == source.steps
+    result = run_sampling(session, source)
+    assert result.stats["tokens_drawn"] == source.decoded
+    assert result.stats["sampling_seconds"] == source.steps
+    return result, source
 
 
 @pytest.mark.statistics
 @pytest.mark.parametrize("slots", [None, 64])
 def test_continuous_waves_collect_the_barriers_pools_in_fewer_steps(slots):
     for seed in SEEDS:
-        found = []
-        for plan in (BARRIER, CONTINUOUS):
-            source = DiscreteEventSource(
-                Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw, slots=slots
-            )
-            session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=0)
-            found.append((run_sampling(session, source), source))
-        (barrier, slow), (continuous, fast) = found
+        (barrier, slow), (continuous, fast) = (one_step(plan, seed, slots) for plan in (BARRIER, CONTINUOUS))
         for column in ("prompt_N", "index_N", "reward_N", "tokens_N", "wave_N"):
             np.testing.assert_array_equal(getattr(barrier, column), getattr(continuous, column))
         assert fast.steps < slow.steps
@@ -212,7 +194,7 @@ def test_issue_order_has_no_length_bias():
         assert mean - lengths["first to finish"].mean() > 5 * error  # the test would see the bias
 
 
-def _first_to_finish(seed: int) -> np.ndarray:
+def _first_to_finish(seed):
     """Tokens and labels that the forbidden rule keeps: the first of 8 to finish until two of each label are in."""
     workload = Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed)
     kept = []
@@ -225,12 +207,12 @@ def _first_to_finish(seed: int) -> np.ndarray:
     return np.concatenate(kept, axis=1)
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("quantile", [0.5, 0.95])
 def test_idle_mode_takes_grpos_time_and_leaves_fewer_groups_without_signal(quantile):
     grpo = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
     idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True, idle_quantile=quantile)
     ratio, without_signal = [], []
-    for seed in SEEDS:
+    for seed in SEEDS[:6]:
         latencies = {plan: LatencyModel() for plan in (grpo, idle)}
         rates = beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
         for step in range(4):
