@@ -101,33 +101,6 @@ def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
         assert model.length_quantile(level) == np.quantile(np.arange(4000, 5000), level, method="inverted_cdf")
 
 
-@pytest.mark.parametrize("engine", [{}, {"step_seconds": 0.02, "row_seconds": 0.0005}])
-def test_phase_ends_are_predicted_from_one_observed_step(engine):
-    """Predicted at t = 0: the end of GRPO's first waves. The mean over steps is right within a quarter."""
-    latency = LatencyModel()
-    predicted, actual = [], []
-    for step in range(25):
-        if step:
-            predicted.append(latency.remaining_seconds(np.zeros(256), 256.0 * 0.2))
-        seconds = one_step(GRPO, latency, step, **engine)
-        if step:
-            actual.append(seconds)
-    assert np.mean(predicted) == pytest.approx(np.mean(actual), rel=0.25)
-
-
-def test_wave_times_are_quantiles_of_wave_times():
-    """Of waves of 4 drawn afresh from the engine's lengths, about 80 % end within the 0.8 prediction."""
-    latency = LatencyModel()
-    for step in range(4):
-        one_step(GRPO, latency, step)
-    fresh = Workload(np.full(2000, 0.4), LENGTHS, seed=99)
-    _, tokens = fresh.draw(np.repeat(np.arange(2000), 4), np.tile(np.arange(4), 2000))
-    longest = tokens.reshape(2000, 4).max(axis=1)
-    for level in (0.5, 0.8, 0.95):
-        share = (longest <= latency.wave_seconds(4, 100.0, level)).mean()
-        assert share == pytest.approx(level, abs=0.05)
-
-
 def test_the_remaining_time_is_the_median_of_the_last_end():
     rng = np.random.default_rng(1)
     lengths = rng.lognormal(3, 0.9, 4000).astype(np.int64) + 1
