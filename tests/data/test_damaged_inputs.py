@@ -3,7 +3,7 @@
 1. Any bytes, any JSON, any column: it ends with 0, or with 2 and one line that names the file.
 2. Every line that is not blank is in dataset.jsonl or, with its number and a reason, in rejected.jsonl: also in a file
    of which nothing is left.
-3. The same for Parquet files, files of pass rates, and the folder of a data set that something else has written to.
+3. The same for files of pass rates and the folder of a data set that something else has written to.
 """
 
 from __future__ import annotations
@@ -92,16 +92,6 @@ def test_any_lines(tmp_path, lines, end, bom, closed):
     check(tmp_path, (BOM if bom else b"") + end.join(lines) + (end if closed else b""))
 
 
-@cases(20)
-@given(st.data())
-def test_any_damage_to_the_bytes(tmp_path, data):
-    good = b"".join(json.dumps({"problem": f"{n}+é=", "answer": n}).encode() + b"\n" for n in range(6))
-    a, b = sorted(data.draw(st.tuples(st.integers(0, len(good)), st.integers(0, len(good)))))
-    noise = data.draw(st.one_of(st.binary(max_size=20), st.just(b"\0" * 7), st.just(good[a:b] * 2)))
-    encoding = data.draw(st.sampled_from(["utf-8", "utf-8", "utf-16", "utf-16-le", "utf-32", "utf-8-sig"]))
-    check(tmp_path, (good[:a] + noise + good[b:]).decode("latin-1").encode(encoding))
-
-
 @pytest.mark.parametrize(("data", "said"), [
     (b'{"problem": NaN, "answer": 1}', "its 'problem' is nan, not text or a finite number"),
     (b'{"problem": "a", "answer": -Infinity}', "its 'answer' is -inf"),
@@ -126,48 +116,6 @@ def test_why_a_line_is_refused(tmp_path, data, said):
 def test_a_line_of_five_megabytes_is_a_problem(tmp_path):
     check(tmp_path, json.dumps({"problem": "7" * 5_000_000, "answer": 1}).encode())
     assert len(records(tmp_path / "set" / "dataset.jsonl")[0]["problem"]) == 5_000_000
-
-
-@cases(20)
-@given(st.data())
-def test_any_damage_to_a_parquet_file(tmp_path, data):
-    pytest.importorskip("pyarrow")
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    source, out = tmp_path / "input.parquet", tmp_path / "set"
-    shutil.rmtree(out, ignore_errors=True)
-    rows = [{"problem": f"{n}+1=", "answer": str(n + 1), "other": [n]} for n in range(40)]
-    parquet.write_table(
-        pyarrow.Table.from_pylist(rows), source, compression=data.draw(st.sampled_from(["none", "snappy"]))
-    )
-    good = source.read_bytes()
-    place = data.draw(st.integers(0, len(good)))
-    kind = data.draw(st.sampled_from(["cut", "head", "bytes", "hole"]))
-    noise = data.draw(st.binary(min_size=1, max_size=8))
-    source.write_bytes({
-        "cut": good[:place],
-        "head": good[place:],
-        "bytes": good[:place] + noise + good[place + len(noise) :],
-        "hole": good[:place] + good[place + len(noise) :],
-    }[kind])  # fmt: skip
-    code, printed = prepare(source, out)
-    assert code in (0, 2), printed
-    assert code == 0 or "input.parquet" in printed or "no problem is left" in printed
-
-
-@pytest.mark.parametrize("column", [None, b"\xff\xfe", 1.5, [1], {"a": 1}, True])
-def test_a_parquet_column_of_another_type_is_listed(tmp_path, column):
-    pytest.importorskip("pyarrow")
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    table = pyarrow.table({"problem": ["a", "b"], "answer": pyarrow.array([column, column])})
-    parquet.write_table(table, tmp_path / "input.parquet")
-    code, _ = prepare(tmp_path / "input.parquet", tmp_path / "set")
-    rejected = records(tmp_path / "set" / "rejected.jsonl")
-    assert (code, len(rejected)) == ((0, 0) if column == 1.5 else (2, 2))
-    assert all("its 'answer' is" in record["reason"] for record in rejected)
 
 
 FACTS = st.fixed_dictionaries(

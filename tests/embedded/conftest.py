@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.stack import Stack, learner_config, model_shape
-from nemo_ada.embedded.trainer import Trainer
 from nemo_ada.tasks.registry import build_task
+from tests.lazy import Lazy
+
+embedded, training = Lazy("nemo_ada.embedded.stack"), Lazy("nemo_ada.embedded.trainer")
 
 JSONL = Path(__file__).resolve().parents[2] / "configs" / "cpu" / "jsonl.yaml"
 PROMPTS = 300
@@ -88,8 +90,8 @@ def task(bandit):
 def stack(make, task):
     """Ray, the engine's process and two learner ranks; every learner of these tests takes their processes."""
     config = make("stack", "policy.megatron_cfg.tensor_model_parallel_size=2")
-    with Stack(config) as running:
-        running.learner(learner_config(config, model_shape(config, task)), None)
+    with embedded.Stack(config) as running:
+        running.learner(embedded.learner_config(config, embedded.model_shape(config, task)), None)
         yield running
 
 
@@ -97,10 +99,10 @@ def stack(make, task):
 def start(make, stack, task):
     """start(*overrides, name=...): a trainer whose model and engine are up, before its first step."""
 
-    def started(*overrides: str, name: str) -> Trainer:
+    def started(*overrides: str, name: str) -> Any:
         quiet = ("reinforce_ada.preset=grpo", "grpo.val_at_start=false")
         config = make(f"started-{name}", *quiet, *overrides)
-        trainer = Trainer(config, stack, task)
+        trainer = training.Trainer(config, stack, task)
         trainer.run_dir.open(config.model_dump(mode="json"), resume=False)
         trainer._start()
         return trainer

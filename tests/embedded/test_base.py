@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.base import base_folder, prepare_base
-from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.registry import build_task
+from tests.lazy import Lazy
+
+base = Lazy("nemo_ada.embedded.base")
 
 JSONL = Path(__file__).resolve().parents[2] / "configs" / "cpu" / "jsonl.yaml"
-NO_STACK = cast(Stack, None)  # a cached model needs no process
+NO_STACK = None  # a cached model needs no process
 
 
 def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
@@ -24,18 +25,18 @@ def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
     config = load_run(JSONL, [f"task.path={tmp_path}/data.jsonl", f"base.cache_dir={tmp_path}/cache"])
     task = build_task(config.task, tmp_path)
-    folder = base_folder(config, task)
+    folder = base.base_folder(config, task)
 
     def fill(partial: Path) -> None:
         (partial / "model.safetensors").write_bytes(bytes(range(100)))
         (partial / "base.json").write_text(json.dumps({"mean": 0.5}))
 
     write_folder(folder, fill)
-    assert prepare_base(config, task, NO_STACK) == folder
+    assert base.prepare_base(config, task, NO_STACK) == folder
 
     damage: dict[str, Any] = {"model.safetensors": b"x", "base.json": b"{}"}
     for name, data in damage.items():
         write_folder(folder, fill)
         (folder / name).write_bytes(data)
         with pytest.raises(UserError, match=rf"{name}.*remove the folder to train it again"):
-            prepare_base(config, task, NO_STACK)
+            base.prepare_base(config, task, NO_STACK)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from nemo_ada.embedded import checkpoint
-from nemo_ada.embedded.checkpoint import TOTALS, SavedState
-from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError
 from nemo_ada.run.folder import RunDir
+from tests.lazy import Lazy
+
+checkpoint = Lazy("nemo_ada.embedded.checkpoint")
 
 
 class FilesOnly:
@@ -32,8 +32,8 @@ class FullDisk(FilesOnly):
 
 
 def save(config, task, step: int, learner: FilesOnly) -> None:
-    state = SavedState(step, 0, dict.fromkeys(TOTALS, 0), {}, {})
-    checkpoint.save(RunDir(config.folder), state, config, cast(LearnerGroup, learner), task.tokenizer)
+    state = checkpoint.SavedState(step, 0, dict.fromkeys(checkpoint.TOTALS, 0), {}, {})
+    checkpoint.save(RunDir(config.folder), state, config, learner, task.tokenizer)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_ada.embedded import trainer as training
-from nemo_ada.embedded.trainer import Trainer
 from nemo_ada.run.folder import read_lines
+from tests.lazy import Lazy
+
+training = Lazy("nemo_ada.embedded.trainer")
 
 SETTINGS = [
     "grpo.num_prompts_per_step=16",
@@ -37,7 +38,7 @@ def accuracies(make, stack, task):
     def train(preset: str, steps: int) -> list[float]:
         chosen = (f"reinforce_ada.preset={preset}", f"grpo.max_num_steps={steps}")
         config = make(f"learning-{preset}-{steps}", *SETTINGS, *chosen, *PRESETS[preset])
-        Trainer(config, stack, task).run()
+        training.Trainer(config, stack, task).run()
         return [record["val/accuracy"] for record in read_lines(config.folder / "evaluations.jsonl")]
 
     return train
@@ -56,7 +57,7 @@ def test_the_policy_unlearns_it_with_the_sign_of_the_advantage_turned_around(acc
     def turned(learner, data, config, step):
         return train_on(learner, replace(data, advantage_R=-data.advantage_R), config, step)
 
-    monkeypatch.setattr(training, "train_on", turned)
+    monkeypatch.setattr("nemo_ada.embedded.trainer.train_on", turned)
     before, after = accuracies("grpo", steps=4)
     assert 0.1 < before < 0.3
     assert after < 0.05

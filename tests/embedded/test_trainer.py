@@ -18,15 +18,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from nemo_ada.config.presets import presets
-from nemo_ada.embedded.learner.update import train_on
 from nemo_ada.embedded.processes.actors import alive
-from nemo_ada.embedded.stack import learner_config, model_shape
-from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
 from nemo_ada.run.folder import read_lines
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
 from nemo_ada.run.observer import Observer
+from tests.lazy import Lazy
+
+embedded, training = Lazy("nemo_ada.embedded.stack"), Lazy("nemo_ada.embedded.trainer")
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
 CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, reserve_prompts: 4, estimator: {kind: value}}"
@@ -43,7 +43,7 @@ def trained(make, stack, task):
     def run(*overrides):
         if overrides not in runs:
             config = make(f"trained-{len(runs)}", *overrides)
-            assert Trainer(config, stack, task).run().exit_code == EXIT_DONE
+            assert training.Trainer(config, stack, task).run().exit_code == EXIT_DONE
             runs[overrides] = config
         return runs[overrides]
 
@@ -81,14 +81,14 @@ def test_stopping_and_resuming_changes_nothing(make, stack, task, trained, chose
         if record["step"] == 3:
             (parts.folder / "STOP").touch()
 
-    assert Trainer(parts, stack, task, Observer(on_step=stop_after_three)).run().exit_code == EXIT_STOPPED
+    assert training.Trainer(parts, stack, task, Observer(on_step=stop_after_three)).run().exit_code == EXIT_STOPPED
     status = json.loads((parts.folder / "status.json").read_text())
     assert (status["state"], status["step"]) == ("stopped", 3)
     (parts.folder / "STOP").unlink()
     with pytest.raises(UserError, match="resume=auto"):
-        Trainer(parts, stack, task).run()
+        training.Trainer(parts, stack, task).run()
     resumed = parts.model_copy(update={"resume": "auto"})
-    assert Trainer(resumed, stack, task).run().exit_code == EXIT_DONE
+    assert training.Trainer(resumed, stack, task).run().exit_code == EXIT_DONE
 
     assert [r["step"] for r in read_lines(parts.folder / "metrics.jsonl")] == [1, 2, 3, 4]
     assert untimed(parts.folder / "metrics.jsonl") == untimed(whole.folder / "metrics.jsonl")
@@ -108,7 +108,7 @@ def test_a_resumed_run_knows_what_its_sampler_had_learned(stack, task, trained):
     config = trained("reinforce_ada.preset=ada_seq_idle", "grpo.max_num_steps=3")
     saved = saved_sampler(config, 3)
     assert saved["latency"]["lengths"]
-    Trainer(config.model_copy(update={"resume": "auto"}), stack, task).run()
+    training.Trainer(config.model_copy(update={"resume": "auto"}), stack, task).run()
     assert stack.call("sampler_state")["latency"] == saved["latency"]
 
 
@@ -119,9 +119,9 @@ def test_a_step_dropped_while_it_samples_is_made_again(make, stack, task, traine
         if record["step"] == 2:
             (dropped.folder / "DROP").touch()
 
-    assert Trainer(dropped, stack, task, Observer(on_step=drop_next)).run().exit_code == EXIT_STOPPED
+    assert training.Trainer(dropped, stack, task, Observer(on_step=drop_next)).run().exit_code == EXIT_STOPPED
     assert [r["step"] for r in read_lines(dropped.folder / "metrics.jsonl")] == [1, 2]
-    Trainer(dropped.model_copy(update={"resume": "auto"}), stack, task).run()
+    training.Trainer(dropped.model_copy(update={"resume": "auto"}), stack, task).run()
     assert untimed(dropped.folder / "metrics.jsonl") == untimed(whole.folder / "metrics.jsonl")
 
 
@@ -129,7 +129,7 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     config = make("periods", "grpo.max_num_steps=5", "grpo.val_period=2", "checkpointing.save_period=3")
     done = []
     observer = Observer(on_phase=lambda step, phase: done.append((phase, step)))
-    Trainer(config, stack, task, observer).run()
+    training.Trainer(config, stack, task, observer).run()
     assert [step for phase, step in done if phase == "evaluation"] == [0, 2, 4, 5]
     assert [step for phase, step in done if phase == "save"] == [3, 5]
     assert [record["step"] for record in read_lines(config.folder / "evaluations.jsonl")] == [0, 2, 4, 5]
@@ -181,7 +181,7 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
         "base.seed=4",
         "stall_seconds=77",
     )
-    ours = learner_config(config, model_shape(config, task))
+    ours = embedded.learner_config(config, embedded.model_shape(config, task))
     assert (ours.ratio_clip_min, ours.ratio_clip_max, ours.ratio_clip_c) == (0.1, 0.35, 4.0)
     assert (ours.entropy_coefficient, ours.lr, ours.weight_decay) == (0.01, 3e-5, 0.2)
     assert (ours.betas, ours.eps, ours.warmup_steps, ours.max_grad_norm) == ((0.8, 0.95), 1e-6, 9, 0.7)
@@ -189,19 +189,10 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
     assert (ours.seed, ours.call_timeout_s) == (4, 77)
 
 
-def test_responses_are_drawn_at_the_configured_temperature(start):
-    """Hot responses are less probable under the policy than cold ones, by far."""
-    mean_logprob = []
-    for temperature in (0.5, 2.0):  # vLLM takes no more than 2
-        data = sampled(start(f"policy.generation.temperature={temperature}", name=f"at-{temperature}"), list(range(16)))
-        mean_logprob.append(data.old_logprob_RT.sum() / (data.length_R - data.prompt_length_R).sum())
-    assert mean_logprob[1] < mean_logprob[0] - 0.5
-
-
 def test_the_engine_is_the_learner_after_a_refit(start):
     trainer = start(name="refit")
     data = sampled(trainer, list(range(16)))
-    train_on(trainer.learner, data, trainer.config, 1)
+    training.train_on(trainer.learner, data, trainer.config, 1)
     trainer.stack.call("refit", trainer.learner.weights())
     fresh = sampled(trainer, list(range(16, 32)), step=2)
     learner = trainer.learner.logprobs(fresh.tokens_RT, fresh.length_R, fresh.prompt_length_R)
@@ -215,24 +206,6 @@ def test_two_equal_prompts_stay_two_groups(start):
     assert data.prompt_R.tolist() == [0] * 4 + [1] * 4
     assert (data.tokens_RT[0, : data.prompt_length_R[0]] == data.tokens_RT[4, : data.prompt_length_R[4]]).all()
     assert (data.tokens_RT[:4] != data.tokens_RT[4:]).any(), "the two occurrences drew the same responses"
-
-
-def test_tensor_parallel_training_follows_the_single_rank(trained):
-    one = trained("reinforce_ada.preset=ada_seq_lean", *TWO_STEPS)
-    two = trained("reinforce_ada.preset=ada_seq_lean", *TWO_STEPS, "policy.megatron_cfg.tensor_model_parallel_size=2")
-    first, second = (read_lines(config.folder / "metrics.jsonl")[0] for config in (one, two))
-    assert first["train/grad_norm"] == pytest.approx(second["train/grad_norm"], rel=1e-5)
-    assert first["ada/samples_drawn"] == second["ada/samples_drawn"]
-
-
-def test_the_exported_model_loads_in_transformers(trained, task):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = trained(BALANCED).folder / "checkpoints" / "step_000004" / "hf"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    prompt = task.splits().heldout[0].text
-    assert tokenizer(prompt, add_special_tokens=False)["input_ids"] == task.tokenizer.encode(prompt)
-    assert model.config.num_hidden_layers == 2
 
 
 @pytest.mark.parametrize(
@@ -249,10 +222,10 @@ def test_the_exported_model_loads_in_transformers(trained, task):
 def test_what_cannot_run_is_refused_before_any_process_starts(make, task, override, message):
     config = make("refused", override)
     if message is None:
-        check_run(config, task)
+        training.check_run(config, task)
         return
     with pytest.raises(UserError, match=message):
-        check_run(config, task)
+        training.check_run(config, task)
 
 
 def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(trained):
@@ -269,13 +242,15 @@ def test_a_choice_among_prompts_that_the_estimator_cannot_know_is_refused(make, 
     count = len(task.splits().train)
     once = make("blind", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40}")
     with pytest.raises(UserError, match=r"random; set reinforce_ada\.estimator\.kind=value"):
-        check_run(once, task)
-    check_run(make("again", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40 + 1}"), task)
+        training.check_run(once, task)
+    training.check_run(
+        make("again", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40 + 1}"), task
+    )
 
 
 def test_more_candidates_than_prompts_are_refused(make, task):
     with pytest.raises(UserError, match=r"candidate_prompts=9999 is more than the \d+ training prompts; lower it to"):
-        check_run(make("too-many", "reinforce_ada.candidate_prompts=9999"), task)
+        training.check_run(make("too-many", "reinforce_ada.candidate_prompts=9999"), task)
 
 
 def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack, task):
@@ -287,7 +262,7 @@ def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack
         pids.extend(trainer.learner.pids.values())
         os.kill(pids[1], signal.SIGKILL)
 
-    trainer = Trainer(config, stack, task, Observer(on_step=lose_a_rank))
+    trainer = training.Trainer(config, stack, task, Observer(on_step=lose_a_rank))
     with pytest.raises(ProcessLostError, match=r"rank 1 \(tensor 1, pipeline 0, data 0\) died"):
         trainer.run()
     assert json.loads((config.folder / "status.json").read_text())["state"] == "interrupted"

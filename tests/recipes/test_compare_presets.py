@@ -12,13 +12,13 @@ import pytest
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
-import compare_presets as recipe
-
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
+from tests.lazy import Lazy
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
+recipe = Lazy("compare_presets")
 SUDOKU = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
 
 

@@ -12,11 +12,11 @@ import pytest
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "transformers")):
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from tests.lazy import Lazy
 
+torch, transformers = Lazy("torch"), Lazy("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
-import value_features as recipe
+recipe = Lazy("value_features")
 
 SCHEDULE = 8, 32, 4  # steps, prompts of a step, responses of a prompt
 RNG = np.random.default_rng(0)
@@ -40,16 +40,9 @@ def test_a_prompt_is_judged_by_what_was_predicted_before_its_labels():
 
 def test_the_states_are_those_of_each_prompt_alone(tmp_path):
     torch.manual_seed(0)
-    Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=20,
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-        )
-    ).save_pretrained(tmp_path)
+    sizes = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **heads)).save_pretrained(tmp_path)
     found = recipe.hidden_states(tmp_path, [[3, 4, 5], [7]])
     end, mean, both = found.values()
     assert end.shape == mean.shape == (2, 8)
@@ -64,7 +57,7 @@ def test_the_states_are_those_of_each_prompt_alone(tmp_path):
 
 def test_more_prompts_than_were_measured_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["value_features.py", "--steps", "9"])
-    monkeypatch.setattr(recipe, "base_folder", lambda *_: tmp_path)
+    monkeypatch.setattr("value_features.base_folder", lambda *_: tmp_path)
     (tmp_path / recipe.REPORT).write_text('{"rates": [0.5]}')
     with pytest.raises(recipe.UserError, match="need 288 prompts, and 1 have"):
         recipe.main()

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import make_run, rewrite, step_record
-from matplotlib.patches import PathPatch
-from scipy import stats
 
 import nemo_ada.report
 from nemo_ada.core import metrics
@@ -21,6 +19,9 @@ from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, read_usable
 from nemo_ada.report.series import TREND, Blocks, number_text, tick_text, trend
+from tests.lazy import Lazy
+
+stats, patches = Lazy("scipy.stats"), Lazy("matplotlib.patches")
 
 
 def runs_of(*folders):
@@ -133,7 +134,7 @@ def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_pat
     assert figure.rows[1][1] == ("4-6", 192.0, *(f"{share:.1%}" for share in share_B))
     assert "old" in figure.caption and len(figure.panels) == 1
     axes = axes_of(figure.panels[0], runs)
-    cells = sum(len(patch.get_path().vertices) // 5 for patch in axes.patches if isinstance(patch, PathPatch))
+    cells = sum(len(patch.get_path().vertices) // 5 for patch in axes.patches if isinstance(patch, patches.PathPatch))
     assert axes.get_xlim() == (0.5, 100.5) and cells == 34 * 9
     assert figure_of(runs[:1], "pass-rates").panels == []
 

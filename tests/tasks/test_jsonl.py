@@ -115,11 +115,6 @@ def test_a_useless_file_is_an_error_that_names_it_and_what_works(
     assert "\n" not in message
 
 
-def test_a_directory_is_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read"):
-        load(tmp_path)
-
-
 def test_a_limit_that_leaves_no_prompt_says_which_one_would(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"max_prompt_tokens=2 leaves out every prompt.*the shortest has 4"):
         load(write(tmp_path / "a.jsonl", *sums(20)), max_prompt_tokens=2)

@@ -235,6 +235,16 @@ def test_abort_of_a_scored_response_before_its_report_pays_for_its_tokens():
         source.poll()
 
 
+def test_closing_frees_the_engine_for_the_next_step():
+    engine = ScriptedEngine()
+    source = source_on(engine)
+    source.submit(rows(0, 1))
+    with pytest.raises(InvariantError, match="found 2 requests"):
+        source_on(engine)
+    source.close()
+    assert source_on(engine) and engine.aborted == [0, 1]
+
+
 def test_a_row_cannot_be_submitted_twice_nor_for_a_prompt_that_is_not_there():
     source = source_on(ScriptedEngine())
     source.submit(rows(0))

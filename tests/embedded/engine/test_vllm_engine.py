@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
@@ -23,11 +22,11 @@ from nemo_ada.core.sampling.source import Requests
 from nemo_ada.embedded.engine.source import EngineSource
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError, UserError
+from tests.lazy import Lazy
 
 if importlib.util.find_spec("vllm") is None:  # not importorskip: the engine has to set its environment first
     pytest.skip("vLLM is not installed (extra: embedded)", allow_module_level=True)
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch, transformers = Lazy("torch"), Lazy("transformers")
 
 VOCABULARY = 64
 MAX_MODEL_LEN = 128
@@ -175,15 +174,6 @@ def test_a_seed_decides_the_response_whatever_surrounds_it(engine, model):
     assert len({tuple(payload.token_ids.tolist()) for payload in together.values()}) == len(requests)
 
 
-def test_unseeded_requests_beside_seeded_ones_do_not_change_them(engine):
-    alone = engine.generate([prompts(1)[0]], 1, Sampling(20), seed=9)[0][0]
-    seed = int(np.random.default_rng(9).integers(0, 2**62, size=(1, 1))[0, 0])
-    for k in range(10):
-        engine.add(("noise", k), prompts(10)[k], Sampling(9))
-    engine.add("seeded", prompts(1)[0], Sampling(20, seed=seed))
-    assert same(drain(engine)["seeded"], alone)
-
-
 def test_seeded_prompts_that_overflow_one_step_are_not_split(engine):
     budget = engine.config.max_num_batched_tokens
     count = budget // 100 + 20
@@ -260,16 +250,6 @@ def test_a_late_output_of_an_aborted_request_is_not_reported(engine):
     assert list(drain(engine)) == ["kept"]
 
 
-def test_steps_are_the_longest_response_when_all_fit(engine):
-    before = engine.steps
-    for length in (3, 9, 17):
-        engine.add(length, prompts(1)[0], Sampling(length))
-    drain(engine)
-    assert engine.steps - before == 17
-    assert engine.step() == []
-    assert engine.steps - before == 17
-
-
 def test_requests_that_cannot_be_served_are_rejected_alone(engine):
     engine.add("good", prompts(1)[0], Sampling(4))
     with pytest.raises(RequestRejected, match=f"max_model_len={MAX_MODEL_LEN}"):
@@ -322,39 +302,6 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
     verifiers.shutdown()
 
 
-def test_a_source_draws_the_same_responses_in_one_wave_and_in_four(engine):
-    asked = prompts(4)
-
-    def draw(waves: list[list[int]]) -> dict[int, list[int]]:
-        source = EngineSource(engine, asked, lambda p, tokens, finished: (1.0, None), Sampling(12, stop_token=9))
-        tokens_by_row: dict[int, list[int]] = {}
-        for wave in waves:
-            source.submit(requests_for(wave, [row % 4 for row in wave]))
-            reported = 0
-            while reported < len(wave):
-                outcomes = source.poll()
-                reported += len(outcomes)
-                tokens_by_row.update(
-                    (int(row), source.payload(row).token_ids.tolist()) for row in outcomes.response_id_N
-                )
-        return tokens_by_row
-
-    rows = list(range(32))
-    assert draw([rows]) == draw([rows[k::4] for k in range(4)])
-
-
-def test_a_request_that_the_engine_refuses_is_a_failure_with_a_cause(engine):
-    source = EngineSource(engine, [prompts(1)[0], [3] * 120], lambda p, t, f: (1.0, None), Sampling(9))
-    source.submit(requests_for([0, 1], [0, 1]))
-    rows: list[int] = []
-    failures: dict[int, str] = {}
-    while len(rows) < 2:
-        outcomes = source.poll()
-        rows += outcomes.response_id_N.tolist()
-        failures |= outcomes.failures
-    assert failures == {1: "engine_error"}
-
-
 def test_replayed_lengths_are_kept(engine):
     source = EngineSource(
         engine, prompts(2), lambda p, t, f: (0.0, None), Sampling(50, stop_token=9), lengths=lambda p, i: 1 + 3 * p + i
@@ -365,40 +312,6 @@ def test_replayed_lengths_are_kept(engine):
         outcomes = source.poll()
         tokens |= dict(zip(outcomes.response_id_N.tolist(), outcomes.tokens_N.tolist(), strict=True))
     assert tokens == {0: 1, 1: 5, 2: 3, 3: 7}
-
-
-def test_aborted_rows_are_never_reported_and_the_rest_is(engine):
-    gate = Event()
-    verifiers = ThreadPoolExecutor(4)
-
-    def score(p: int, tokens: list[int], finished: bool):
-        if p == 1:
-            return verifiers.submit(lambda: (float(gate.wait(10)), None))
-        return (0.0, None)
-
-    source = EngineSource(engine, prompts(2), score, Sampling(50), lengths=lambda p, i: 2 if i < 4 else 30)
-    source.submit(requests_for([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1]))
-    assert sorted(source.poll().response_id_N.tolist()) == [0, 2]
-    source.abort(np.array([1, 4, 0]))  # verifying, decoding, reported
-    gate.set()
-    rest: list[int] = []
-    while len(rest) < 2:
-        rest += source.poll().response_id_N.tolist()
-    assert sorted(rest) == [3, 5]
-    with pytest.raises(InvariantError, match="no payload"):
-        source.payload(0)
-    with pytest.raises(InvariantError, match="no response under way"):
-        source.poll()
-    verifiers.shutdown()
-
-
-def test_close_leaves_the_engine_free_for_the_next_step(engine):
-    source = EngineSource(engine, prompts(1), lambda p, t, f: (0.0, None), Sampling(40))
-    source.submit(requests_for([0, 1], [0, 0]))
-    with pytest.raises(InvariantError, match="found 2 requests"):
-        EngineSource(engine, prompts(1), lambda p, t, f: (0.0, None), Sampling(40))
-    source.close()
-    assert engine.in_flight == 0
 
 
 def test_heads_that_vllm_cannot_run_are_refused_with_those_it_can(tmp_path):

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from transformers import AutoModelForCausalLM
+
+from tests.lazy import Lazy
+
+torch, transformers = Lazy("torch"), Lazy("transformers")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Updated:
 
 def update(folder: Path, minibatches: list[list[Row]], published: Published) -> Updated:
     """One Adam step per mini-batch, from the model in `folder`."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
     adam = torch.optim.Adam(model.parameters(), lr=published.lr, betas=(0.9, 0.999), eps=published.eps)
     losses, norms = [], []
     for rows in minibatches:

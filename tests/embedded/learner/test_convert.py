@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import torch
 
-from nemo_ada.embedded.learner import convert
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.errors import InvariantError
+from tests.lazy import Lazy
+
+torch, convert = Lazy("torch"), Lazy("nemo_ada.embedded.learner.convert")
 
 SHAPE = PolicyShape(
     hidden_size=48, ffn_hidden_size=40, num_layers=4, num_attention_heads=8, num_query_groups=4, vocab_size=24

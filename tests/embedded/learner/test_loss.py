@@ -1,4 +1,4 @@
-"""The policy-gradient loss against a reference that works token by token in plain Python."""
+"""The policy-gradient loss against plain Python, token by token. Its gradient: test_update_oracle.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
+from tests.lazy import Lazy
+
+torch, ours = Lazy("torch"), Lazy("nemo_ada.embedded.learner.loss")
 
 B, T, V = 5, 7, 11
 LOW, HIGH = 0.2, 0.28
@@ -33,7 +34,7 @@ def _example(seed: int = 0) -> dict[str, Any]:
 def _reference(
     e: dict[str, Any], c: float | None, coefficient: float, denominator: float
 ) -> tuple[float, dict[str, float]]:
-    sums = dict.fromkeys(METRICS, 0.0)
+    sums = dict.fromkeys(ours.METRICS, 0.0)
     for b in range(B):
         weight, advantage = float(e["weight"][b]), float(e["advantage"][b])
         for t in range(T):
@@ -60,8 +61,8 @@ def _reference(
 
 
 def _ours(e: dict[str, Any], c: float | None, coefficient: float, denominator: float) -> tuple[torch.Tensor, Any]:
-    logprob, entropy = logprob_and_entropy(e["logits"], e["target"])
-    loss = PolicyLoss(LOW, HIGH, c, coefficient)
+    logprob, entropy = ours.logprob_and_entropy(e["logits"], e["target"])
+    loss = ours.PolicyLoss(LOW, HIGH, c, coefficient)
     return loss(logprob, entropy, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
 
 
@@ -75,23 +76,6 @@ def test_value_and_metrics_equal_the_reference(c: float | None, coefficient: flo
         assert loss.item() == pytest.approx(expected, rel=1e-10)
         assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected_sums, rel=1e-6)
         assert expected_sums["clip_fraction"] > 0
-
-
-@pytest.mark.parametrize(("c", "coefficient"), [(None, 0.0), (1.5, 0.0), (1.5, 0.03)])
-def test_gradient_equals_the_slope_of_the_reference(c: float | None, coefficient: float) -> None:
-    example = _example()
-    loss, _ = _ours(example, c, coefficient, 23.0)
-    loss.backward()
-    gradient = example["logits"].grad
-    g = np.random.default_rng(1)
-    for _ in range(60):
-        at = tuple(int(g.integers(size)) for size in (B, T, V))
-        values = []
-        for step in (1e-6, -1e-6):
-            moved = {**example, "logits": example["logits"].detach().clone()}
-            moved["logits"][at] += step
-            values.append(_reference(moved, c, coefficient, 23.0)[0])
-        assert gradient[at].item() == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-8)
 
 
 def test_rows_of_weight_zero_change_neither_loss_nor_gradient() -> None:
@@ -109,24 +93,10 @@ def test_rows_of_weight_zero_change_neither_loss_nor_gradient() -> None:
     assert not results[0][1][4].any()
 
 
-def test_on_policy_gradient_is_the_plain_policy_gradient() -> None:
-    example = _example()
-    logprob, _ = logprob_and_entropy(example["logits"], example["target"])
-    example["old"] = logprob.detach()
-    loss, sums = _ours(example, None, 0.0, 10.0)
-    (gradient,) = torch.autograd.grad(loss, example["logits"])
-    plain = torch.log_softmax(example["logits"], -1).gather(-1, example["target"].unsqueeze(-1)).squeeze(-1)
-    weight = (example["advantage"] * example["weight"]).unsqueeze(-1) * example["mask"]
-    (expected,) = torch.autograd.grad(-(weight * plain).sum() / 10.0, example["logits"])
-    assert torch.allclose(gradient, expected, atol=1e-12)
-    assert float(sums["clip_fraction"]) == 0
-    assert float(sums["mean_ratio"]) == float(sums["tokens"])
-
-
 def test_supervised_loss_is_the_negative_log_likelihood() -> None:
     example = _example()
-    logprob, entropy = logprob_and_entropy(example["logits"], example["target"])
-    loss, sums = supervised_loss(logprob, entropy, example["mask"], 9.0)
+    logprob, entropy = ours.logprob_and_entropy(example["logits"], example["target"])
+    loss, sums = ours.supervised_loss(logprob, entropy, example["mask"], 9.0)
     whole = torch.nn.functional.cross_entropy(
         example["logits"].reshape(-1, V), example["target"].reshape(-1), reduction="none"
     )
@@ -136,7 +106,7 @@ def test_supervised_loss_is_the_negative_log_likelihood() -> None:
 
 def test_large_logits_stay_finite() -> None:
     logits = torch.tensor([[[1000.0, 0.0, -1000.0]]], requires_grad=True)
-    logprob, entropy = logprob_and_entropy(logits, torch.tensor([[2]]))
+    logprob, entropy = ours.logprob_and_entropy(logits, torch.tensor([[2]]))
     (logprob + entropy).sum().backward()
     assert logprob.item() == -2000.0
     assert entropy.item() == pytest.approx(0.0, abs=1e-6)

@@ -1,10 +1,9 @@
 """The Megatron-core learner as a user gets it: real Ray actors, gloo, tensor, pipeline and data parallelism.
 
 1. Every layout gives the single rank's log-probs, gradient norm and weights.
-2. The model is transformers' Qwen2: same log-probs from the exported folder.
-3. Saving and loading continues to the bit in the same layout, and within rounding in another.
-4. Rows of weight zero, the number of rows and the micro-batch size do not matter.
-5. A gradient that is not finite changes nothing; ranks that disagree are noticed; a rank that hangs is named.
+2. Saving and loading continues to the bit in the same layout, and within rounding in another.
+3. Rows of weight zero, the number of rows and the micro-batch size do not matter.
+4. A gradient that is not finite changes nothing; ranks that disagree are noticed; a rank that hangs is named.
 
 The group is the one of conftest.py's stack, two processes that are laid out anew for each case; four are `slow`.
 """
@@ -15,22 +14,23 @@ import dataclasses
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import ray
-import torch
-from transformers import AutoModelForCausalLM
 
-from nemo_ada.embedded.learner import group as learner_group
 from nemo_ada.embedded.learner.batch import TrainBatch
-from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes.actors import alive
-from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import InvariantError, StallError, UserError
+from tests.lazy import Lazy
+
+if TYPE_CHECKING:
+    from nemo_ada.embedded.learner.group import LearnerGroup
+    from nemo_ada.embedded.stack import Stack
+
+ray, groups = Lazy("ray"), Lazy("nemo_ada.embedded.learner.group")
 
 SHAPE = PolicyShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
 CONFIG = LearnerConfig(
@@ -109,7 +109,7 @@ def test_every_layout_learns_what_one_rank_learns(layout: str, group: LearnerGro
 
 @pytest.mark.slow
 def test_tensor_and_pipeline_parallel_together_learn_what_one_rank_learns(stack: Stack, alone: dict[str, Any]) -> None:
-    with LearnerGroup(_config(2, 2)) as four:
+    with groups.LearnerGroup(_config(2, 2)) as four:
         _compare(four, alone)
 
 
@@ -137,27 +137,8 @@ def test_ranks_that_disagree_about_the_gradient_norm_end_the_step(
         group.train(_batch(0))
 
 
-def test_metrics_describe_the_step(alone: dict[str, Any]) -> None:
-    for metrics in alone["metrics"]:
-        names = {"loss", "grad_norm", "lr", "clip_fraction", "mean_ratio", "approx_kl", "entropy"}
-        assert metrics.keys() == names
-        assert 0 < metrics["clip_fraction"] < 1
-        assert metrics["approx_kl"] > 0
-        assert metrics["entropy"] == pytest.approx(np.log(SHAPE.vocab_size), rel=0.01)
+def test_the_learning_rate_rises_over_the_warm_up_and_then_stays(alone: dict[str, Any]) -> None:
     assert [metrics["lr"] for metrics in alone["metrics"]] == pytest.approx([0.5e-3, 1e-3, 1e-3])
-
-
-def test_exported_model_is_the_same_model_in_transformers(alone: dict[str, Any]) -> None:
-    tokens, length, prompt = _tokens(_batch(0))
-    model = AutoModelForCausalLM.from_pretrained(alone["folder"] / "hf").eval()
-    assert (type(model).__name__, model.config.eos_token_id) == ("Qwen2ForCausalLM", 3)
-    with torch.no_grad():
-        log_p = torch.log_softmax(model(torch.from_numpy(tokens)).logits[:, :-1], -1)
-    theirs = log_p.gather(-1, torch.from_numpy(tokens)[:, 1:, None])[..., 0].numpy()
-    at = np.arange(WIDTH)
-    response = (at >= prompt[:, None]) & (at < length[:, None])
-    assert not alone["last"][~response].any()
-    assert np.abs(alone["last"][:, 1:] - theirs)[response[:, 1:]].max() < 1e-4
 
 
 def test_exported_model_starts_another_learner(group: LearnerGroup, alone: dict[str, Any]) -> None:
@@ -287,8 +268,8 @@ def test_a_rank_that_hangs_is_named_and_ended(stack: Stack, monkeypatch: pytest.
         def call(self, method: str, *args: Any) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    monkeypatch.setattr(learner_group, "_Rank", Stuck)
-    with LearnerGroup(_config(call_timeout_s=1.0)) as hanging:
+    monkeypatch.setattr("nemo_ada.embedded.learner.group._Rank", Stuck)
+    with groups.LearnerGroup(_config(call_timeout_s=1.0)) as hanging:
         pids = list(hanging.pids.values())
         with pytest.raises(StallError, match="train: no answer in time from rank 0"):
             hanging.train(_batch(0))

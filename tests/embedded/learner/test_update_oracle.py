@@ -8,17 +8,18 @@ update nearly proportional to the gradient: weights that agree mean gradients th
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import ray
 
-from nemo_ada.embedded.base import base_folder
-from nemo_ada.embedded.learner.update import train_on
-from nemo_ada.embedded.rollout import StepData
-from nemo_ada.embedded.stack import learner_config
-from nemo_ada.embedded.trainer import check_run
 from tests.embedded.learner.oracle import Published, Row, update
+from tests.lazy import Lazy
+
+if TYPE_CHECKING:
+    from nemo_ada.embedded.rollout import StepData
+
+ray, embedded, training = Lazy("ray"), Lazy("nemo_ada.embedded.stack"), Lazy("nemo_ada.embedded.trainer")
 
 STEP, SEED = 2, 3
 ORDER_STREAM = 7  # with the run's seed and the step: the order of prompts in the updates of a step
@@ -85,10 +86,10 @@ def minibatches(data: StepData, size: int) -> list[list[Row]]:
 )
 def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task, drawn, overrides):
     config = make("oracle-config", *SETTINGS, *overrides)
-    folder = base_folder(config, task)
+    folder = Lazy("nemo_ada.embedded.base").base_folder(config, task)
     data = drawn if "dual" not in str(overrides) and len(overrides) == 1 else moved(drawn)
-    learner = stack.learner(learner_config(config, check_run(config, task)), folder)
-    metrics = train_on(learner, data, config, STEP)
+    learner = stack.learner(embedded.learner_config(config, training.check_run(config, task)), folder)
+    metrics = training.train_on(learner, data, config, STEP)
     weights = {name: tensor.numpy() for name, tensor in ray.get(learner.weights()).items()}
 
     expected = update(

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.trainer import train
 from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.run.observer import Observer
+from tests.lazy import Lazy
 
 JSONL = Path(__file__).resolve().parents[3] / "configs" / "cpu" / "jsonl.yaml"
 PLANTED = {
@@ -69,7 +69,7 @@ def train_and_look(root: Path) -> tuple[list[tuple[str, str]], list[str], str]:
                     seen.append((process.name(), connection.laddr.ip))
             sessions.extend(word.partition("=")[2] for word in process.cmdline() if word.startswith("--session_dir="))
 
-    assert train(config, Observer(on_step=look)).exit_code == EXIT_DONE
+    assert Lazy("nemo_ada.embedded.trainer").train(config, Observer(on_step=look)).exit_code == EXIT_DONE
     return seen, sessions, os.environ["RAY_AUTH_TOKEN"]
 
 

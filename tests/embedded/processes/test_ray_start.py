@@ -13,19 +13,18 @@ import pytest
 if importlib.util.find_spec("ray") is None:
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
-import ray
-from ray._private import services
-
 from nemo_ada.embedded.processes import actors as processes
-from nemo_ada.embedded.processes import private_ray
 from nemo_ada.errors import StallError, UserError
+from tests.lazy import Lazy
+
+private_ray = Lazy("nemo_ada.embedded.processes.private_ray")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Ray's folder; the tests may run in a process that has a Ray, which they leave alone."""
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
     yield tmp_path
     processes.end(processes.naming(tmp_path), grace=0.0)
 
@@ -47,7 +46,7 @@ def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypa
             raise Exception("The current node timed out during startup.\nmore")
         started.append(options)
 
-    monkeypatch.setattr(ray, "init", late_once)
+    monkeypatch.setattr("ray.init", late_once)
     private_ray.start(folder, num_cpus=1)
     assert [(options["_temp_dir"], options["num_cpus"]) for options in started] == [(str(folder), 1)]
     assert not processes.alive(left[0].pid)
@@ -55,8 +54,8 @@ def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypa
 
 
 def test_the_ray_of_somebody_else_is_left_alone(folder, monkeypatch):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it is not ours"))
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.shutdown", lambda: pytest.fail("it is not ours"))
     with pytest.raises(UserError, match=r"call ray\.shutdown"):
         private_ray.start(folder)
 
@@ -68,7 +67,7 @@ def test_the_last_attempt_tells_why(folder, monkeypatch):
         left.append(half_started(folder))
         raise Exception("The current node timed out during startup.")
 
-    monkeypatch.setattr(ray, "init", late)
+    monkeypatch.setattr("ray.init", late)
     with pytest.raises(StallError, match=r"attempts: The current node timed out during startup\."):
         private_ray.start(folder)
     assert len(left) == private_ray.ATTEMPTS
@@ -84,9 +83,9 @@ def test_a_node_that_registers_late_is_waited_for(folder, monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(services, "get_node", get_node)
+    monkeypatch.setattr("ray._private.services.get_node", get_node)
     nodes = []
-    monkeypatch.setattr(ray, "init", lambda **_options: nodes.append(services.get_node("address", "id")))
+    monkeypatch.setattr("ray.init", lambda **_options: nodes.append(private_ray.services.get_node("address", "id")))
     private_ray.start(folder)
     assert nodes == [{"node_id": "late"}]
-    assert services.get_node is get_node
+    assert private_ray.services.get_node is get_node
