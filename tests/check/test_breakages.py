@@ -17,6 +17,7 @@ import pytest
 
 from nemo_ada.check import gpu, precision
 from nemo_ada.check.bounds import BOUNDS
+from nemo_ada.check.capacity import checkpoint_disk
 from nemo_ada.check.command import recipe as check
 from nemo_ada.check.data import PUBLISHED
 from nemo_ada.check.finding import Finding, divisors, exit_code
@@ -24,10 +25,11 @@ from nemo_ada.check.names import key_names
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster import hub
 from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.memory import checkpoint_bytes
 from nemo_ada.cluster.shapes import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent))
-from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed
+from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
 
 LEARNER, VLLM = "policy.megatron_cfg", "policy.generation.vllm_cfg"
 OPTIMIZER, CORRECTION = f"{LEARNER}.optimizer", "loss_fn.use_importance_sampling_correction"
@@ -223,6 +225,12 @@ BREAKAGES: list[tuple[str, dict[str, Any], str, str]] = [
         EXPERTS | {f"{LEARNER}.expert_model_parallel_size": 64},
         f"{LEARNER}.expert_model_parallel_size",
         "16 or 32 would work",
+    ),
+    (
+        "experts by expert tensor parallelism",
+        EXPERTS | {f"{LEARNER}.expert_tensor_parallel_size": 8},
+        f"{LEARNER}.expert_model_parallel_size",
+        "do not divide by EP 8 * expert TP 8",
     ),
     (
         "experts by expert parallelism",
@@ -472,6 +480,16 @@ def test_tp_accuracy_can_be_waived_knowingly(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")
     found = check(changed({"policy.logprob_batch_size": 2}))
     assert [finding.level for finding in found if finding.key == "policy.logprob_batch_size"] == ["warning"]
+
+
+@pytest.mark.parametrize(("room", "level"), [(3.9, "warning"), (4.1, "ok")])
+def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(
+    room: float, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, shape = read({"checkpointing.checkpoint_dir": str(tmp_path), "checkpointing.keep_top_k": 3})
+    free = room * checkpoint_bytes(shape)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
+    assert [finding.level for finding in checkpoint_disk(recipe, shape)] == [level]
 
 
 def test_the_fused_kernel_is_asked_for_only_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import EXPERTS, FP8_ROLLOUT, read
 
 LEARNER = "policy.megatron_cfg"
+ETP = f"{LEARNER}.expert_tensor_parallel_size"
 WIDE = {
     f"{LEARNER}.distributed_data_parallel_config.grad_reduce_in_fp32": True,
     f"{LEARNER}.activation_checkpointing": False,
@@ -112,6 +113,13 @@ def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_
     assert learner_phase(without, shape).name == "learner, stage 1 of 2"
 
 
+def test_a_stage_has_no_more_micro_batches_in_flight_than_its_replica_has() -> None:
+    """Without recompute the first of two stages is the fullest, unless one micro-batch is all that there is."""
+    two = {f"{LEARNER}.pipeline_model_parallel_size": 2, f"{LEARNER}.tensor_model_parallel_size": 1}
+    single, shape = read(two | {f"{LEARNER}.activation_checkpointing": False, "policy.train_global_batch_size": 4})
+    assert learner_phase(single, shape).name == "learner, stage 2 of 2"
+
+
 def test_recompute_micro_batch_and_offload_lower_their_terms_alone() -> None:
     def terms(**changes: Any) -> dict[str, float]:
         recipe, shape = read({f"{LEARNER}.{key}": value for key, value in changes.items()})
@@ -134,6 +142,19 @@ def test_experts_are_split_over_their_own_group() -> None:
     experts = 48 * 3 * 2048 * 768 * 128
     others = shape.parameters - experts
     assert terms["weights"] == pytest.approx(2 * (experts / 8 + others), rel=0.01)
+
+
+def test_expert_tensor_parallelism_splits_the_experts_and_their_activations() -> None:
+    whole, halves = (
+        {term.name: term.bytes for term in learner_phase(*read(EXPERTS | {ETP: size})).terms} for size in (1, 2)
+    )
+    assert whole["weights"] - halves["weights"] == pytest.approx(2 * 48 * 3 * 2048 * 768 * 128 / 16, rel=1e-6)
+    assert halves["activations"] < whole["activations"]
+
+
+def test_an_fp8_cache_takes_half_the_bytes_per_token() -> None:
+    narrow, shape = read({"policy.generation.vllm_cfg.kv_cache_dtype": "fp8"})
+    assert 2 * cache_bytes_per_token(narrow, shape) == cache_bytes_per_token(read({})[0], shape)
 
 
 def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves() -> None:
