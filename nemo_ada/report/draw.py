@@ -89,32 +89,14 @@ def _mark(run: int, size: float = 6.5) -> dict[str, Any]:
 
 def draw_lines(axes: Axes, names: Sequence[str], lines: Sequence[Line], y_range: tuple[float, float]) -> None:
     """Curves over a common axis that starts at 0."""
-    _draw_curves(axes, lines, y_range)
-    highest = max(float(line.x[np.isfinite(line.x)].max()) for line in lines)
-    axes.set_xlim(*((0.0, highest) if highest > 0 else span([line.x for line in lines])))
-
-
-def draw_paths(axes: Axes, names: Sequence[str], lines: Sequence[Line], y_range: tuple[float, float]) -> None:
-    """Curves in a plane, each from a ring (start) to a large marker (end)."""
-    _draw_curves(axes, lines, y_range, markers=False)
-    for line in lines:
-        known = np.flatnonzero(np.isfinite(line.x) & np.isfinite(line.y))
-        if len(known):
-            ends = line.x[known[[0, -1]]], line.y[known[[0, -1]]]
-            colour = colour_of(line.run)
-            axes.plot(ends[0][:1], ends[1][:1], "o", ms=8, mfc=PAPER, mec=colour, mew=1.6, clip_on=False)
-            axes.plot(ends[0][1:], ends[1][1:], linestyle="none", clip_on=False, **_mark(line.run, 10))
-    axes.set_xlim(*span([line.x for line in lines]))
-
-
-def _draw_curves(axes: Axes, lines: Sequence[Line], y_range: tuple[float, float], *, markers: bool = True) -> None:
     for line in lines:
         shown = line.y if line.trend is None else line.trend
         if line.trend is not None and len(lines) <= MAX_PALE_RUNS:
             axes.plot(line.x, line.y, color=colour_of(line.run), alpha=0.32, linewidth=0.9)
-        at = _marker_places(line, shown) if markers else []
-        axes.plot(line.x, shown, markevery=at, clip_on=False, **_style(line.run))
+        axes.plot(line.x, shown, markevery=_marker_places(line, shown), clip_on=False, **_style(line.run))
     axes.set_ylim(*y_range)
+    highest = max(float(line.x[np.isfinite(line.x)].max()) for line in lines)
+    axes.set_xlim(*((0.0, highest) if highest > 0 else span([line.x for line in lines])))
 
 
 def _marker_places(line: Line, shown: np.ndarray) -> list[int]:

@@ -10,11 +10,10 @@ from functools import partial
 import numpy as np
 
 from nemo_ada.core.metrics import BOUNDS, RATE_BINS
-from nemo_ada.report.draw import MAX_PALE_RUNS, Line, draw_bars, draw_lines, draw_paths, draw_ranges, draw_shares
+from nemo_ada.report.draw import MAX_PALE_RUNS, Line, draw_bars, draw_lines, draw_ranges, draw_shares
 from nemo_ada.report.run import Run
 from nemo_ada.report.series import AXES, NOT_RECORDED, TREND, Blocks, Figure, Panel, Row, ratio, span, trend
 
-MAX_FRONTIER_POINTS = 12
 MAX_HEAT_COLUMNS = 48
 MAX_SCORES = 6  # pass@k figures; an evaluation records one or two
 PASS_AT_K = re.compile(r"val/pass@[1-9][0-9]{0,4}")
@@ -111,8 +110,11 @@ WEIGHTS_QUANTITIES = (
     Quantity("gradient weight per prompt, maximum", "ada/weight_max"),
     Quantity("rows with non-zero advantage (share)", "ada/live_rows", "total/rows"),
 )
-OPTIMISER = Figure("optimiser", "Optimiser", "Health of the update.")
+OPTIMISER = Figure(
+    "optimiser", "Optimiser", "Health of the update. An entropy that falls towards 0 leaves nothing to explore."
+)
 OPTIMISER_QUANTITIES = (
+    Quantity("policy entropy (nats per token)", "train/entropy"),
     Quantity("gradient norm before clipping", "train/grad_norm"),
     Quantity("clipped tokens (share)", "train/clip_fraction"),
     Quantity("learning rate", "train/lr"),
@@ -125,7 +127,6 @@ def all_figures(runs: Sequence[Run]) -> list[Figure]:
         *(_score(runs, key) for key in score_keys(runs)),
         _pass_rate(runs),
         rates_over_time(runs),
-        frontier(runs),
         over_steps(SAMPLING, SAMPLING_QUANTITIES, runs),
         over_steps(POOLS, POOLS_QUANTITIES, runs),
         budget(runs),
@@ -169,10 +170,8 @@ def over_steps(empty: Figure, quantities: Sequence[Quantity], runs: Sequence[Run
     return replace(empty, caption=empty.caption + rolling, panels=panels, columns=columns, rows=rows)
 
 
-def _curves(
-    title: str, x_label: str, lines: Sequence[Line], y_range: tuple[float, float], draw: Callable = draw_lines
-) -> Panel:
-    drawing = partial(draw, lines=lines, y_range=y_range)
+def _curves(title: str, x_label: str, lines: Sequence[Line], y_range: tuple[float, float]) -> Panel:
+    drawing = partial(draw_lines, lines=lines, y_range=y_range)
     return Panel(title, x_label, f"{_count(len(lines))} over {x_label}", drawing)
 
 
@@ -278,46 +277,6 @@ def rates_over_time(runs: Sequence[Run]) -> Figure:
         rows,
         legend=False,
     )
-
-
-def frontier(runs: Sequence[Run]) -> Figure:
-    """Reward against the entropy of the policy, and the entropy over the steps."""
-    entropy = Quantity("policy entropy (nats per token)", "train/entropy")
-    over = over_steps(Figure("frontier", "Reward and entropy", ""), (entropy,), runs)
-    if not over.panels:
-        return over
-    rewards: dict[str, list[Line]] = {"pass rate": [], "held-out accuracy": []}
-    rows: list[Row] = []
-    for i, run in enumerate(runs):
-        step_N, entropy_N = run.column("step"), run.column("train/entropy")
-        blocks = Blocks.of(step_N, MAX_FRONTIER_POINTS)
-        at_E, score_E = run.curve("step", "val/accuracy")
-        known = np.isfinite(entropy_N)
-        if not known.any():
-            continue
-        rolling_N = trend(entropy_N)
-        entropy_E = np.interp(at_E, step_N[known], (entropy_N if rolling_N is None else rolling_N)[known])
-        for what, labels, x, y in (
-            ("pass rate", blocks.labels(), blocks.mean(entropy_N), blocks.mean(run.column("ada/pass_rate"))),
-            ("held-out accuracy", [f"after step {step:.0f}" for step in at_E], entropy_E, score_E),
-        ):
-            if np.isfinite(y).any():
-                rewards[what].append(Line(i, x, y))
-                rows += [(i, (label, float(a), float(b), what)) for label, a, b in zip(labels, x, y, strict=True)]
-    rows += [(i, (values[0], values[1], "–", "entropy over steps")) for i, values in over.rows]
-    caption = (
-        "Each curve is one training, from the ring (start) to the large mark (end). Higher is better; at equal height, "
-        "further right has kept more exploration. Points are means over blocks of steps, at most "
-        f"{MAX_FRONTIER_POINTS} per run. The entropy at an evaluation is the mean of the steps around it.{over.caption}"
-    )
-    panels = [
-        _curves(what, entropy.title, lines, span([line.y for line in lines]), draw_paths)
-        for what, lines in rewards.items()
-        if lines
-    ]
-    columns = ("steps", entropy.title, "reward", "which")
-    rows.sort(key=lambda row: row[0])
-    return replace(over, caption=caption, panels=[*panels, *over.panels], columns=columns, rows=rows)
 
 
 def budget(runs: Sequence[Run]) -> Figure:

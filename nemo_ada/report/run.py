@@ -23,6 +23,7 @@ import yaml
 from nemo_ada.core.metrics import LISTS as METRIC_LISTS
 from nemo_ada.core.metrics import PREFIX, RATE_BINS
 from nemo_ada.errors import UserError
+from nemo_ada.run.folder import YAML_DAMAGE
 from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
 from nemo_ada.tasks.lines import parse_line
 
@@ -46,8 +47,6 @@ RENAMED = {
     "train/approx_entropy": "train/entropy",
 }
 """Names in runs that were made before a rename, and NeMo-RL's name of the policy's entropy."""
-# PyYAML's constructors and a resolver of timestamps raise bare ones of these for values like `!!bool x`
-DAMAGE = (OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError)
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _shorten = Repr()
 _shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
@@ -301,7 +300,7 @@ def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Ma
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         text = path.read_text(encoding="utf-8")
         value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except DAMAGE as error:
+    except YAML_DAMAGE as error:
         notes.append(f"{path.name} cannot be read: {clean(error)[:200] or type(error).__name__}")
         return {}
     if not isinstance(value, Mapping):

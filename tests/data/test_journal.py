@@ -1,4 +1,4 @@
-"""A journal after a kill: what was committed is there, nothing else, and stateful stages remember."""
+"""A journal after a kill: what was committed is there, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ import json
 import pytest
 
 from nemo_ada.data.journal import Journal, claim
-from nemo_ada.data.stages import distinct_stage, kept, run_stage
 from nemo_ada.errors import InvariantError, UserError
-
-
-def silent(_stage, _done, _total):
-    pass
 
 
 def test_an_uncommitted_tail_vanishes(tmp_path):
@@ -40,19 +35,6 @@ def test_a_journal_that_was_cut_or_damaged_is_refused(tmp_path):
     (tmp_path / "j.jsonl.state.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
         Journal(path)
-
-
-def test_a_restarted_stage_knows_the_problems_before_the_kill(tmp_path):
-    records = [
-        {"line": n, "problem": text, "answer": "1"} for n, text in enumerate(["a", "b", " a ", "c", "b"], start=1)
-    ]
-    journal = Journal(tmp_path / "j.jsonl")
-    journal.commit(distinct_stage().process(records[:2]), 2, 2)
-    run_stage(distinct_stage(), records, 5, Journal(tmp_path / "j.jsonl"), silent)
-    done = Journal(tmp_path / "j.jsonl")
-    assert [record["line"] for record in kept(done.read())] == [1, 2, 4]
-    assert [r["reason"] for r in done.read() if "reason" in r] == ["repeats line 1", "repeats line 2"]
-    assert (done.items, done.passed, done.complete) == (5, 3, True)
 
 
 def test_a_folder_forgets_the_leftovers_of_killed_writes_only(tmp_path):

@@ -48,19 +48,3 @@ def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["others"]
     with pytest.raises(UserError, match="k: 4 -> 2"):
         evaluate(asked(tmp_path, Model(), "others"), Drawing(2, 1, {}), out)
-
-
-def test_drawn_responses_keep_their_folder(tmp_path):
-    model = Model()
-    draws = iter([False, True])
-
-    def second_fails(requests: list[Request]) -> list[MeasuredResponse]:
-        if next(draws):
-            raise UserError("no server")
-        return [MeasuredResponse("2", 2, True) for _ in requests]
-
-    model.respond = second_fails
-    with pytest.raises(UserError, match="no server"):
-        evaluate(asked(tmp_path, model), Drawing(2, 0, {}, chunk=1), tmp_path / "out")
-    with pytest.raises(UserError, match="was started with other settings"):
-        evaluate(asked(tmp_path, Model()), Drawing(4, 0, {}, chunk=1), tmp_path / "out")

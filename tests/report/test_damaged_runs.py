@@ -105,28 +105,13 @@ def fresh(tmp_path):
 
 
 def mutated(data: bytes, draw) -> bytes:
-    """One to three kinds of damage."""
+    """One to three kinds of damage between two places."""
     for _ in range(draw(st.integers(1, 3))):
         a, b = sorted(draw(st.tuples(st.integers(0, len(data)), st.integers(0, len(data)))))
-        kind = draw(st.sampled_from(["cut", "lose", "bytes", "line", "repeat", "utf-16", "zeros", "crlf", "swap"]))
-        if kind == "cut":
-            data = data[:a]
-        elif kind == "lose":
-            data = data[:a] + data[b:]
-        elif kind == "bytes":
-            data = data[:a] + draw(st.binary(max_size=30)) + data[min(b, a + 5) :]
-        elif kind == "line":
-            data = data[:a] + b"\n" + draw(st.binary(max_size=30)) + b"\n" + data[a:]
-        elif kind == "repeat":
-            data = data[:b] + data[a:b] + data[b:]
-        elif kind == "utf-16":
-            data = data.decode("latin-1").encode("utf-16")
-        elif kind == "zeros":
-            data = data[:a] + b"\0" * (b - a) + data[b:]
-        elif kind == "crlf":
-            data = data.replace(b"\n", b"\r\n")
-        else:
-            data = data[b:] + data[a:b] + data[:a]
+        noise = draw(st.binary(max_size=30))
+        whole = [data[:a], data[b:] + data[:a], data.decode("latin-1").encode("utf-16"), data.replace(b"\n", b"\r\n")]
+        middles = [b"", noise, b"\n" + noise + b"\n", data[a:b] * 2, b"\0" * (b - a)]
+        data = draw(st.sampled_from([*whole, *(data[:a] + middle + data[b:] for middle in middles)]))
     return data
 
 
@@ -161,21 +146,6 @@ PASSES = st.sampled_from(
 )
 
 
-@settings(searched, max_examples=DRAWN_CASES)
-@given(st.data())
-def test_one_metric_with_any_values_in_all_records(fresh, data):
-    """Then the damage decides an axis."""
-    folder = fresh()
-    name = data.draw(st.sampled_from(["metrics.jsonl", "evaluations.jsonl"]))
-    records = [json.loads(line) for line in (folder / name).read_text().splitlines()]
-    for key in data.draw(st.lists(st.sampled_from(sorted(set(records[0]) - {"step"})), min_size=1, max_size=4)):
-        values = data.draw(st.lists(SCALARS, min_size=1, max_size=3))
-        for i, record in enumerate(records):
-            record[key] = values[i % len(values)]
-    (folder / name).write_text("\n".join(map(json.dumps, records)) + "\n")
-    check(folder)
-
-
 @searched
 @given(st.data(), st.sampled_from(["status.json", "environment.json", "plan.json"]))
 def test_any_json_in_the_side_files(fresh, undrawn, data, name):
@@ -191,31 +161,11 @@ def test_any_json_in_the_side_files(fresh, undrawn, data, name):
     check(folder)
 
 
-@searched
-@given(st.data())
-def test_any_text_in_the_configuration(fresh, undrawn, data):
+def test_any_value_in_the_configuration(fresh, undrawn):
     folder = fresh()
-    values = st.one_of(st.sampled_from(YAML_VALUES.split("|")), st.text(max_size=20), JSON.map(json.dumps))
-    lines = data.draw(st.lists(st.tuples(st.sampled_from(["a", "task", "policy.model", "? ", "- x"]), values)))
-    text = "\n".join(f"{key}: {value}" for key, value in lines)
-    (folder / "config.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    check(folder)
-
-
-@pytest.mark.slow
-@settings(searched, max_examples=5)
-@given(st.data())
-def test_figures_are_written_and_nothing_else(fresh, tmp_path, data):
-    folder = fresh()
-    path = folder / data.draw(st.sampled_from(["metrics.jsonl", "evaluations.jsonl"]))
-    before = json.loads(path.read_text().splitlines()[0])
-    hostile = before | {key: data.draw(SCALARS) for key in list(before)[1:6]} | {"val/pass@1/../../../x": 0.5}
-    path.write_text(path.read_text() + json.dumps(hostile) + "\n")
-    shutil.rmtree(tmp_path / "page_figures", ignore_errors=True)
-    check(folder, figures=True)
-    made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
-    allowed = re.compile(r"(good|run)/[a-z]+\.(jsonl?|yaml)|page\.html|page_figures/[a-z0-9-]+\.png")
-    assert made and all(allowed.fullmatch(name) for name in made)
+    for value in YAML_VALUES.split("|"):
+        (folder / "config.yaml").write_text(f"task: {value}\npolicy.model: {value}\n", encoding="utf-8")
+        check(folder)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from html import escape
@@ -87,18 +86,6 @@ def test_runs_from_before_a_rename_are_read_under_the_new_names(tmp_path):
     assert run.notes == () and run.column("ada/placeholder_rows").tolist() == [3.0] * 4
 
 
-def test_missing_and_damaged_side_files_are_notes(tmp_path):
-    folder = make_run(tmp_path / "a", 3)
-    for name in ("environment.json", "evaluations.jsonl"):
-        (folder / name).unlink()
-    (folder / "config.yaml").write_text("a: [1")
-    (folder / "status.json").write_text("[]")
-    run = Run.read(folder)
-    noted = {note.split(" ")[0] for note in run.notes}
-    assert noted == {"environment.json", "evaluations.jsonl", "config.yaml", "status.json"}
-    assert summary.overview([run]).rows and summary.provenance(run)
-
-
 LAUGHS = "\n".join(
     ["a0: &a0 {x: 1}"] + [f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(9))}}}" for i in range(1, 12)]
 )
@@ -137,10 +124,3 @@ def test_steps_whose_rollout_disagreed_with_the_learner_are_told(tmp_path):
         records[1]["train/token_mult_prob_error"], records[3]["train/token_mult_prob_error"] = 1.2, 1.4
     (note,) = summary.warnings([Run.read(folder)])
     assert note.startswith("a, 2 of 4 steps, first step 2: ") and "1.400" in note
-
-
-def test_any_plan_is_a_plan_or_none(tmp_path):
-    folder = make_run(tmp_path / "a", 3)
-    for plan in ({"forecast": 3}, {"forecast": {"phases": [], "step": "x"}}, {"forecast": {"step": {"p50": "1"}}}):
-        (folder / "plan.json").write_text(json.dumps(plan))
-        assert np.isnan(Run.read(folder).planned_seconds("step")).all()

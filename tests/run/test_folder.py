@@ -104,7 +104,7 @@ def test_steps_made_again_replace_those_of_the_attempt_before_in_tensorboard(tmp
     for steps, loss in ((range(1, 5), 0.5), (range(3, 5), 0.25)):
         run = RunDir(tmp_path)
         for step in steps:
-            run.log("metrics", {"step": step, "train/loss": loss}, tensorboard=True)
+            run.log("metrics", {"step": step, "train/loss": loss, "note": "no number"}, tensorboard=True)
         run.close()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -112,17 +112,6 @@ def test_steps_made_again_replace_those_of_the_attempt_before_in_tensorboard(tmp
     events.Reload()
     found = [(e.step, e.value) for e in events.Scalars("train/loss")]
     assert found == [(1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25)]
-
-
-def test_events_reach_tensorboard(tmp_path):
-    run = RunDir(tmp_path)
-    run.log("metrics", {"step": 3, "train/loss": 0.5, "note": "text is left out"}, tensorboard=True)
-    run.close()
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(3, 0.5)]
 
 
 def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):

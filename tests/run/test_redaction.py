@@ -260,21 +260,6 @@ def test_errors_of_every_kind_lose_their_secrets(capsys, kind):
     assert "cannot log in with" in shown.err
 
 
-def test_a_report_page_shows_none_even_of_a_folder_that_holds_them(capsys, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "metrics.jsonl").write_text('{"step": 1, "ada/pass_rate": 0.5}\n{"step": 2, "ada/pass_rate": 0.5}\n')
-    (folder / "config.yaml").write_text(
-        yaml.safe_dump({"a": {"api_key": "typed-secret-1"}, "note": f"x {WANDB} {HUB}"})
-    )
-    (folder / "environment.json").write_text(json.dumps({"command": f"train --hf-token typed-secret-2 {AWS}"}))
-    page = tmp_path / "out" / "page.html"
-    code, shown = run(capsys, "report", str(folder), "--out", str(page), "--no-figures")
-    assert code == 0, shown
-    assert not found_in(shown)
-    assert found_below(tmp_path / "out") == []
-
-
 def slurm(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     site = tmp_path / "site.env"
     site.write_text(f"CONTAINER=/x.sqsh\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared\nWANDB_API_KEY={WANDB}\n")

@@ -83,11 +83,6 @@ def test_a_worker_can_be_ended_also_inside_c_code_that_is_deaf_to_python_handler
     assert verifier.submit(*box("sigterm")).result() == RIGHT, "pebble's own handler would make every worker wait 3 s"
 
 
-def test_crashes_in_a_row_hurt_nobody_else(verifier: MathVerifier) -> None:
-    verdicts = verifier.verify_many([box("segfault") if i % 3 == 0 else box("fine") for i in range(15)])
-    assert verdicts == [Verdict(None, CRASH) if i % 3 == 0 else RIGHT for i in range(15)]
-
-
 def test_a_scorer_that_kills_every_worker_ends_in_causes_not_in_a_stall() -> None:
     with make("tests.verify.scorers:die_at_once") as verifier:
         verdicts = verifier.verify_many([box("fine")] * 6)
@@ -124,25 +119,6 @@ def test_closing_leaves_no_process(gone: Callable[[int], bool], no_new_children:
         stuck[-1].result(0)
     with pytest.raises(InvariantError, match="closed"):
         verifier.submit(*box("fine"))
-
-
-def test_leaving_the_block_by_ctrl_c_leaves_no_process(
-    gone: Callable[[int], bool], no_new_children: Callable[[], bool]
-) -> None:
-    groups: list[int | None] = []
-
-    def interrupted() -> None:
-        with make() as verifier:
-            groups.append(verifier.process_group)
-            verifier.submit(*box("spin"))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    (group,) = groups
-    assert group is not None
-    assert gone(group)
-    assert no_new_children()
 
 
 OWNER = """
