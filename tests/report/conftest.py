@@ -12,6 +12,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import browser as chromium
 
+from nemo_ada.report import page
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pages without drawings, which take a second per page; their panels hold no other text than names."""
+    monkeypatch.setattr(page, "panel_svg", lambda panel, names, seen: "")
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[chromium.Browser]:

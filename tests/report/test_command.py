@@ -56,7 +56,7 @@ def test_ids_of_the_page_are_unique_and_every_reference_has_its_target(tmp_path)
     assert len(set(ids)) == len(ids) and targets <= set(ids)
 
 
-def test_bad_arguments_are_errors_of_the_user(tmp_path):
+def test_bad_arguments_are_errors_of_the_user(tmp_path, undrawn):
     with pytest.raises(UserError, match="is no folder"):
         command.make_report([tmp_path / "x"], tmp_path / "r.html")
     with pytest.raises(UserError, match="is no folder"):
@@ -66,7 +66,7 @@ def test_bad_arguments_are_errors_of_the_user(tmp_path):
         command.make_report([make_run(tmp_path / "a", 3)], tmp_path / "file" / "r.html")
 
 
-def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch):
+def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch, undrawn):
     folder = make_run(tmp_path / "a", 3)
     out = tmp_path / "r.html"
     status, metrics = folder / "status.json", folder / "metrics.jsonl"

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from made_runs import make_run
 
 from nemo_ada.cli.main import app, guarded
-from nemo_ada.report import page
 from nemo_ada.report.command import FILES
 from nemo_ada.report.run import read_usable
 
@@ -83,12 +82,6 @@ def check(folder, *, figures: bool = False) -> str:
     assert html.count("<li>run: ") >= len(run.notes)
     assert len(re.findall(r"^note: run: ", printed, re.MULTILINE)) >= len(run.notes)
     return html
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Pages without drawings, whose panels get no other text than their names."""
-    monkeypatch.setattr(page, "panel_svg", lambda panel, names, seen: "")
 
 
 @pytest.fixture
@@ -200,7 +193,7 @@ def test_a_folder_that_is_no_run_ends_with_2_and_what_to_do(tmp_path, make, said
     assert len(printed.splitlines()) == 1 and not (tmp_path / "page.html").exists()
 
 
-def test_one_unusable_run_among_others_is_left_out_and_named(tmp_path):
+def test_one_unusable_run_among_others_is_left_out_and_named(tmp_path, undrawn):
     good, bad, empty = make_run(tmp_path / "good", 3), make_run(tmp_path / "bad", 3), tmp_path / "empty"
     empty.mkdir()
     (bad / "metrics.jsonl").write_bytes(b"\xff\n\xfe\n")
