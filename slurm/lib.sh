@@ -162,11 +162,11 @@ check_nodes() {  # check_nodes COUNT: that of the job; a range (2-4) is left to 
   fi
 }
 
-asked_nodes() {  # by an option of the command line, else the script's header
+asked() {  # asked LONG SHORT (--nodes= -N): by an option of the command line, else the script's header
   local word found
-  found=$(sed -n 's/^#SBATCH --nodes=//p' "$HOME_DIR/slurm/$SCRIPT")
+  found=$(sed -n "s/^#SBATCH $1//p" "$HOME_DIR/slurm/$SCRIPT")
   for word in "${OPTIONS[@]}"; do
-    case $word in --nodes=*) found=${word#*=} ;; -N?*) found=${word#-N} ;; esac
+    case $word in "$1"*) found=${word#*=} ;; "$2"?*) found=${word#"$2"} ;; esac
   done
   echo "$found"
 }
@@ -177,7 +177,9 @@ FORCE='--force submits all the same'
 
 preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force says so
   local tool code=0
-  local words=(check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
+  local words=(check --no-verifier)
+  if [[ $CONFIG != */configs/cpu/* ]]; then words+=("--time=$(asked --time= -t)"); fi
+  words+=("$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
   ((PREFLIGHT)) || return 0
   if dry; then run nemo-ada "${words[@]}"; return; fi
   tool=$(command -v nemo-ada || true)
@@ -195,8 +197,10 @@ preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force s
 }
 
 submit() {
-  check_nodes "$(asked_nodes)"
-  preflight
+  if [[ $SCRIPT == train_* ]]; then
+    check_nodes "$(asked --nodes= -N)"
+    preflight
+  fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
   export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
   (
@@ -304,6 +308,15 @@ step_command() {  # sets STEP: the srun over all nodes, in the container where t
     apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
   esac
   STEP+=(bash "$HOME_DIR/slurm/node.sh" "$@")
+}
+
+one_command() {  # one_command nemo-ada WORDS...: a job of one node that trains nothing
+  NODES=("${SLURM_JOB_NODELIST:-node1}")
+  run mkdir -p "$RUN_DIR"
+  export TOOL="$*" NODE_SETUP PYTHON RUN_DIR NEMO_ADA_HOME=$HOME_DIR NODE_NAMES=${NODES[0]} ATTEMPT_DIR=$RUN_DIR PYTHONNOUSERSITE=1
+  step_command "${OVERRIDES[@]}"
+  run "${STEP[@]}"
+  if dry; then SLURMD_NODENAME=${NODES[0]} bash "$HOME_DIR/slurm/node.sh" "${OVERRIDES[@]}"; fi
 }
 
 on_usr1() {
@@ -523,10 +536,14 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
     if ! dry; then return; fi
     echo "# what the job then does:"
     SLURM_JOB_ID=1 SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-96}
-    SLURM_JOB_NUM_NODES=$(asked_nodes)
+    SLURM_JOB_NUM_NODES=$(asked --nodes= -N)
     say() { echo "# $*"; }
   elif ((${#OPTIONS[@]})); then
     die "${OPTIONS[0]}: sbatch takes its options in front of the script; slurm/$SCRIPT, started without sbatch, takes them anywhere"
   fi
-  attempt "${OVERRIDES[@]}"
+  case $SCRIPT in
+    prepare.sh) one_command nemo-ada prepare "$CONFIG" ;;
+    export.sh) one_command nemo-ada export "$RUN_DIR" ;;
+    *) attempt "${OVERRIDES[@]}" ;;
+  esac
 }

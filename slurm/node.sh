@@ -225,8 +225,10 @@ if ! dry; then
   trap leave EXIT
   trap 'exit 143' INT
   trap on_term TERM
-  check_shared
-  exec >>"$dir/node-$me.log" 2>&1
+  if [[ -z ${TOOL:-} ]]; then
+    check_shared
+    exec >>"$dir/node-$me.log" 2>&1
+  fi
 fi
 if [[ -n $NODE_SETUP ]]; then
   if dry; then echo "+ source $NODE_SETUP"; else
@@ -247,6 +249,13 @@ if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on
     export PYTHONPATH=$NEMO_ADA_HOME${PYTHONPATH:+:$PYTHONPATH}
     say "nemo_ada of $NEMO_ADA_HOME"
   fi
+fi
+if [[ -n ${TOOL:-} ]]; then  # prepare.sh and export.sh
+  read -ra words <<<"$TOOL"
+  words+=("$@")
+  trap - EXIT
+  if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; exit; fi
+  exec "${words[@]}"
 fi
 check_health
 if ((RAY_START)); then start_ray; fi

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, ok, skipped, warning
 from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.hub import LOCAL
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
-FILES = (".parquet", ".arrow", ".csv", ".txt")
 THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
@@ -70,7 +70,7 @@ def dataset(values: Values, split: str = "train") -> Findings:
             return
     elif str(path) in PUBLISHED:
         columns = PUBLISHED[str(path)]
-    elif local.suffix and not local.exists() and (local.is_absolute() or local.suffix in FILES):
+    elif local.suffix and not local.exists() and (local.is_absolute() or local.suffix in LOCAL):
         yield error(f"{here}.data_path", f"{path} is not there; name a file or a data set of the hub")
         return
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.check.precision import FUSED_KERNEL
 from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.site import worker_python
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
@@ -90,13 +90,12 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
 
 def _transformer_engine() -> Findings:
     """Block scaling, asked of the interpreter that trains: in NeMo-RL's image Megatron's workers have their own."""
-    venvs = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
-    workers = sorted(venvs.glob("*[mM]egatron*/bin/python"))
+    worker = worker_python("megatron")
     asked = subprocess.run(
-        [str(workers[0]) if workers else sys.executable, "-c", ASK_ENGINE],
+        [worker or sys.executable, "-c", ASK_ENGINE],
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    where = workers[0].parent.parent.name if workers else "this environment"
+    where = worker.parts[-3] if worker else "this environment"
     known, _, why = (asked.stdout.splitlines() or [""])[-1].partition(" ")
     if asked.returncode:
         yield warning("gpu.fp8", f"Transformer Engine cannot be imported in {where}; FP8 configs need it")

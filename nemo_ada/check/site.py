@@ -6,10 +6,8 @@ import netrc
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_ada.check.data import FILES
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped
 from nemo_ada.cluster import hub
 from nemo_ada.cluster.config import HOME, Values
@@ -17,7 +15,6 @@ from nemo_ada.cluster.site import site_setting
 
 VERSION = (0, 7)
 OWN_ENVIRONMENT = "ada_math"
-LOCAL = (".json", ".jsonl", *FILES)
 
 
 def site(values: Values) -> Findings:
@@ -28,27 +25,10 @@ def site(values: Values) -> Findings:
     yield from wandb(values)
 
 
-def needs(values: Values) -> Iterator[tuple[str, str, hub.Kind]]:
-    """(key, repository, kind) of what a run loads from the hub: model, tokenizer, data sets. Folders are not listed."""
-    model = str(values.get("policy.model_name", ""))
-    if not Path(model).is_dir():
-        yield "policy.model_name", model, "model"
-    tokenizer = str(values.get("policy.tokenizer.name", model))
-    if tokenizer != model and not Path(tokenizer).is_dir():
-        yield "policy.tokenizer.name", tokenizer, "model"
-    for split in ("train", "validation"):
-        name = str(values.get(f"data.{split}.dataset_name", ""))
-        path = values.get(f"data.{split}.data_path")
-        if path is not None and not Path(str(path)).exists() and Path(str(path)).suffix not in LOCAL:
-            yield f"data.{split}.data_path", str(path), "dataset"
-        elif path is None and name in hub.BUILT_IN:
-            yield f"data.{split}.dataset_name", hub.BUILT_IN[name], "dataset"
-
-
 def repositories(values: Values) -> Findings:
     """Each repository is in the shared cache, whole, or the hub has it and nodes may ask."""
     prepare = "`nemo-ada prepare CONFIG` puts it there"
-    for key, name, kind in needs(values):
+    for key, name, kind in hub.needs(values):
         folder = hub.snapshot(name, kind)
         if kind == "dataset":
             cached, lacks = hub.prepared(name), []

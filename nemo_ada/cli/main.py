@@ -26,8 +26,10 @@ COMMANDS = {
     "data": "Make training sets: clean, measure, filter, describe.",
     "eval": "Estimate avg@k and pass@k of a model; compare two.",
     "check": "Check a configuration before a job starts.",
+    "prepare": "Fetch model and data sets for nodes without internet.",
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
+    "export": "Write a checkpoint as a Hugging Face folder.",
     "report": "Write a page with figures and tables of runs.",
 }
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

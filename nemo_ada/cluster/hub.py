@@ -7,17 +7,37 @@ import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.site import site_setting
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of them makes a tokenizer
 BUILT_IN = {"AIME2024": "HuggingFaceH4/aime_2024", "AIME2026": "MathArena/aime_2026"}  # NeMo-RL's names for these sets
+LOCAL = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".txt")  # files, not repositories
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
+    """(key, repository, kind) of what a run loads from the hub: model, tokenizer, data sets. Folders are not listed."""
+    model = str(values.get("policy.model_name", ""))
+    if not Path(model).is_dir():
+        yield "policy.model_name", model, "model"
+    tokenizer = str(values.get("policy.tokenizer.name", model))
+    if tokenizer != model and not Path(tokenizer).is_dir():
+        yield "policy.tokenizer.name", tokenizer, "model"
+    for split in ("train", "validation"):
+        name = str(values.get(f"data.{split}.dataset_name", ""))
+        path = values.get(f"data.{split}.data_path")
+        if path is not None and not Path(str(path)).exists() and Path(str(path)).suffix not in LOCAL:
+            yield f"data.{split}.data_path", str(path), "dataset"
+        elif path is None and name in BUILT_IN:
+            yield f"data.{split}.dataset_name", BUILT_IN[name], "dataset"
 
 
 def cache_home() -> Path:

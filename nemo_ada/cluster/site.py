@@ -32,3 +32,10 @@ def site_setting(name: str) -> str:
         if match is not None and match[1] == name:
             found = match[3]
     return found
+
+
+def worker_python(kind: str) -> Path | None:
+    """The interpreter of NeMo-RL's workers of this kind (megatron, dtensor): in its image each kind has its own."""
+    venvs = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
+    found = [path for path in sorted(venvs.glob("*/bin/python")) if kind in path.parts[-3].lower()]
+    return found[0] if found else None

@@ -28,7 +28,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.planning import sampling
 from nemo_ada.planning.assumptions import MeasuredLengths
 from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
-from nemo_ada.planning.command import make_plan
+from nemo_ada.planning.command import make_plan, walltime
 from nemo_ada.planning.forecast import Forecast, Pace, Time
 from nemo_ada.planning.history import History
 from nemo_ada.planning.render import render
@@ -468,3 +468,9 @@ def test_every_model_is_planned_with_a_range(path: Path) -> None:
     made = make_plan(path, [], time="04:00:00", steps=1)
     assert 0 < made.forecast.low < made.forecast.step.p50 < made.forecast.high
     assert {"this plan", "grpo"} <= {cost.name for cost in made.costs}
+
+
+def test_a_slot_without_time_for_a_step_is_an_error_of_check(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(changed({"grpo.max_num_steps": 400})))
+    assert [walltime(path, [], time).level for time in ("00:20:00", "04:00:00")] == ["error", "ok"]

@@ -32,6 +32,8 @@ CASES = {
     "7b_container": ("train_7b_ada.sh", {}, ["grpo.max_num_steps=10"]),
     "7b_bare": ("train_7b_ada.sh", {"CONTAINER": "", "NODE_SETUP": "/shared/venv.sh"}, []),
     "7b_apptainer": ("train_7b_ada.sh", {"RUNTIME": "apptainer", "CONTAINER": "/images/nemo-ada.sif"}, []),
+    "prepare": ("prepare.sh", {"NODE_SETUP": "/shared/venv.sh"}, ["--partition=cpu", "grpo.seed=1"]),
+    "export": ("export.sh", {"RUNTIME": "apptainer"}, ["--dependency=afterok:7"]),
     "32b_container": ("train_32b_ada.sh", {}, []),
     "70b_resubmit": ("train_70b_ada.sh", {"REQUEUE": "resubmit"}, ["grpo.seed=1"]),
 }

@@ -1,0 +1,19 @@
+"""The command `nemo-ada export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="a run's folder")],
+    step: Annotated[int | None, typer.Option(help="of this step, not the newest")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to write (default: RUN/hf/step_N)")] = None,
+) -> None:
+    """Write a run's newest complete checkpoint as a Hugging Face folder."""
+    from nemo_ada.cluster.export import export as export_run
+
+    export_run(run, step=step, out=out, say=typer.echo)

@@ -1,0 +1,108 @@
+"""`nemo-ada export`: a run's newest complete checkpoint as a Hugging Face folder.
+
+The CPU back end's checkpoints hold one. NeMo-RL's are converted by its own examples/converters, in the interpreter of
+its Megatron workers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from nemo_ada.cluster.config import HOME
+from nemo_ada.cluster.hub import missing_files
+from nemo_ada.cluster.site import site_setting, worker_python
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import MANIFEST, verify_folder, write_folder
+from nemo_ada.run.folder import RunDir
+
+
+def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object]) -> Path:
+    """Write the folder, checked file by file; returns it. Raises UserError."""
+    folder = newest(run, step)
+    target = out or run / "hf" / folder.name
+    if target.exists():
+        raise UserError(f"{target} is there already; name another folder with --out, or remove it")
+    say(f"{folder} -> {target}")
+
+    def fill(place: Path) -> None:
+        if (folder / "hf").is_dir():
+            shutil.copytree(folder / "hf", place, dirs_exist_ok=True)
+        else:
+            _convert(folder, place)
+        for file in (folder / "policy/tokenizer").glob("*"):
+            if not (place / file.name).exists():
+                shutil.copy2(file, place)
+        broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
+        broken += missing_files(place, weights=True)
+        if broken:
+            raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
+
+    write_folder(target, fill)
+    size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+    say(f"{target}: {size / 2**30:.2f} GiB of weights, for transformers and vLLM")
+    return target
+
+
+def newest(run: Path, step: int | None) -> Path:
+    """The newest complete checkpoint of either back end, or that of a step. Raises UserError where there is none."""
+    for folder in reversed(RunDir(run).checkpoints()):
+        if step is not None and int(folder.name.removeprefix("step_")) != step:
+            continue
+        try:
+            if (folder / MANIFEST).is_file():
+                verify_folder(folder)
+            elif not (folder / "policy/weights").is_dir():
+                continue
+        except UserError:
+            continue
+        return folder
+    raise UserError(
+        f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
+    )
+
+
+def _convert(folder: Path, place: Path) -> None:
+    """NeMo-RL's own converter for Megatron's or DTensor's files; what DTensor saved for Hugging Face is copied."""
+    weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
+    iterations = sorted(weights.glob("iter_*"))
+    if (weights / "model/consolidated").is_dir():
+        shutil.copytree(weights / "model/consolidated", place, dirs_exist_ok=True)
+        return
+    kind, flag, source, worker = (
+        ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
+        if iterations
+        else ("dcp", "--dcp-ckpt-path", weights, "dtensor")
+    )
+    script = home / f"examples/converters/convert_{kind}_to_hf.py"
+    if not script.is_file():
+        raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
+    out = place / "converted"  # a folder that the converter makes itself
+    python = worker_python(worker) or Path(sys.executable)
+    done = subprocess.run(
+        [python, script, "--config", folder / "config.yaml", flag, source, "--hf-ckpt-path", out],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode or not out.is_dir():
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"{script.name} failed in {python}: {last[:500]}; run it in NeMo-RL's container")
+    for file in out.iterdir():
+        file.rename(place / file.name)
+    out.rmdir()
+
+
+def _whole(file: Path) -> bool:
+    """Whether a safetensors file has all bytes that its header promises."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            header = json.loads(stream.read(min(length, 1 << 28)))
+        except ValueError:
+            return False
+    header.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    return file.stat().st_size == 8 + length + end
