@@ -78,6 +78,8 @@ def build_batch(
     placeholder_R = padded(_placeholders(rows, settings), True)
     weight_R = padded((rows.weight_R > 0).astype(np.float32))
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
+    kept_R = _one_per_update(np.where(placeholder_R, np.float32(0), weight_R), settings.global_batch)
+    placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     batch["message_log"] = [
         placeholder(log, response.generated if response else ()) if short or response is None else response.message_log
         for log, response, short in zip(batch["message_log"], responses, placeholder_R, strict=True)
@@ -89,11 +91,10 @@ def build_batch(
         tokens_R[truncated_R] = 0  # NeMo-RL takes them out of the loss
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
-    kept_R = _one_per_update(loss_R, settings.global_batch)
     advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
     reward_R = np.append(result.reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
     batch["length"][torch.from_numpy(placeholder_R)] = 1
-    batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R)
+    batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R & ~kept_R)
     batch["loss_multiplier"] = torch.where(
         torch.from_numpy(kept_R), 1.0, torch.from_numpy(loss_R) * batch["loss_multiplier"]
     )
@@ -125,7 +126,8 @@ def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
 def _one_per_update(loss_R: FloatArray, global_batch: int) -> NDArray[np.bool_]:
     """The first row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
 
-    It counts in the loss with the advantage 0, so it changes nothing.
+    It counts in the loss with the advantage 0, so it changes nothing. It stays whole: the log-probabilities of a
+    placeholder row are not those of its response, and NeMo-RL compares them (token_mult_prob_error).
     """
     chosen_R = np.zeros(len(loss_R), np.bool_)
     for start in range(0, len(loss_R), global_batch):

@@ -140,6 +140,8 @@ def test_an_update_without_any_live_row_keeps_one_harmless_row(make):
     (record,) = make("ada_seq_lean", 2, engine={"script": lambda prompt, draw: (1.0, 5)}).steps([11, 12])
     assert record.batch["loss_multiplier"].tolist() == [1.0, *[0.0] * 7]
     assert not record.advantages_RT.any()
+    kept = [len(message["token_ids"]) for message in record.batch["message_log"][0]]
+    assert kept == [3, 5, 1], "whole: its log-probabilities are compared with the learner's"
 
 
 def test_est_trains_on_every_response_and_logs_its_own_baselines(make):

@@ -78,6 +78,23 @@ def _state_before_the_first_step(names: Names) -> None:
 
 
 @REPLACEMENTS.after(
+    "megatron.core.optimizer.distrib_optimizer",
+    "DistributedOptimizer.load_state_dict",
+    why="It gives all parameters one tensor as their step, which torch's Adam, unlike TE's, then counts up for each.",
+)
+def _a_step_for_each_parameter(names: Names) -> None:
+    load = names.get("DistributedOptimizer.load_state_dict")
+
+    @functools.wraps(load)
+    def load_state_dict(self: Any, state_dict: Any) -> None:
+        load(self, state_dict)
+        for state in self.optimizer.state.values():
+            state["step"] = state["step"].clone()
+
+    names.put("DistributedOptimizer.load_state_dict", load_state_dict)
+
+
+@REPLACEMENTS.after(
     "megatron.core.transformer.torch_norm",
     "WrappedTorchNorm.__new__",
     why="The local norm refuses sequence parallelism, although it only lacks the mark that sums its gradient over TP.",
