@@ -47,6 +47,7 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         options: tuple[str, ...] = (),
         driver: str = "standin.py",
         itself: bool = False,
+        script: str = SCRIPT.name,
         **settings: str,
     ) -> Run:
         setup = tmp_path / "setup.sh"
@@ -74,7 +75,7 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         if itself:
             printed = cluster.run("bash", str(SCRIPT), *arguments, **where)
             return Run(cluster, tmp_path, int(printed.split()[-1]))
-        job = cluster.submit(SCRIPT, *arguments, cwd=tmp_path, options=options, **where)
+        job = cluster.submit(ROOT / "slurm" / script, *arguments, cwd=tmp_path, options=options, **where)
         return Run(cluster, tmp_path, job)
 
     return submit

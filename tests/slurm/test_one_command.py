@@ -1,0 +1,44 @@
+"""slurm/prepare.sh and slurm/export.sh on a real SLURM: jobs of one node around a chain."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from chain import ROOT, Run
+from cluster import Cluster
+
+sys.path.insert(0, str(ROOT / "tests/check"))
+sys.path.insert(0, str(ROOT / "tests/cluster"))
+from test_export import embedded
+from test_prepare import home  # noqa: F401 - a fixture
+
+from recipes import changed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+
+def test_a_job_prepares_and_an_export_job_follows_a_job(
+    one_node: Cluster,
+    start: Callable[..., Run],
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(changed({"policy.model_name": "org/small", "data.train.data_path": str(config)})))
+    settings = {"CONFIG": str(config), "HF_HOME": str(home), "HF_ENDPOINT": os.environ["HF_ENDPOINT"]}
+    prepared = start(one_node, script="prepare.sh", **settings)
+    embedded(tmp_path / "run", 10)
+    after = (f"--dependency=afterok:{prepared.job}",)
+    exported = start(one_node, script="export.sh", options=after, **settings)
+    prepared.ends("COMPLETED", seconds=400)
+    exported.ends("COMPLETED", seconds=400)
+    log = exported.log()
+    assert "* fetch org/small" in log and "all of it was loaded again" in log
+    assert json.loads((tmp_path / "run/hf/step_000010/config.json").read_text()) == {"step": 10}
