@@ -23,16 +23,13 @@ from recipes import changed
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
+@pytest.mark.usefixtures("home")
 def test_a_job_prepares_and_an_export_job_follows_a_job(
-    one_node: Cluster,
-    start: Callable[..., Run],
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(changed({"policy.model_name": "org/small", "data.train.data_path": str(config)})))
-    settings = {"CONFIG": str(config), "HF_HOME": str(home), "HF_ENDPOINT": os.environ["HF_ENDPOINT"]}
+    settings = {"CONFIG": str(config)} | {name: os.environ[name] for name in ("HF_HOME", "HF_ENDPOINT")}
     prepared = start(one_node, script="prepare.sh", **settings)
     embedded(tmp_path / "run", 10)
     after = (f"--dependency=afterok:{prepared.job}",)
