@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from nemo_ada.core.seeds import SeedStream, bits64, response_seed, uniform
+from tests.lazy import Lazy
+
+stats = Lazy("scipy.stats")
 
 
 def test_the_hash_is_the_one_that_saved_runs_depend_on():

@@ -15,20 +15,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from nemo_ada.embedded.checkpoint import TOTALS, SavedState, read_state
-from nemo_ada.embedded.learner.convert import read_tensors
-from nemo_ada.embedded.trainer import Totals
 from nemo_ada.errors import UserError
 from nemo_ada.run import provenance
 from nemo_ada.run.files import MANIFEST, write_folder
 from nemo_ada.run.folder import RunDir, read_lines
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
+from tests.lazy import Lazy
+
+torch, convert = Lazy("torch"), Lazy("nemo_ada.embedded.learner.convert")
+checkpoint, training = Lazy("nemo_ada.embedded.checkpoint"), Lazy("nemo_ada.embedded.trainer")
 
 CONFIG = {"run_dir": "run", "grpo": {"seed": 0, "max_num_steps": 5}, "task": {"name": "t"}}
 STATE = {
@@ -186,13 +186,13 @@ def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, data):
     COUNTED["states"] += 1
     folder = fresh().checkpoint_folder(2)
     (folder / "state.json").write_bytes(data)
-    found, message = attempt(lambda: read_state(folder, "f", Path("run")))
+    found, message = attempt(lambda: checkpoint.read_state(folder, "f", Path("run")))
     if message is not None:
         assert "state.json" in message or "belongs to another" in message
         return
-    assert isinstance(found, SavedState) and "extra" not in json.loads(data)
+    assert isinstance(found, checkpoint.SavedState) and "extra" not in json.loads(data)
     assert type(found.step) is int and found.step >= 0
-    assert tuple(field.name for field in dataclasses.fields(Totals)) == TOTALS
+    assert tuple(field.name for field in dataclasses.fields(training.Totals)) == checkpoint.TOTALS
 
 
 @given(data=st.data())
@@ -214,8 +214,9 @@ def test_damaged_tensors_are_refused_by_their_file(fresh, data):
         case "length":
             raw = data.draw(st.integers(0, 2**64 - 1)).to_bytes(8, "little") + raw[8:]
     path.write_bytes(raw)
+    read, dtype = convert.read_tensors, torch.float32  # imports torch, which the deadline is not for
     with deadline():
-        found, message = attempt(lambda: read_tensors(path, {"a": (2, 3), "b": (3,)}, torch.float32))
+        found, message = attempt(lambda: read(path, {"a": (2, 3), "b": (3,)}, dtype))
     if message is not None:
         assert "model.safetensors" in message
         return

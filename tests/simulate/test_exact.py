@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from nemo_ada.core.learning.objectives import Log
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import gradient_factor, summary
+from tests.lazy import Lazy
+
+stats = Lazy("scipy.stats")
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.6])

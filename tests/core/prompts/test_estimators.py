@@ -6,10 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
 from nemo_ada.errors import InvariantError, UserError
+from tests.lazy import Lazy
+
+stats = Lazy("scipy.stats")
 
 FEATURES = 24
 
