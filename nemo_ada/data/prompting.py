@@ -96,16 +96,16 @@ class ModelTokenizer:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        remedy = "give a folder with a tokenizer.json, or an id that this machine has or can download"
+        if Path(self.folder).is_absolute() and not Path(self.folder).is_dir():  # said before seconds of imports
+            raise UserError(f"no tokenizer can be read from {self.folder}: no such folder; {remedy}")
         from transformers import AutoTokenizer
 
         try:
             return AutoTokenizer.from_pretrained(self.folder)
         except (OSError, ValueError) as problem:
             why = (str(problem).splitlines() or ["?"])[0]
-            raise UserError(
-                f"no tokenizer can be read from {self.folder}: {why}; give a folder with a tokenizer.json, or an id "
-                "that this machine has or can download"
-            ) from None
+            raise UserError(f"no tokenizer can be read from {self.folder}: {why}; {remedy}") from None
 
     @cached_property
     def _size(self) -> int:

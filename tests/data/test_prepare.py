@@ -95,6 +95,8 @@ def test_measured_pass_rates_serve_another_band(messy, tmp_path):
     again = preparation(messy, provider=None, pass_rates=tmp_path / "all" / "pass_rates.jsonl", band=parse_band("hard"))
     card = prepare(again, tmp_path / "hard")
     rates = [record["pass_rate"] for record in lines(tmp_path / "all" / "dataset.jsonl")]
+    measured = lines(tmp_path / "all" / "pass_rates.jsonl")
+    assert all({"id", "line", "responses", "correct", "failed", "pass_rate"} == set(line) for line in measured)
     assert card["problems"] == sum(0 < rate <= 0.125 for rate in rates) > 0
     assert first["histogram"]["measured"] == card["histogram"]["measured"]
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.cli.main import app, guarded
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "recipes" / "guide" / "tutorial.md").read_text(encoding="utf-8")
@@ -104,17 +105,18 @@ def test_the_additions_pass_their_own_tests(extended: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(extended), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=extended, env=environment,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_knows_the_new_exit_rule(extended: Path) -> None:
     words = ["simulate", "--pass-rate", "0.5", "--exit", "mixed", "--wave", "4,2", "--cap", "8", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "nemo_ada.cli", *words], cwd=extended, env={**os.environ, "PYTHONPATH": str(extended)},
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout)["expected_samples"] == pytest.approx(4 + 2 / 8 + 2 / 32)
 

@@ -18,6 +18,7 @@ torch, transformers = Lazy("torch"), Lazy("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 recipe = Lazy("value_features")
 
+pytestmark = pytest.mark.slow  # imports transformers for a benchmark
 SCHEDULE = 8, 32, 4  # steps, prompts of a step, responses of a prompt
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=(256, 16))
