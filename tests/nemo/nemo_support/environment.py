@@ -5,6 +5,7 @@ A response that starts with HANGING gets no verdict, as one whose verification t
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ray
@@ -50,8 +51,12 @@ class CountingEnvironment(EnvironmentInterface):
         return batch, {}
 
 
+@functools.cache  # an actor dies with its last reference
+def _actor(name: str) -> ray.actor.ActorHandle:
+    return CountingEnvironment.options(name=name).remote()
+
+
 def environment(name: str) -> ray.actor.ActorHandle:
     """The session's actor of that name, started at the first call and reset at every call."""
-    actor = CountingEnvironment.options(name=name, get_if_exists=True).remote()
-    ray.get(actor.reset.remote())
-    return actor
+    ray.get(_actor(name).reset.remote())
+    return _actor(name)
