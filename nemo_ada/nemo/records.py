@@ -94,14 +94,10 @@ class Records:
         elif step == 0 and {VALIDATION, VALIDATION_TIMING} <= self._pieces.keys():
             self._write_evaluation(step)
 
-    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """config.yaml holds them."""
+    def log_hyperparams(self, *_: Any) -> None:
+        """Nothing for a line of numbers; config.yaml holds the parameters."""
 
-    def log_histogram(self, histogram: list[Any], step: int, name: str) -> None:
-        """No line of numbers."""
-
-    def log_plot(self, figure: Any, step: int, name: str) -> None:
-        """No line of numbers."""
+    log_histogram = log_plot = log_hyperparams
 
     def _write(self, step: int) -> None:
         train, timing = self._pieces.get(TRAIN, {}), self._pieces.get(TIMING, {})
