@@ -1,4 +1,7 @@
-"""What only a GPU node can tell: driver, Transformer Engine's FP8, apex, NCCL. Here alone this layer uses torch."""
+"""What only a GPU node can tell: driver, Transformer Engine's FP8, apex. Here alone this layer uses torch.
+
+Links between GPUs and nodes are tried by slurm/all_reduce.py, before each job.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.check.precision import FUSED_KERNEL
@@ -26,7 +27,7 @@ print(*fp8.FP8GlobalStateManager.is_fp8_block_scaling_available())
 
 def node(values: Values) -> tuple[list[Finding], float | None]:
     """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours)."""
-    names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
+    names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
     try:
@@ -34,9 +35,7 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
             [sys.executable, "-m", "nemo_ada.check.gpu"], capture_output=True, text=True, timeout=SECONDS
         )
     except subprocess.TimeoutExpired:
-        return [
-            error("gpu.nccl", f"no answer in {SECONDS} s: NCCL or the driver hangs; try with NCCL_DEBUG=INFO")
-        ], None
+        return [error("gpu.driver", f"no answer in {SECONDS} s: the driver hangs; look at nvidia-smi and dmesg")], None
     if done.returncode or not done.stdout.strip():
         return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
     answer = json.loads(done.stdout.splitlines()[-1])
@@ -63,7 +62,7 @@ def _probe() -> tuple[list[Finding], int, float | None]:
     import torch
 
     if not torch.cuda.is_available():
-        names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl")
+        names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
         return [skipped(name, "skipped: no GPU") for name in names], 0, None
     gib = min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())) / 2**30
     found = [
@@ -71,7 +70,6 @@ def _probe() -> tuple[list[Finding], int, float | None]:
         ok("gpu.memory", f"{gib:.1f} GiB, used in the estimates"),
         *_fp8(torch),
         *_apex(),
-        *_nccl(torch),
     ]
     return found, torch.cuda.device_count(), gib
 
@@ -110,31 +108,6 @@ def _apex() -> Findings:
         yield skipped("gpu.apex", f"{FUSED_KERNEL} is not there; only gradient_accumulation_fusion needs it")
     else:
         yield ok("gpu.apex", f"{FUSED_KERNEL} is there")
-
-
-def _nccl(torch) -> Findings:  # type: ignore[no-untyped-def]
-    count = torch.cuda.device_count()
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_reduce, args=(count, folder), nprocs=count)
-        sums = [float(path.read_text()) for path in sorted(Path(folder).glob("sum_*"))]
-    wanted = count * (count + 1) / 2
-    if sums != [wanted] * count:
-        yield error(
-            "gpu.nccl", f"an all-reduce over {count} GPUs gave {sums}, expected {wanted}; check links and NCCL_*"
-        )
-    else:
-        yield ok("gpu.nccl", f"an all-reduce over the {count} GPUs of this node")
-
-
-def _reduce(rank: int, count: int, folder: str) -> None:
-    import torch
-
-    torch.cuda.set_device(rank)
-    torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
-    value = torch.full((1,), float(rank + 1), device="cuda")
-    torch.distributed.all_reduce(value)
-    (Path(folder) / f"sum_{rank}").write_text(str(float(value.item())))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

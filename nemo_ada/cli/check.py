@@ -16,7 +16,7 @@ def check(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: driver, FP8, apex, NCCL as well")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: number of GPUs, FP8 and apex as well")] = False,
     verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
     time: Annotated[str | None, typer.Option(help="length of a job slot: is there time for a step?")] = None,
 ) -> None:

@@ -74,7 +74,7 @@ def test_gpu_checks_say_that_they_were_skipped_where_there_is_none() -> None:
         pytest.skip("this machine has a GPU")
     found, gib = gpu.node(Values({}))
     assert gib is None
-    assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex", "gpu.nccl"}
+    assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex"}
     assert {finding.message for finding in found} == {"skipped: no GPU"}
     assert exit_code(found) == 0
 
