@@ -29,14 +29,16 @@ def gradient_norms(policy: Any) -> None:
     """Note the gradient norm of the newest batch, packed and unpacked, at the same weights (learning rate 0)."""
     if not getattr(policy, "use_sequence_packing", False) or not LAST_BATCH:
         return
-    norms = {}
+    norms, parts = {}, {}
     policy.prepare_for_training()
     for packed in (True, False):
         _set_packing(policy, packed)
         answer = policy.train(LAST_BATCH["data"], LAST_BATCH["loss_fn"])
-        norms["packed" if packed else "unpacked"] = float(answer["grad_norm"].flatten()[0])
+        name = "packed" if packed else "unpacked"
+        norms[name] = float(answer["grad_norm"].flatten()[0])
+        parts[name] = len(answer["all_mb_metrics"]["loss"])
     _set_packing(policy, True)
-    note(event="gradient norms", **norms)
+    note(event="gradient norms", microbatches=parts, **norms)
 
 
 def _set_packing(policy: Any, packed: bool) -> None:

@@ -132,8 +132,14 @@ def _layout(s: Shrinker) -> Layout:
             s.set("shrunk", "conversion", f"{prefix}.num_layers_in_first_pipeline_stage", 1)
         if s.get(f"{prefix}.num_layers_in_last_pipeline_stage") is not None:
             s.set("shrunk", "conversion", f"{prefix}.num_layers_in_last_pipeline_stage", 1)
-    elif s.get("policy.sequence_packing.enabled", False):
-        s.set("off", "update", "policy.sequence_packing.enabled", False, "DTensor packs with flash-attention's kernels")
+    else:
+        if s.get("policy.dtensor_cfg._v2", False):
+            raise UserError(
+                "policy.dtensor_cfg._v2=true needs NeMo Automodel, which a rehearsal does not have; rehearse with "
+                "policy.dtensor_cfg._v2=false checkpointing.model_save_format=null"
+            )
+        why = "DTensor packs with flash-attention's kernels"
+        s.set("off", "update", "policy.sequence_packing.enabled", False, why)
     dp = 2 if tp * pp == 1 or tp % ep else 1
     layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp)
     s.set("shrunk", "set-up", "cluster.num_nodes", 1)

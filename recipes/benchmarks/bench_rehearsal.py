@@ -153,12 +153,13 @@ def table_of_kills(out: Path, steps: int) -> Iterator[str]:
         yield f"| {phase} (exit {code}) | {before} | {len(numbers)} | {'; '.join(differ) or 'none'} |"
 
 
-def table_of_learning(out: Path, steps: int) -> Iterator[str]:
+def table_of_learning(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
     """Mean reward of five steps at a time and the driver's CPU, for Reinforce-Ada-Seq-balance and for stock GRPO."""
     yield "| config | mean reward of each five steps | driver's CPU per response, ms | exit |\n|---|---|---|---|"
     sizes.LEARNING_RATE = 3e-3  # at the rehearsal's own 0.01 both collapse
-    for name, (config, *overrides) in (("ada_seq_balance", (MATH_7B,)), ("stock GRPO", MODELS["stock-grpo"])):
-        folder = out / f"learning-{name.replace(' ', '-')}"
+    for name in names or ("qwen2.5-math-7b", "stock-grpo"):
+        config, *overrides = MODELS[name]
+        folder = out / f"learning-{name}"
         report = rehearse(folder, config, overrides, steps, resume=False)
         events = Events.read(folder / "undisturbed.events.jsonl")
         metrics = events.steps()
@@ -184,7 +185,7 @@ def main() -> None:
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
         "kills": lambda: table_of_kills(asked.out, steps),
-        "learning": lambda: table_of_learning(asked.out, steps),
+        "learning": lambda: table_of_learning(asked.out, asked.names, steps),
     }
     lines = []
     with contextlib.suppress(KeyboardInterrupt):

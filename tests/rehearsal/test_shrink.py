@@ -96,6 +96,17 @@ def test_a_config_without_a_learner_is_refused(tmp_path: Path) -> None:
         small({"policy": {"megatron_cfg": {"enabled": False}}}, tmp_path)
 
 
+def test_dtensor_is_rehearsed_unpacked_and_in_its_first_version(tmp_path: Path) -> None:
+    dtensor = config(enabled=False)
+    dtensor["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": False, "tensor_parallel_size": 1}
+    shrinker, layout = small(dtensor, tmp_path)
+    assert layout == Layout("dtensor", 1, 1, 1, 1, 2)
+    assert shrinker.get("policy.sequence_packing.enabled") is False
+    dtensor["policy"]["dtensor_cfg"]["_v2"] = True
+    with pytest.raises(UserError, match=r"_v2=false"):
+        small(dtensor, tmp_path)
+
+
 def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:
     original = config()
     small(original, tmp_path)
