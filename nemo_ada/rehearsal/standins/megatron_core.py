@@ -80,16 +80,19 @@ def _state_before_the_first_step(names: Names) -> None:
 @REPLACEMENTS.after(
     "megatron.core.optimizer.distrib_optimizer",
     "DistributedOptimizer.load_state_dict",
-    why="It gives all parameters one tensor as their step, which torch's Adam, unlike TE's, then counts up for each.",
+    why="Of torch's Adam, unlike TE's, it restores the step and then overwrites it with the one before the load.",
 )
-def _a_step_for_each_parameter(names: Names) -> None:
+def _restored_step(names: Names) -> None:
     load = names.get("DistributedOptimizer.load_state_dict")
 
     @functools.wraps(load)
     def load_state_dict(self: Any, state_dict: Any) -> None:
+        import torch
+
+        step = float(state_dict["optimizer"]["param_groups"][0]["step"])  # read first: the load moves the groups
         load(self, state_dict)
         for state in self.optimizer.state.values():
-            state["step"] = state["step"].clone()
+            state["step"] = torch.tensor(step)
 
     names.put("DistributedOptimizer.load_state_dict", load_state_dict)
 
