@@ -47,6 +47,18 @@ def _random_state(names: Names) -> None:
 
 
 @REPLACEMENTS.after(
+    "megatron.core.transformer.moe.moe_utils",
+    "maybe_move_tensor_to_cpu",
+    why="It makes the arrays of the experts' exchange only of tensors that are on a GPU.",
+)
+def _arrays_of_the_exchange(names: Names) -> None:
+    def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
+
+    names.put("maybe_move_tensor_to_cpu", maybe_move_tensor_to_cpu)
+
+
+@REPLACEMENTS.after(
     "megatron.core.datasets.utils",
     "compile_helpers",
     why="It compiles an index of pretraining data inside the checkout, and ends the worker where pybind11 is absent.",

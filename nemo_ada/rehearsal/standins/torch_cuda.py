@@ -183,7 +183,11 @@ class Stream:
     def nothing(self, *args: Any, **kwargs: Any) -> None:
         """No work is outstanding."""
 
-    synchronize = wait_stream = wait_event = record_event = nothing
+    synchronize = wait_stream = wait_event = nothing
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """A mark at the end of the queue."""
+        return Event() if event is None else event
 
     def query(self) -> bool:
         """Whether all work is done."""
