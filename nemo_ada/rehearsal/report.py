@@ -130,7 +130,7 @@ def resumed(undisturbed: Events, continued: Events, after: int) -> list[Number]:
             if name in expected[step]:
                 difference = abs(expected[step][name] - actual[step].get(name, math.inf))
                 made.append(Number(f"resumed step {step}: |{name} difference|", difference, bound))
-    rows, again = undisturbed.rows()[after:], continued.rows()
+    rows, again = undisturbed.rows()[after : max(expected, default=0)], continued.rows()  # then the probes' rows
     for number, row in enumerate(rows):
         other = again[number] if number < len(again) else []
         differ = sum(a != b for a, b in zip(row, other, strict=False)) + abs(len(row) - len(other))

@@ -37,7 +37,7 @@ def test_packed_gradients_that_differ_fail() -> None:
 
 
 def test_a_resumed_run_equals_the_undisturbed_one() -> None:
-    whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"]])
+    whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"], ["a probe's"]])
     assert all(number.passed for number in resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1))
 
 
