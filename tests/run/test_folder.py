@@ -31,9 +31,11 @@ def test_more_steps_are_the_same_run():
 
 def test_rewind_drops_later_records_and_a_cut_off_last_line(tmp_path):
     run = RunDir(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": s}) + "\n" for s in range(1, 6)) + '{"st')
+    files = [tmp_path / name for name in ("metrics.jsonl", "evaluations.jsonl")]
+    for file in files:
+        file.write_text("".join(json.dumps({"step": s}) + "\n" for s in range(1, 6)) + '{"st')
     run.rewind(3)
-    assert [r["step"] for r in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert [[r["step"] for r in read_lines(file)] for file in files] == [[1, 2, 3]] * 2
 
 
 def test_the_newest_intact_checkpoint_is_found(tmp_path):
