@@ -44,7 +44,7 @@ def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str]
 
     write_folder(target, fill)
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
-    say(f"{target}: {size / 2**30:.2f} GiB of weights, for transformers and vLLM")
+    say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
     return target
 
 
