@@ -28,7 +28,7 @@ def test_the_mean_update_is_that_of_all_rows():
     rng = np.random.default_rng(0)
     advantage, gradient = rng.normal(size=24) * rng.choice([0.0, 0.02, 1.0], 24), rng.normal(size=(24, 3))
     whole = advantage @ gradient
-    draws = np.stack([thin(advantage, 0.25, run_seed=5, step=step) for step in range(20_000)])
+    draws = np.stack([thin(advantage, 0.25, run_seed=5, step=step) for step in range(3_000)])
     updates = draws @ gradient
     error = updates.std(axis=0) / np.sqrt(len(updates))
     assert (np.abs(updates.mean(axis=0) - whole) < 4.5 * error).all()
@@ -38,6 +38,6 @@ def test_the_mean_update_is_that_of_all_rows():
 
 def test_rows_of_larger_advantage_are_kept_more_often():
     advantage = np.array([1.0, -0.5, 0.25, 0.001])
-    kept = np.stack([thin(advantage, 0.5, run_seed=0, step=step) != 0.0 for step in range(4000)]).mean(axis=0)
+    kept = np.stack([thin(advantage, 0.5, run_seed=0, step=step) != 0.0 for step in range(2000)]).mean(axis=0)
     assert kept[0] == 1.0  # 2 rows are kept, and 1 / (1 + .5 + .25 + .044) of 2 is above 1
     assert kept[1] == pytest.approx(2 * kept[2], rel=0.1) and 0.0 < kept[3] < kept[2]

@@ -178,7 +178,7 @@ def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     st.integers(0, 10**6),
     st.booleans(),
 )
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates, spare, seed, newest_first):
     """Whatever ends first: who ends a wave early has no claim on the budget before the others of that wave."""
     caps = Caps(max_samples=4 * len(rates) + spare)
@@ -195,7 +195,7 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
 def test_the_budget_does_not_go_to_short_responses(window):
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
     extra = np.zeros(2)
-    for step in range(30):
+    for step in range(12):
         rng = np.random.default_rng(step)
         label_PI = (rng.random((32, 200)) < 0.1).astype(np.float64)
         tokens_PI = rng.integers(10, 30, (32, 200)) * np.where(np.arange(32) < 16, 1, 5)[:, None]
@@ -207,7 +207,7 @@ def test_the_budget_does_not_go_to_short_responses(window):
         session = SamplingSession(plan, np.arange(32), run_seed=0, step=step)
         run_sampling(session, DiscreteEventSource(draw))
         extra += (session.state.issued_P - 4).reshape(2, 16).sum(axis=1)
-    assert extra.sum() == pytest.approx(30 * 48, rel=0.1)
+    assert extra.sum() == pytest.approx(12 * 48, rel=0.1)
     assert 0.35 < extra[1] / extra.sum() < 0.65  # first come, first served would be 0.01
 
 
