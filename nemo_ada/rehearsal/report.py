@@ -78,7 +78,10 @@ class Events:
         errors = self.of("error")
         if not errors:
             return "set-up", f"{last[0]['kind']}: {last[0]['message']}"
-        return errors[0]["phase"], _cause(errors[0]["message"]) or f"{last[0]['kind']}: {last[0]['message']}"
+        first = errors[0]
+        cause, kind = _cause(first["message"]) or str(last[0]["message"]), first["kind"]
+        named = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's name
+        return first["phase"], cause if named else f"{kind}: {cause}"
 
     def steps(self) -> dict[int, dict[str, float]]:
         """Training metrics per step."""

@@ -73,6 +73,13 @@ def test_the_innermost_failing_phase_is_named(tmp_path: Path) -> None:
     assert Events.read(path).failure() == ("score", "ValueError: no verifier")
 
 
+def test_an_error_without_a_sentence_is_told_with_its_name() -> None:
+    error = {"event": "error", "phase": "data", "kind": "KeyError", "message": "'ada_maths'"}
+    assert Events([error, {"event": "failed", "kind": "KeyError", "message": "'ada_maths'"}]).failure() == (
+        "data", "KeyError: 'ada_maths'"
+    )  # fmt: skip
+
+
 def test_a_report_without_numbers_does_not_pass() -> None:
     report = Report("c.yaml", "nemo-ada rehearse c.yaml", LAYOUT, [], [])
     assert not report.passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -41,6 +42,26 @@ def _weights_stay(names: Names) -> None:
         layer.cpu_linear = lambda x, weight, bias: torch.nn.functional.linear(x, layer.weight, bias)
 
     names.put("dispatch_cpu_unquantized_gemm", dispatch)
+
+
+@REPLACEMENTS.after(
+    "vllm.model_executor.layers.fused_moe.experts.cpu_moe",
+    "CPUUnquantizedExperts.process_weights_after_loading",
+    "CPUUnquantizedExperts.apply",
+    why="The same for experts: they are repacked for each call, from where a refit has loaded them.",
+)
+def _experts_stay(names: Names) -> None:
+    repack, compute = names.module.cpu_prepack_moe_weight, names.get("CPUUnquantizedExperts.apply")
+
+    def process_weights_after_loading(self: Any, layer: Any) -> None:
+        self._use_zentorch = False
+
+    @functools.wraps(compute)
+    def apply(self: Any, output: Any, hidden_states: Any, w1: Any, w2: Any, *args: Any, **kwargs: Any) -> None:
+        compute(self, output, hidden_states, repack(w1, self.isa), repack(w2, self.isa), *args, **kwargs)
+
+    names.put("CPUUnquantizedExperts.process_weights_after_loading", process_weights_after_loading)
+    names.put("CPUUnquantizedExperts.apply", apply)
 
 
 @REPLACEMENTS.after(
