@@ -10,6 +10,9 @@ COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=
 MUTANTS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
+# Some images set this. Without bytecode, each of the many processes compiles all its imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install train data eval report rehearsal-env test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
