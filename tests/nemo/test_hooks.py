@@ -136,6 +136,14 @@ def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(
         torch.testing.assert_close(*updates)
 
 
+def test_right_answers_get_a_positive_advantage_on_every_token_and_wrong_ones_a_negative_one(make):
+    (record,) = make("ada_seq_balance").steps()
+    live, right = record.batch["ada_advantage"] != 0, record.batch["total_reward"] > 0
+    assert (live & right).any() and (live & ~right).any()
+    assert (record.advantages_RT[live & right] > 0).all()
+    assert (record.advantages_RT[live & ~right] < 0).all()
+
+
 def test_an_update_without_any_live_row_keeps_one_harmless_row(make):
     (record,) = make("ada_seq_lean", 2, engine={"script": lambda prompt, draw: (1.0, 5)}).steps([11, 12])
     assert record.batch["loss_multiplier"].tolist() == [1.0, *[0.0] * 7]
