@@ -57,7 +57,7 @@ def launch(start: Callable[..., Run], tmp_path: Path, cache: Path) -> Callable[[
             cluster,
             *settings(tmp_path, cache),
             CONFIG=str(ROOT / "configs" / "cpu" / "jsonl.yaml"),
-            LAUNCH=f"{sys.executable} -m nemo_ada.cli.main train",
+            LAUNCH=f"{sys.executable} -m nemo_ada.cli train",
             START_SECONDS="240",
             END_SECONDS="60",
         )
