@@ -191,7 +191,8 @@ def _own_settings(
         sampling["scheduler"] = scheduler
     if window is not None:
         sampling["stopping"] = {"kind": "issue_order", "window": window}
-    return ada_settings({"sampling": sampling})
+    # the baseline changes nothing that is drawn, and groups of 1 go with this one only
+    return ada_settings({"sampling": sampling, "advantage": {"baseline": "shrunk"}})
 
 
 def _print_exact(
