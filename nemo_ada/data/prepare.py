@@ -4,7 +4,7 @@
     OUT/rejected.jsonl    {line, stage, reason} of every other input, in the order of stage and line
     OUT/pass_rates.jsonl  measured pass rates of all problems, to choose another band later (`--pass-rates`)
     OUT/card.json         for programs; OUT/README.md for people
-    OUT/work/             journals of the stages; removed at the end
+    OUT/work              journals of the stages; removed at the end
 
 The same command continues a killed preparation and writes the same bytes. One exception: a verifier has a deadline by
 the clock, so its timeouts may differ between runs. Such responses are sampled again (see `measure`).
