@@ -10,16 +10,13 @@ configuration is, and where NeMo-RL is importable its own loader and classes rea
 5. It is minimal: no key has the value that it would have anyway.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
@@ -44,20 +41,20 @@ needs_checkout = pytest.mark.skipif(UPSTREAM is None, reason="NEMO_RL_HOME (a Ne
 
 
 @pytest.fixture(scope="module", autouse=True)
-def resolvers() -> None:
+def resolvers():
     """The arithmetic that NeMo-RL's files use in interpolations."""
     for name, rule in {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}.items():
         if not OmegaConf.has_resolver(name):
             OmegaConf.register_new_resolver(name, rule)
 
 
-def raw(path: Path) -> DictConfig:
+def raw(path):
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
     return config
 
 
-def parents(path: Path) -> list[Path]:
+def parents(path):
     """Files named in `defaults`; NeMo-RL's are left out where there is no checkout."""
     named = OmegaConf.to_container(raw(path), resolve=False).get("defaults", [])
     found = []
@@ -70,23 +67,23 @@ def parents(path: Path) -> list[Path]:
     return found
 
 
-def own(path: Path) -> DictConfig:
+def own(path):
     config = raw(path)
     config.pop("defaults", None)
     return config
 
 
 @cache
-def merged(path: Path) -> DictConfig:
+def merged(path):
     return OmegaConf.merge(below(path), own(path))
 
 
-def below(path: Path) -> DictConfig:
+def below(path):
     """What the recipe would be without its own keys."""
     return OmegaConf.merge(*[merged(parent) for parent in parents(path)], {})
 
 
-def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(node, prefix=""):
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
@@ -94,7 +91,7 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
-def resolved(config: DictConfig) -> dict[str, Any]:
+def resolved(config):
     """Dotted key -> value, interpolations resolved where their target is there."""
     values = {}
     for key, value in leaves(OmegaConf.to_container(config, resolve=False)):
@@ -104,15 +101,15 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     return values
 
 
-def ids(path: Path) -> str:
+def ids(path):
     return path.stem
 
 
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=ids)
 
 
-def test_every_model_has_every_method_and_fp8() -> None:
-    have: dict[str, set[str]] = {}
+def test_every_model_has_every_method_and_fp8():
+    have = {}
     for path in RECIPES:
         name = NAME.fullmatch(path.stem)
         if name and name["suffix"] in (None, "-fp8"):
@@ -124,7 +121,7 @@ def test_every_model_has_every_method_and_fp8() -> None:
 
 
 @pytest.mark.parametrize("base", variants.bases(), ids=ids)
-def test_a_models_methods_are_what_the_generator_writes(base: Path) -> None:
+def test_a_models_methods_are_what_the_generator_writes(base):
     for name, text in variants.variants(base).items():
         there = (base.parent / name).read_text(encoding="utf-8").splitlines()
         kept = [line for line in there if not line.startswith(("# Memory: ", "# Forecast: "))]
@@ -132,7 +129,7 @@ def test_a_models_methods_are_what_the_generator_writes(base: Path) -> None:
 
 
 @every_recipe
-def test_name_follows_the_grammar_and_names_the_run(path: Path) -> None:
+def test_name_follows_the_grammar_and_names_the_run(path):
     name = NAME.fullmatch(path.stem)
     assert name is not None, f"{path.name}: <algo>-<model>-<n>n<g>g-<layout>[-suffix].yaml"
     assert name["model"] == path.parent.name
@@ -140,7 +137,7 @@ def test_name_follows_the_grammar_and_names_the_run(path: Path) -> None:
 
 
 @every_recipe
-def test_header_says_where_on_what_basis_memory_and_forecast(path: Path) -> None:
+def test_header_says_where_on_what_basis_memory_and_forecast(path):
     name = NAME.fullmatch(path.stem)
     assert name is not None
     header = " ".join(
@@ -155,7 +152,7 @@ def test_header_says_where_on_what_basis_memory_and_forecast(path: Path) -> None
 
 
 @every_recipe
-def test_sampling_section_is_valid_and_the_one_in_the_name(path: Path) -> None:
+def test_sampling_section_is_valid_and_the_one_in_the_name(path):
     name = NAME.fullmatch(path.stem)
     assert name is not None
     config = merged(path)
@@ -173,7 +170,7 @@ def test_sampling_section_is_valid_and_the_one_in_the_name(path: Path) -> None:
 
 
 @every_recipe
-def test_rows_of_a_step_divide_into_updates(path: Path) -> None:
+def test_rows_of_a_step_divide_into_updates(path):
     config = merged(path)
     rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     update = config.policy.train_global_batch_size
@@ -184,7 +181,7 @@ def test_rows_of_a_step_divide_into_updates(path: Path) -> None:
 
 
 @every_recipe
-def test_no_key_has_the_value_it_would_have_anyway(path: Path) -> None:
+def test_no_key_has_the_value_it_would_have_anyway(path):
     without = resolved(below(path))
     changed = resolved(merged(path))
     idle = [
@@ -195,13 +192,13 @@ def test_no_key_has_the_value_it_would_have_anyway(path: Path) -> None:
 
 @needs_checkout
 @pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
-def test_every_key_of_a_fragment_changes_some_recipe(path: Path) -> None:
+def test_every_key_of_a_fragment_changes_some_recipe(path):
     keys = {key for key, _ in leaves(OmegaConf.to_container(own(path)))}
-    needed: set[str] = set()
+    needed = set()
     for recipe in RECIPES:
         if path.resolve() not in parents(recipe):
             continue
-        before: DictConfig = OmegaConf.create({})
+        before = OmegaConf.create({})
         for parent in parents(recipe):
             if parent == path.resolve():
                 break
@@ -213,7 +210,7 @@ def test_every_key_of_a_fragment_changes_some_recipe(path: Path) -> None:
 
 @needs_checkout
 @every_recipe
-def test_name_agrees_with_the_resolved_cluster_and_layout(path: Path) -> None:
+def test_name_agrees_with_the_resolved_cluster_and_layout(path):
     name = NAME.fullmatch(path.stem)
     assert name is not None
     config = merged(path)
@@ -239,8 +236,8 @@ def test_name_agrees_with_the_resolved_cluster_and_layout(path: Path) -> None:
 
 
 @needs_checkout
-def test_every_key_is_one_that_nemo_rl_knows() -> None:
-    known: set[str] = set()
+def test_every_key_is_one_that_nemo_rl_knows():
+    known = set()
     for upstream in Path(str(UPSTREAM), "examples/configs").rglob("*.yaml"):
         known |= {key for key, _ in leaves(OmegaConf.to_container(raw(upstream), resolve=False))}
     # NotRequired fields of its schema (nemo_rl/data, GRPOConfig) that no example sets.
@@ -253,7 +250,7 @@ def test_every_key_is_one_that_nemo_rl_knows() -> None:
 @pytest.mark.nemo_rl
 @needs_checkout
 @every_recipe
-def test_nemo_rl_itself_loads_it(path: Path) -> None:
+def test_nemo_rl_itself_loads_it(path):
     import typing
 
     import typing_extensions

@@ -6,13 +6,10 @@
 3. A new top-level module or folder must be given a layer here.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +24,7 @@ CONFIG = BASE | {"config", "tasks", "verify"}
 EVERYTHING = {"*"}
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
-LAYERS: dict[str, set[str]] = {
+LAYERS = {
     "errors": set(),
     "core.sampling": {"errors", "core"},  # of core itself: arrays, metrics, seeds
     "core.learning": {"errors", "core", "core.prompts", "core.sampling"},
@@ -50,35 +47,30 @@ LAYERS: dict[str, set[str]] = {
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it
-HOME: dict[str, set[str]] = {
+HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
     "ray": {"embedded", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
     "vllm": {"embedded"},
     "megatron": {"embedded", "rehearsal"},
-    "torch": {
-        "embedded",
-        "nemo",
-        "check",
-        "rehearsal",
-    },  # NeMo-RL hands tensors to its hooks; check asks a GPU node, in a child
+    "torch": {"embedded", "nemo", "check", "rehearsal"},
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
 MAY_BE_HEAVY = {"embedded", "nemo"}
 
 
-def layer_of(path: Path, package: Path = PACKAGE) -> str:
+def layer_of(path, package=PACKAGE):
     """The layer of a module file: the longest name in LAYERS that its path begins with, else its first component."""
     return layer_of_name(".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"))
 
 
-def layer_of_name(name: str) -> str:
+def layer_of_name(name):
     """The layer of a module by its dotted name below the package."""
     parts = name.split(".")
     return next((".".join(parts[:n]) for n in (2, 1) if ".".join(parts[:n]) in LAYERS), parts[0])
 
 
-def imported_names(source: str, module: str, is_package: bool) -> Iterator[str]:
+def imported_names(source, module, is_package):
     """Absolute dotted names of all import statements, wherever they stand."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -90,16 +82,13 @@ def imported_names(source: str, module: str, is_package: bool) -> Iterator[str]:
             yield from (f"{stem}.{alias.name}" for alias in node.names)
 
 
-def violations(package: Path) -> list[str]:
+def violations(package):
     """Every import that leaves its layer, as 'file imports name'."""
     found = []
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package.parent)
         layer = layer_of(path, package)
-        if layer == "__init__":
-            allowed: set[str] = {"errors"}
-        else:
-            allowed = LAYERS.get(layer, set()) | {layer}
+        allowed = {"errors"} if layer == "__init__" else LAYERS.get(layer, set()) | {layer}
         module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
         for name in imported_names(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"):
             parts = name.split(".")
@@ -111,7 +100,7 @@ def violations(package: Path) -> list[str]:
     return found
 
 
-def layers_present() -> list[str]:
+def layers_present():
     return sorted({layer_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"})
 
 
@@ -131,7 +120,7 @@ print(json.dumps(loaded))
 
 
 @pytest.fixture(scope="module")
-def loaded() -> dict[str, set[str]]:
+def loaded():
     """layer -> modules that its import added, in one fresh interpreter that imports them in the order of LAYERS."""
     present = sorted(
         set(LAYERS) & set(layers_present()), key=lambda layer: (layer in MAY_BE_HEAVY, list(LAYERS).index(layer))
@@ -144,15 +133,15 @@ def loaded() -> dict[str, set[str]]:
     return {layer: set(names) for layer, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def test_every_import_statement_stays_in_its_layer() -> None:
+def test_every_import_statement_stays_in_its_layer():
     assert violations(PACKAGE) == []
 
 
-def test_every_module_has_a_layer() -> None:
+def test_every_module_has_a_layer():
     assert set(layers_present()) <= set(LAYERS), "add the new module to LAYERS with what it may import"
 
 
-def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path: Path) -> None:
+def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
     core = tmp_path / "nemo_ada" / "core"
     core.mkdir(parents=True)
     (core / "__init__.py").write_text("from ..embedded.learner import shim\n")
@@ -166,20 +155,20 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path: Path)
 
 
 @pytest.mark.parametrize("layer", [name for name in layers_present() if name not in MAY_BE_HEAVY])
-def test_a_light_layer_loads_nothing_heavy_and_nothing_above_it(layer: str, loaded: dict[str, set[str]]) -> None:
+def test_a_light_layer_loads_nothing_heavy_and_nothing_above_it(layer, loaded):
     assert HEAVY & {name.partition(".")[0] for name in loaded[layer]} == set()
     allowed = LAYERS[layer] | {layer}
     ours = {layer_of_name(name.removeprefix("nemo_ada.")) for name in loaded[layer] if name.startswith("nemo_ada.")}
     assert "*" in allowed or ours <= allowed
 
 
-def test_the_core_loads_numpy_and_the_standard_library_only(loaded: dict[str, set[str]]) -> None:
+def test_the_core_loads_numpy_and_the_standard_library_only(loaded):
     names = set().union(*(names for layer, names in loaded.items() if layer.partition(".")[0] in ("core", "errors")))
     tops = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"numpy", "nemo_ada"}
     assert {name for name in tops if name[0] != "_"} == set()
 
 
-def test_the_back_ends_do_not_load_each_other(loaded: dict[str, set[str]]) -> None:
+def test_the_back_ends_do_not_load_each_other(loaded):
     order = list(loaded)
     for layer, other in (("embedded", "nemo"), ("nemo", "embedded")):
         before = set().union(*(loaded[name] for name in order[: order.index(layer)] if name != other))

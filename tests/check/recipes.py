@@ -1,14 +1,11 @@
 """A recipe that every check accepts, with the keys that a real one resolves to; tests break one at a time."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import TABLE, ModelShape
+from nemo_ada.cluster.shapes import TABLE
 
-VALID: dict[str, Any] = {
+VALID = {
     "backend": "nemo_rl",
     "reinforce_ada": {"preset": "ada_seq_balance"},
     "cluster": {"num_nodes": 1, "gpus_per_node": 8},
@@ -95,7 +92,7 @@ EXPERTS = {
 }
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
+def changed(changes):
     """VALID with dotted keys set."""
     config = copy.deepcopy(VALID)
     for dotted, value in changes.items():
@@ -107,7 +104,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def read(changes: dict[str, Any]) -> tuple[ClusterConfig, ModelShape]:
+def read(changes):
     """The facts of a changed recipe."""
     recipe = ClusterConfig.of(changed(changes))
     return recipe, TABLE[recipe.model_name]

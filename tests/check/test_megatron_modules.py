@@ -5,13 +5,10 @@ published layouts can be built here: GPTModel with the local layer spec, weights
 weights, gradients and optimizer states are multiples of this count.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ from recipes import read
 
 LEARNER = "policy.megatron_cfg"
 TP, PP, EP = (f"{LEARNER}.{word}_model_parallel_size" for word in ("tensor", "pipeline", "expert"))
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "1.5B TP1, tied": {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 1},
     "7B TP4": {"policy.model_name": "Qwen/Qwen2.5-Math-7B", TP: 4},
     "8B PP2": {"policy.model_name": "meta-llama/Llama-3.1-8B-Instruct", TP: 1, PP: 2},
@@ -85,7 +82,7 @@ print(json.dumps({name: [count(case, rank) for rank in case["ranks"]] for name, 
 """
 
 
-def described(changes: dict[str, Any]) -> dict[str, Any]:
+def described(changes):
     """What the child needs of a case: the layout, the shape, the first and the last stage's first rank."""
     recipe, shape = read(changes)
     names = ("layers", "hidden", "ffn", "heads", "kv", "head_dim", "qkv_bias", "qk_norm", "tied", "experts", "top_k")
@@ -97,7 +94,7 @@ def described(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def megatron() -> dict[str, list[int]]:
+def megatron():
     """Case -> parameters on a rank of the first and of the last stage."""
     pytest.importorskip("megatron.core")
     done = subprocess.run(
@@ -105,13 +102,13 @@ def megatron() -> dict[str, list[int]]:
         capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_rank_holds_as_many_parameters_as_megatrons_own_modules(case: str, megatron: dict[str, list[int]]) -> None:
+def test_a_rank_holds_as_many_parameters_as_megatrons_own_modules(case, megatron):
     recipe, shape = read(CASES[case])
     estimated = [held.total for held, _, _ in stages(recipe, shape)]
     assert estimated == pytest.approx(megatron[case], rel=TOLERANCE)

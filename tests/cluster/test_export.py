@@ -1,10 +1,7 @@
 """`nemo-ada export`: the newest whole checkpoint of either back end, as a folder whose every byte is there."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +22,13 @@ header = b'{{"w": {{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}}}'
 """
 
 
-def weights(size: int = 4) -> bytes:
+def weights(size=4):
     header = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
     return len(header).to_bytes(8, "little") + header + bytes(size)
 
 
-def embedded(run: Path, step: int) -> Path:
-    def fill(folder: Path) -> None:
+def embedded(run, step):
+    def fill(folder):
         (folder / "hf").mkdir()
         (folder / "hf/model.safetensors").write_bytes(weights())
         for name in ("config.json", "tokenizer.json"):
@@ -42,7 +39,7 @@ def embedded(run: Path, step: int) -> Path:
     return folder
 
 
-def test_the_newest_checkpoint_that_is_whole_is_exported(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_that_is_whole_is_exported(tmp_path):
     embedded(tmp_path, 10)
     damaged = embedded(tmp_path, 20)
     (damaged / "hf/model.safetensors").write_bytes(weights(3))
@@ -56,9 +53,7 @@ def test_the_newest_checkpoint_that_is_whole_is_exported(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("flag", "kind", "files"), [("megatron", "megatron", "iter_0000000"), ("dcp", "dcp", "x")])
-def test_nemo_rls_converter_runs_in_the_workers_interpreter(
-    flag: str, kind: str, files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nemo_rls_converter_runs_in_the_workers_interpreter(flag, kind, files, tmp_path, monkeypatch):
     saved = tmp_path / "run/checkpoints/step_7/policy"
     (saved / "weights" / files).mkdir(parents=True)
     (saved / "tokenizer").mkdir()
@@ -82,6 +77,6 @@ def test_nemo_rls_converter_runs_in_the_workers_interpreter(
     assert not (tmp_path / "again").exists()
 
 
-def test_a_run_that_saved_nothing_is_named(tmp_path: Path) -> None:
+def test_a_run_that_saved_nothing_is_named(tmp_path):
     with pytest.raises(UserError, match="has no complete checkpoint; name a run"):
         export(tmp_path, step=None, out=None, say=lambda line: None)

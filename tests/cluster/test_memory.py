@@ -7,18 +7,14 @@ stage, and 4 bytes per logit without a pipeline. It knows FP32 gradients only, s
 hidden for activations, so Llama and Qwen2.5 are compared; logits are compared at its 4 bytes (ours: 10, or 4 deferred).
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nemo_ada.check.command import report
 from nemo_ada.check.finding import ok, warning
-from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.memory import (
     GIB,
     cache_bytes_per_token,
@@ -28,7 +24,6 @@ from nemo_ada.cluster.memory import (
     vllm_cache,
     vllm_weight_bytes,
 )
-from nemo_ada.cluster.shapes import ModelShape
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import EXPERTS, FP8_ROLLOUT, read
@@ -40,7 +35,7 @@ WIDE = {
     f"{LEARNER}.activation_checkpointing": False,
     f"{LEARNER}.defer_fp32_logits": True,  # the 4 bytes per logit of the oracle
 }
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "7B TP4, 8 GPUs": {},
     "8B TP1 PP2, 8 GPUs": {
         "policy.model_name": "meta-llama/Llama-3.1-8B-Instruct",
@@ -65,7 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def megatron_static(recipe: ClusterConfig, shape: ModelShape) -> float:
+def megatron_static(recipe, shape):
     """Weights, gradients, optimizer of the fullest stage."""
     h, tp, pp = shape.hidden, recipe.tp, recipe.pp
     attention = 2 * h * h * (1 + shape.kv / shape.heads)
@@ -76,7 +71,7 @@ def megatron_static(recipe: ClusterConfig, shape: ModelShape) -> float:
     return (split + replicated) * (6 + 12 / recipe.replicas)
 
 
-def megatron_activations(recipe: ClusterConfig, shape: ModelShape) -> float:
+def megatron_activations(recipe, shape):
     """First stage, sequence parallelism, no recompute, packs as one sequence of a micro-batch."""
     tokens, h = recipe.pack_tokens, shape.hidden
     total = tokens * h * (18 + 4 * shape.ffn / h) * shape.layers
@@ -87,7 +82,7 @@ def megatron_activations(recipe: ClusterConfig, shape: ModelShape) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case: str) -> None:
+def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
     recipe, shape = read(WIDE | CASES[case])
     phase = learner_phase(recipe, shape)
     ours = {term.name: term.bytes for term in phase.terms}
@@ -100,7 +95,7 @@ def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case: str) ->
     )
 
 
-def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_logits() -> None:
+def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_logits():
     recipe, shape = read({LEARNER + ".pipeline_model_parallel_size": 2, LEARNER + ".tensor_model_parallel_size": 1})
     without, _ = read(
         {
@@ -113,15 +108,15 @@ def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_
     assert learner_phase(without, shape).name == "learner, stage 1 of 2"
 
 
-def test_a_stage_has_no_more_micro_batches_in_flight_than_its_replica_has() -> None:
+def test_a_stage_has_no_more_micro_batches_in_flight_than_its_replica_has():
     """Without recompute the first of two stages is the fullest, unless one micro-batch is all that there is."""
     two = {f"{LEARNER}.pipeline_model_parallel_size": 2, f"{LEARNER}.tensor_model_parallel_size": 1}
     single, shape = read(two | {f"{LEARNER}.activation_checkpointing": False, "policy.train_global_batch_size": 4})
     assert learner_phase(single, shape).name == "learner, stage 2 of 2"
 
 
-def test_recompute_micro_batch_and_offload_lower_their_terms_alone() -> None:
-    def terms(**changes: Any) -> dict[str, float]:
+def test_recompute_micro_batch_and_offload_lower_their_terms_alone():
+    def terms(**changes):
         recipe, shape = read({f"{LEARNER}.{key}": value for key, value in changes.items()})
         return {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
 
@@ -136,7 +131,7 @@ def test_recompute_micro_batch_and_offload_lower_their_terms_alone() -> None:
     assert offloaded["weights"] == base["weights"]
 
 
-def test_experts_are_split_over_their_own_group() -> None:
+def test_experts_are_split_over_their_own_group():
     recipe, shape = read(EXPERTS | {f"{LEARNER}.tensor_model_parallel_size": 1, f"{LEARNER}.sequence_parallel": False})
     terms = {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
     experts = 48 * 3 * 2048 * 768 * 128
@@ -144,7 +139,7 @@ def test_experts_are_split_over_their_own_group() -> None:
     assert terms["weights"] == pytest.approx(2 * (experts / 8 + others), rel=0.01)
 
 
-def test_expert_tensor_parallelism_splits_the_experts_and_their_activations() -> None:
+def test_expert_tensor_parallelism_splits_the_experts_and_their_activations():
     whole, halves = (
         {term.name: term.bytes for term in learner_phase(*read(EXPERTS | {ETP: size})).terms} for size in (1, 2)
     )
@@ -152,12 +147,12 @@ def test_expert_tensor_parallelism_splits_the_experts_and_their_activations() ->
     assert halves["activations"] < whole["activations"]
 
 
-def test_an_fp8_cache_takes_half_the_bytes_per_token() -> None:
+def test_an_fp8_cache_takes_half_the_bytes_per_token():
     narrow, shape = read({"policy.generation.vllm_cfg.kv_cache_dtype": "fp8"})
     assert 2 * cache_bytes_per_token(narrow, shape) == cache_bytes_per_token(read({})[0], shape)
 
 
-def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves() -> None:
+def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves():
     recipe, shape = read({})
     assert cache_bytes_per_token(recipe, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
     cache = vllm_cache(recipe, shape, 4096, gpu_gib=80.0)
@@ -167,24 +162,24 @@ def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves() -> None
     assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(recipe, shape)
 
 
-def test_key_value_heads_are_duplicated_beyond_their_number() -> None:
+def test_key_value_heads_are_duplicated_beyond_their_number():
     four, shape = read({"policy.generation.vllm_cfg.tensor_parallel_size": 4})
     eight, _ = read({"policy.generation.vllm_cfg.tensor_parallel_size": 8})
     assert cache_bytes_per_token(four, shape) == cache_bytes_per_token(eight, shape)
 
 
-def test_refit_holds_both_copies_of_the_weights() -> None:
+def test_refit_holds_both_copies_of_the_weights():
     recipe, shape = read({})
     phase = refit_phase(recipe, shape)
     assert phase.gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
 
 
-def test_a_checkpoint_has_weights_master_weights_and_two_moments() -> None:
+def test_a_checkpoint_has_weights_master_weights_and_two_moments():
     _, shape = read({})
     assert checkpoint_bytes(shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 
-def test_the_report_counts_and_the_exit_code_is_the_worst_level() -> None:
+def test_the_report_counts_and_the_exit_code_is_the_worst_level():
     text = report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=False)
     assert text.endswith("0 errors, 1 warnings")
     assert '"exit_code": 1' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)

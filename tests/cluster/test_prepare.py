@@ -6,7 +6,6 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -30,10 +29,10 @@ class Hub(BaseHTTPRequestHandler):
 
     files: Path
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path = self.path.partition("?")[0]
         names = sorted(file.name for file in self.files.iterdir())
         if path.startswith("/api/models/org/small/tree/"):
@@ -47,7 +46,7 @@ class Hub(BaseHTTPRequestHandler):
         else:
             self.reply(b"", 404)
 
-    def reply(self, body: bytes, status: int = 200) -> None:
+    def reply(self, body, status=200):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", f'"{hashlib.sha1(body).hexdigest()}"')
@@ -56,12 +55,12 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path, monkeypatch):
     """An empty HF_HOME, and a hub that has org/small."""
     files = tmp_path / "small"
     files.mkdir()
@@ -79,13 +78,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.shutdown()
 
 
-def config(path: Path, model: str) -> Path:
+def config(path, model):
     path.write_text(yaml.safe_dump(changed({"policy.model_name": model, "data.train.data_path": str(path)})))
     return path
 
 
-def test_a_model_is_fetched_and_then_loads_without_a_network(home: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
+    said = []
     assert hub.ask("org/small") == "there" and hub.ask("org/other") == "missing"
     prepare(config(tmp_path / "config.yaml", "org/small"), [], convert=True, say=said.append)
     assert said[0] == f"cache: {home}" and said[1].startswith("* fetch org/small: ")
@@ -95,12 +94,12 @@ def test_a_model_is_fetched_and_then_loads_without_a_network(home: Path, tmp_pat
     assert folder is not None and hub.missing_files(folder, weights=True) == []
 
 
-def test_what_the_hub_does_not_have_is_named(home: Path, tmp_path: Path) -> None:
+def test_what_the_hub_does_not_have_is_named(home, tmp_path):
     with pytest.raises(UserError, match=r"org/other: .*not fetched"):
         prepare(config(tmp_path / "config.yaml", "org/other"), [], convert=False, say=lambda line: None)
 
 
-def test_no_connection_leaves_an_isolated_process(home: Path) -> None:
+def test_no_connection_leaves_an_isolated_process(home):
     import os
     import subprocess
 

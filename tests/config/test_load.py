@@ -5,8 +5,6 @@
 3. Every YAML for the CPU loads; presets are complete; a user's own keys override a preset's.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +49,7 @@ def test_every_preset_makes_a_sampler(name):
         ("grpo.seed=x", "grpo.seed='x': input should be a valid integer"),
         ("grpo.num_prompts_per_step=-3", "grpo.num_prompts_per_step=-3: input should be greater than 0"),
         ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise it to at least 40"),
-        (
-            "reinforce_ada.preset=ada_est_ema",
-            "every prompt would get 4 responses, which is GRPO",
-        ),
+        ("reinforce_ada.preset=ada_est_ema", "every prompt would get 4 responses, which is GRPO"),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
         (
             "reinforce_ada={preset: ada_seq_idle, advantage: {pass_rate: haldane}}",
@@ -109,8 +104,7 @@ def test_with_issue_order_no_pool_is_smaller_than_its_group():
 def test_issue_order_cannot_have_a_barrier():
     with pytest.raises(UserError, match=r"set reinforce_ada\.sampling\.scheduler=continuous"):
         load_run(
-            SUDOKU,
-            ["reinforce_ada.sampling.stopping={kind: issue_order}", "reinforce_ada.sampling.scheduler=rounds"],
+            SUDOKU, ["reinforce_ada.sampling.stopping={kind: issue_order}", "reinforce_ada.sampling.scheduler=rounds"]
         )
 
 

@@ -4,14 +4,10 @@ The core's own tests build plans and row settings by hand, so a field that the c
 change what is trained, and none of them would fail.
 """
 
-from __future__ import annotations
-
 from functools import reduce
-from typing import Any
 
 import pytest
 
-from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.rows import RowSettings
@@ -27,9 +23,9 @@ BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
 LEAN = StopRule(BalancedExit(1, 1), (4,), 8)
 IDLE = StopRule(BalancedExit(1, 1), (4,), 32)
 ONCE = StopRule(FixedExit(1), (32,), 32)
-HYBRID: dict[str, Any] = {"keep_all": True, "objective": Log(), "exponent": 0.5, "max_weight": 8.0}
+HYBRID = {"keep_all": True, "objective": Log(), "exponent": 0.5, "max_weight": 8.0}
 SHARED_OUT = Allocation(0.5, 4, 32, 1e-3)
-PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocation | None, type | None]] = {
+PRESETS = {
     # group, exit with waves and cap, what else the plan has, what else the rows have, allocation, estimator
     "grpo": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
     "ada_seq_positive": (4, StopRule(PositiveExit(1), (8,), 32), {}, {}, None, None),
@@ -51,7 +47,7 @@ PRESETS: dict[str, tuple[int, StopRule, dict[str, Any], dict[str, Any], Allocati
 
 
 def sampler(section, group=4):
-    settings: AdaSettings = ada_settings(section)
+    settings = ada_settings(section)
     return settings.sampler(group, LONGEST, run_seed=SEED, features=FEATURES)
 
 
@@ -74,8 +70,8 @@ def reached(made, path):
     return reduce(lambda found, name: getattr(found, name, None), path.split("."), made)
 
 
-BALANCE: dict[str, Any] = {"preset": "ada_seq_balance"}
-EST: dict[str, Any] = {"preset": "ada_est_ema"}
+BALANCE = {"preset": "ada_seq_balance"}
+EST = {"preset": "ada_est_ema"}
 WINDOW = {"kind": "issue_order", "window": 3}
 
 
@@ -141,10 +137,7 @@ def test_a_field_arrives(section, path, value):
 
 @pytest.mark.parametrize(
     ("estimator", "counts"),
-    [
-        ({"prior_positive": 3.0, "prior_negative": 5.0}, (3.0, 5.0)),
-        ({"prior_positive": 3.0}, (3.0, 1.0)),
-    ],
+    [({"prior_positive": 3.0, "prior_negative": 5.0}, (3.0, 5.0)), ({"prior_positive": 3.0}, (3.0, 1.0))],
 )
 def test_the_prior_arrives(estimator, counts):
     made = sampler({"preset": "ada_est_ema", "estimator": {"kind": "ema", **estimator}}, 8)

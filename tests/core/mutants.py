@@ -10,8 +10,6 @@ mutmut and prints those that were not killed. Loaded by pytest there (`-p`, see 
 nothing but the mutant: no caches from before, and the same examples in property tests each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -69,7 +67,7 @@ def prepare():
 
 
 def outcome(names):
-    codes: dict[str, int | None] = {}
+    codes = {}
     for meta in Path("mutants").rglob("*.meta"):
         codes |= json.loads(meta.read_text("utf-8"))["exit_code_by_key"]
     return {name: STATUS.get(codes[name], f"exit code {codes[name]}") for name in names}

@@ -115,7 +115,7 @@ class ScriptedSource:
 def collect(plan, script, *, order=0, latency=None, newest_first=False, **session):
     """Run a session over a script; `order` seeds the order of completion."""
     source = ScriptedSource(script, np.random.default_rng(order), newest_first)
-    arguments: dict = {"run_seed": 7, "step": 3, "latency": latency, **session}
+    arguments = {"run_seed": 7, "step": 3, "latency": latency, **session}
     return run_sampling(SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments), source), source
 
 
@@ -125,7 +125,7 @@ class Driven:
     def __init__(self, plan, *rows, **session):
         script = rows[0] if isinstance(rows[0], Script) else Script.of(*rows)
         self.source = ScriptedSource(script, np.random.default_rng(0))
-        arguments: dict = {"run_seed": 0, "step": 0, **session}
+        arguments = {"run_seed": 0, "step": 0, **session}
         self.session = SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments)
 
     def ask(self, now=0.0):
@@ -149,7 +149,7 @@ class Driven:
 
 def pools(result):
     """(index, reward, tokens) of each prompt's pool."""
-    found: list[list[tuple[int, float, int]]] = [[] for _ in result.uid_P]
+    found = [[] for _ in result.uid_P]
     columns = (result.prompt_N, result.index_N, result.reward_N, result.tokens_N)
     for prompt, *response in zip(*(column.tolist() for column in columns), strict=True):
         found[prompt].append(tuple(response))
@@ -172,7 +172,7 @@ def met(rule, pos, neg):
 
 def wave_oracle(plan, script, prompt):
     """Indices of the pool under `wave` stopping without a binding budget."""
-    kept: list[int] = []
+    kept = []
     index = failed = wave = 0
     while True:
         size = plan.wave_sizes[min(wave, len(plan.wave_sizes) - 1)]
@@ -192,7 +192,7 @@ def wave_oracle(plan, script, prompt):
 
 def prefix_oracle(plan, script, prompt):
     """Indices of the pool under `issue_order` stopping: the shortest prefix that meets the exit, or the cap."""
-    kept: list[int] = []
+    kept = []
     pos = index = 0
     while not (met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses):
         label = script.label(prompt, index)

@@ -18,13 +18,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.learning.objectives import (
-    Linear,
-    Log,
-    Objective,
-    Power,
-    gradient_weight,
-)
+from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
@@ -72,7 +66,7 @@ VARIANTS = {
     "balanced(2,2), issue_order": Variant(BalancedExit(2, 2), (1,), 20),
     "positive(2), issue_order": Variant(PositiveExit(2), (1,), 16),
 }
-OBJECTIVES: dict[str, Objective] = {"linear": Linear(), "log": Log(), "power": Power(0.5)}
+OBJECTIVES = {"linear": Linear(), "log": Log(), "power": Power(0.5)}
 CORRECTIONS = [
     ("reference", "pool"),
     ("reference", "haldane"),
@@ -177,11 +171,11 @@ def walk(name):
     """Ends (n_pos, n_neg, correct in the first wave) -> label sequences: all, and those that start with a success."""
     variant = VARIANTS[name]
     judged, first = set(variant.judged_sizes()), variant.waves[0]
-    ends: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+    ends = defaultdict(lambda: [0, 0])
     for column, start in enumerate([(0, 0, 0), (1, 0, 1)]):
         layer = {start: 1}
         while layer:
-            following: dict[tuple[int, int, int], int] = defaultdict(int)
+            following = defaultdict(int)
             for (pos, neg, early), ways in layer.items():
                 total = pos + neg
                 if total and total in judged and (variant.met(pos, neg) or total == variant.cap):
@@ -196,7 +190,7 @@ def walk(name):
 def claimed(name, p, objective, weighting, kind):
     """The expected update in units of grad p: c+ / p + c- / (1-p), averaged over all ends of a pool."""
     first = VARIANTS[name].waves[0]
-    by_counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    by_counts = defaultdict(lambda: [0, 0])
     for (pos, neg, _), ways in walk(name).items():
         by_counts[pos, neg] = [a + b for a, b in zip(by_counts[pos, neg], ways, strict=True)]
     factor = 0.0
@@ -234,12 +228,7 @@ def test_the_mean_update_is_the_claimed_gradient(name, p):
             continue  # not offered: the first wave of issue_order is one response
         rates = rates_of(name, kind, pools)
         for label, objective in OBJECTIVES.items():
-            advantage = advantage_of(
-                pools,
-                weight_P=weight_of(objective, rates),
-                rate_P=rates,
-                weighting=weighting,
-            )
+            advantage = advantage_of(pools, weight_P=weight_of(objective, rates), rate_P=rates, weighting=weighting)
             factor = claimed(name, p, label, weighting, kind)
             package = gradient_factor(
                 VARIANTS[name].rule,
@@ -265,11 +254,7 @@ def test_the_mean_update_is_the_claimed_gradient(name, p):
 def test_division_by_the_standard_deviation_multiplies_by_it(name, p):
     """normalize: std makes a pool's (1-b) and -b into sqrt((1-b)/b) and -sqrt(b/(1-b)), its share b of correct ones."""
     pools, factor = pools_of(name, p), 0.0
-    advantage = advantage_of(
-        pools,
-        weight_P=np.ones(POOLS),
-        normalize="std",
-    )
+    advantage = advantage_of(pools, weight_P=np.ones(POOLS), normalize="std")
     for (pos, neg, _), (ways, _) in walk(name).items():
         if pos and neg:
             kept_pos, b = min(pos, max(KEPT // 2, KEPT - neg)), pos / (pos + neg)

@@ -6,8 +6,6 @@ the known factor q (1-q) / v per pool, where v estimates p (1-p) without bias. `
 Python. With that factor undone the mean update must be grad p, whatever the scheduler and the stopping rule.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -33,7 +31,7 @@ def contrast(wave, floor):
         for total in range(sum(start), CAP + 1):
             ways |= {(pos, total): number for (pos, _), number in layer.items()}
             judged = total >= floor and total % wave == 0
-            following: dict[tuple[int, int], int] = {}
+            following = {}
             for (pos, neg), number in layer.items():
                 if judged and pos >= 2 and neg >= 2:
                     continue

@@ -1,7 +1,5 @@
 """The step's metrics against a recount from the source's own log and the raw pools, in plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -5,8 +5,6 @@
 3. A dropped step leaves no trace; its state survives JSON. 4. What cannot be is refused.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

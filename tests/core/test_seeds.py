@@ -1,7 +1,5 @@
 """Hashed random numbers: a function of identity, uniform, and without collisions inside a prompt."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -7,8 +7,6 @@ fewer groups without signal. Workload of 3 to 5: 64 prompts, pass rates Beta(0.6
 wrong answers 1.3x longer), balanced(2,2), at most 32 responses, ten seeds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 
@@ -180,7 +178,7 @@ def test_issue_order_has_no_length_bias():
     stopping), and wrong answers are longer here, so lengths are compared among responses of one label.
     """
     plan = dataclasses.replace(CONTINUOUS, window=8)
-    kept: dict[str, list[np.ndarray]] = {"barrier": [], "ours": [], "first to finish": []}
+    kept = {"barrier": [], "ours": [], "first to finish": []}
     for seed in SEEDS:
         for name, one in (("barrier", BARRIER), ("ours", plan)):
             result, _ = one_step(one, seed)

@@ -1,7 +1,5 @@
 """The dynamic programme against closed forms (algorithm.md section 8). An independent walk: core/test_bandit.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The simulator against the exact dynamic programme and closed forms, and what it reads and draws."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -3,8 +3,6 @@
 Expectations (what the rows do to the policy) are in test_bandit.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -35,14 +33,7 @@ def test_fillers_and_missing_rows_get_nothing_and_move_nobody_else():
     weight = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], float)
     for weighting in ("reference", "objective"):
         ours = advantages(
-            REWARD,
-            POSITIVE,
-            PROMPT,
-            rows,
-            weight,
-            weight_P=ONES,
-            rate_P=pool(POS, TOTAL),
-            weighting=weighting,
+            REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rate_P=pool(POS, TOTAL), weighting=weighting
         )
         assert not ours[weight == 0].any()
         assert ours[0, 0] > 0 > ours[0, 1]
@@ -91,13 +82,7 @@ def test_equal_rewards_are_exactly_dead_whatever_their_mean_rounds_to(normalize)
     reward = np.full(7, 0.1)
     assert reward.sum() / 7 != 0.1
     ours = advantages(
-        reward,
-        reward > 0.7,
-        np.zeros(7, int),
-        np.arange(7),
-        np.ones(7),
-        weight_P=np.full(1, 50.0),
-        normalize=normalize,
+        reward, reward > 0.7, np.zeros(7, int), np.arange(7), np.ones(7), weight_P=np.full(1, 50.0), normalize=normalize
     )
     assert not ours.any()
 

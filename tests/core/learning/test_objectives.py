@@ -1,7 +1,5 @@
 """Objectives: f' is the derivative of f, and the two shares of a weight multiply to it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

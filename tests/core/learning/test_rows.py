@@ -6,8 +6,6 @@
 5. Each setting reaches the advantages. 6. The metrics are those of a recount.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,7 +28,7 @@ def drawn(script, *, reserve=0, plan=None, **session):
 
 def rows_of(result, batch, *, step=1, ab=(1.0, 1.0), **options):
     prior = np.full(len(result.uid_P), ab[0]), np.full(len(result.uid_P), ab[1])
-    arguments: dict = {"group": 4, "stop": STOP, **options}
+    arguments = {"group": 4, "stop": STOP, **options}
     return build_rows(result, RowSettings(**arguments), batch, run_seed=5, step=step, prior_P=prior)
 
 

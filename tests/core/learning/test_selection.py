@@ -5,8 +5,6 @@
 3. The same responses are kept whatever the order of prompts and responses.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ The oracle draws labels and scores with numpy alone: in a two-outcome policy wit
 1 - p and grad log pi(incorrect) is -p, so grad p = p (1 - p).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`keep_rows`: fewer rows, the same mean update."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

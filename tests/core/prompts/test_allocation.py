@@ -4,8 +4,6 @@ The oracle of Fig. 7 is a greedy integer optimiser: minimising sum_x c_x / N_x (
 response at a time is exactly optimal for such separable convex costs, and shares nothing with water-filling.
 """
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which candidates get responses: the probability of a mixed group, the ranking, and what a step makes of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,13 +1,11 @@
 """Estimators that live across steps: the published recursion, learning, and bit-exact restore."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 
-from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
+from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.errors import InvariantError, UserError
 from tests.lazy import Lazy
 
@@ -167,7 +165,7 @@ def through_json(state):
 @pytest.mark.parametrize("stop", [1, 7])
 def test_a_restored_estimator_continues_bit_for_bit(stop):
     features, _ = task(50, 777)
-    pairs: list[tuple[PassRateEstimator, PassRateEstimator]] = []
+    pairs = []
     ema = EmaBeta()
     ema.load_state_dict(through_json(ema_after(stop, EmaBeta()).state_dict()))
     pairs.append((ema_after(12, EmaBeta()), ema_after(12, ema, start=stop)))

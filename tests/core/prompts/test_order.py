@@ -1,7 +1,5 @@
 """Prompt order: every epoch shows each prompt once, from any position, without state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -42,8 +42,8 @@ class Group:
 
 def authors_loop(streams, mode, n, wave, rounds):
     k_pos, k_neg = (1, 0) if mode == "positive" else (n // 2, n - n // 2)
-    pools: list[list[float]] = [[] for _ in streams]
-    left: dict[int, int] = {}
+    pools = [[] for _ in streams]
+    left = {}
     for number in range(1, rounds + 1):
         active = [prompt for prompt in range(len(streams)) if prompt not in left]
         for prompt in active:

@@ -6,8 +6,6 @@ rest depends neither on lengths nor on the order of completion. 6. A session alw
 Seconds: test_deadline.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ about half of the batches end before the cap, or nine of ten, as `seconds_quanti
 has seen a step, a wave is taken to last as long as the batch has so far. 4. Who waits for time is served at random.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The exit conditions against their definitions, over every small pool (algorithm.md section 2)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

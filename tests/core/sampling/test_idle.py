@@ -5,8 +5,6 @@
 does not prolong the phase. 6. The reported label bias is the real one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

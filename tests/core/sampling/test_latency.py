@@ -1,7 +1,5 @@
 """The latency model: exact state, sensible predictions on an engine whose truth is known (the discrete-event model)."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

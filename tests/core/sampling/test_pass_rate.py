@@ -5,8 +5,6 @@
 3. The overstated pass rates of algorithm.md section 4 are what `pool` gives.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -33,7 +31,7 @@ RULES = [
 
 def pools_of(rule):
     """(n_pos, N) -> [sequences, those that begin with a success], one by one."""
-    counted: dict[tuple[int, int], list[int]] = {}
+    counted = {}
 
     def draw(labels, wave):
         size = rule.wave_sizes[min(wave, len(rule.wave_sizes) - 1)]

@@ -4,11 +4,8 @@ Estimators, the latency model and every random draw are in the sampler's state o
 look at the time (idle, max_seconds) are the ones that show a latency model that was not restored.
 """
 
-from __future__ import annotations
-
 import copy
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +17,10 @@ from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload,
 STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
 RATES = beta_pass_rates(24, 0.6, 1.5, seed=1)
 FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS = {
     "idle": {"preset": "ada_seq_idle"},
     "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},
-    "tokens": {
-        "preset": "ada_seq_balance",
-        "budget": {"max_tokens": 9000, "expected_tokens": 40},
-    },
+    "tokens": {"preset": "ada_seq_balance", "budget": {"max_tokens": 9000, "expected_tokens": 40}},
     "window, refill": {
         "preset": "ada_seq_balance",
         "sampling": {"stopping": {"kind": "issue_order", "window": 2}},

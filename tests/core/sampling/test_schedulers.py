@@ -1,7 +1,5 @@
 """The driver: what it asks of a source, in which order, and how it reacts to a stop; and the two stopping rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit

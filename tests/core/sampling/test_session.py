@@ -8,8 +8,6 @@
 6. A source that breaks the protocol is noticed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,7 +34,7 @@ WAVES = st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)
 
 
 def wave_plan(rule, waves, cap, **options):
-    arguments: dict = {"max_failed_share": 1.0, **options}
+    arguments = {"max_failed_share": 1.0, **options}
     return SamplingPlan(rule, waves, cap, 4, 40, **arguments)
 
 
@@ -55,14 +53,7 @@ def test_waves_collect_what_the_papers_loop_collects_in_any_order_of_completion(
         assert not source.aborted
 
 
-@given(
-    EXITS,
-    st.integers(1, 9),
-    st.integers(1, 20),
-    PASS_RATES,
-    st.sampled_from([0.0, 0.2]),
-    st.integers(0, 10**6),
-)
+@given(EXITS, st.integers(1, 9), st.integers(1, 20), PASS_RATES, st.sampled_from([0.0, 0.2]), st.integers(0, 10**6))
 @settings(max_examples=120)
 def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, cap, rates, failed, seed):
     script = Script.random(seed, rates, failed=failed)

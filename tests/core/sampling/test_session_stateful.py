@@ -5,8 +5,6 @@ Invariants: caps hold with worst-case reservation, the session's books equal the
 budget that is no longer needed is given back, and the session can always be brought to its end.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
