@@ -7,7 +7,7 @@
 #SBATCH --exclusive
 #SBATCH --mem=0
 #SBATCH --time=04:00:00
-#SBATCH --signal=B:USR1@3600
+#SBATCH --signal=B:USR1@2100
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%x-%j.log
