@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nemo_ada.cli.main import COMMANDS, LazyCommand, app, guarded
+from nemo_ada.cli.main import COMMANDS, app, guarded
 from nemo_ada.config.load import load_run
 from nemo_ada.run.folder import RunDir
 from tests.patience import PATIENCE
@@ -96,11 +96,6 @@ finally:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.splitlines()[-1] == "[] ['nemo_ada.cli.main']", done.stdout + done.stderr
     assert all(f" {name} " in done.stdout for name in COMMANDS)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_listed_command_loads(name):
-    assert LazyCommand(name).load().callback is not None or LazyCommand(name).load().commands
 
 
 def test_a_run_directory_of_another_configuration_is_refused(tiny, capfd):

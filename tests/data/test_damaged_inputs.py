@@ -16,31 +16,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nemo_ada.data.problem import problem_id
-from tests.fuzz.harness import cases, command
+from tests.fuzz.harness import VALUES, cases, command
 
 BOM = b"\xef\xbb\xbf"
 
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
+JSON = st.one_of(
+    VALUES,
     st.integers(min_value=10**300, max_value=10**320),
-    st.floats(),
-    st.text(max_size=20),
-    st.sampled_from(["", " ", "\ud800", "\x00", "\u2028", "\u202e", "1" * 5000, "[/red]", "\\boxed{1}", "<|im_end|>"]),
+    st.sampled_from(["\ud800", "\x00", "\u2028", "1" * 5000, "[/red]", "\\boxed{1}", "<|im_end|>"]),
 )
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
-    max_leaves=8,
-)
-NAMES = st.one_of(
-    st.sampled_from(["problem", "prompt", "question", "answer", "gt", "id", "\ud800"]), st.text(max_size=9)
-)
+NAMES = st.sampled_from(["problem", "prompt", "question", "answer", "gt", "id", "\ud800", "x", ""])
 LINES = st.one_of(
     st.dictionaries(NAMES, JSON, max_size=4).map(lambda record: json.dumps(record).encode()),
-    st.tuples(st.text(min_size=1, max_size=9), SCALARS).map(
-        lambda pair: json.dumps({"problem": pair[0], "answer": pair[1]}).encode()
+    st.fixed_dictionaries({"problem": st.text(min_size=1, max_size=9), "answer": JSON}).map(
+        lambda record: json.dumps(record).encode()
     ),
     JSON.map(lambda value: json.dumps(value).encode()),
     st.binary(max_size=30),
@@ -94,18 +83,12 @@ def test_any_lines(tmp_path, lines, end, bom, closed):
 
 @pytest.mark.parametrize(("data", "said"), [
     (b'{"problem": NaN, "answer": 1}', "its 'problem' is nan, not text or a finite number"),
-    (b'{"problem": "a", "answer": -Infinity}', "its 'answer' is -inf"),
     (b'{"problem": "a", "answer": 1e999}', "its 'answer' is inf"),
-    (b'{"problem": "a", "answer": {"value": 1}}', "its 'answer' is dict"),
     (b'{"problem": [{"role": "user"}], "answer": 1}', "its 'problem' is list"),
     (b'{"\\ud800": 1}', "no prompt field (problem, prompt, question); it has ?"),
-    (b'{"text": "a", "label": 1}', "it has label, text"),
     (b'{"problem": ' + b"7" * 5000 + b', "answer": 1}', "a number with thousands of digits"),
-    (b'{"problem": "\xe9", "answer": 1}', "not UTF-8"),
     ('{"problem": "a", "answer": 1}'.encode("utf-16"), "UTF-16?"),
-    (b'{"problem": "a", "answer": "' + b"x" * 3_000_000, "not JSON (Unterminated string"),
     (b"[" * 200_000, "nested too deeply"),
-    (b'{"problem": "a", "answer": 1}\r{"problem": "b", "answer": 1}', "not JSON (Extra data"),
     (b"problem,answer\n1+1,2\n", "not JSON"),
 ])  # fmt: skip
 def test_why_a_line_is_refused(tmp_path, data, said):

@@ -108,15 +108,10 @@ def test_a_problem_that_was_not_measured_is_listed(messy, tmp_path):
     assert card["problems"] == 1 and card["stages"]["measure"]["left_out"] == {"unmeasured": 59}
 
 
-def test_a_complete_set_is_not_made_again(messy, tmp_path):
+def test_a_complete_set_is_not_made_again_and_belongs_to_its_settings(messy, tmp_path):
     first = prepare(preparation(messy), tmp_path / "set")
     plan = preparation(messy)
-    assert prepare(plan, tmp_path / "set") == first
-    assert plan.provider.asked == []
-
-
-def test_a_folder_belongs_to_its_settings(messy, tmp_path):
-    prepare(preparation(messy), tmp_path / "set")
+    assert prepare(plan, tmp_path / "set") == first and plan.provider.asked == []
     with pytest.raises(UserError, match=r"responses\.k: 8 -> 4"):
         prepare(preparation(messy, k=4), tmp_path / "set")
     messy.write_text(messy.read_text() + "\n")

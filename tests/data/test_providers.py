@@ -148,13 +148,8 @@ def test_a_refused_request_is_named(provider):
 
 def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
     monkeypatch.setattr(providers, "PAUSE_SECONDS", 0.0)
-    (tmp_path / "config.json").write_text("{}")
-    provider = ServerProvider("http://127.0.0.1:9", tmp_path, Limits(8, 6))
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
     with pytest.raises(UserError, match="vllm serve MODEL"):
-        provider.respond([Request([1], 1)])
-
-
-def test_a_prompt_limit_without_room_for_a_response_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"max_position_embeddings": 8}')
-    with pytest.raises(UserError, match=r"leaves no room for a response: .* has 8 positions"):
-        ServerProvider("http://127.0.0.1:9", tmp_path, Limits(8, 6))
+        ServerProvider("http://127.0.0.1:9", tmp_path, LIMITS).respond([Request([1], 1)])
+    with pytest.raises(UserError, match=r"leaves no room for a response: .* has 10 positions"):
+        ServerProvider("http://127.0.0.1:9", tmp_path, Limits(10, 6))

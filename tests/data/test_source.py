@@ -32,33 +32,37 @@ def test_a_files_identity_is_its_content_not_its_place(tmp_path):
     assert open_source(str(tmp_path / "y" / "a.jsonl")).identity() != first
 
 
-def test_parquet_rows_are_read_in_order(tmp_path):
+def test_parquet_rows_are_read_in_order_and_damage_is_one_clear_line(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
 
     rows = [{"problem": f"{n}+1=", "gt": n + 1} for n in range(3000)]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    source = open_source(str(tmp_path / "a.parquet"))
-    assert list(source.records()) == list(enumerate(rows, start=1))
+    path, damaged = tmp_path / "a.parquet", tmp_path / "damaged.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert list(open_source(str(path)).records()) == list(enumerate(rows, start=1))
     assert parse_record(1, rows[0], Fields()).answer == "1"
-    (tmp_path / "b.parquet").write_text("no parquet")
-    with pytest.raises(UserError, match="is no Parquet file"):
-        list(open_source(str(tmp_path / "b.parquet")).records())
+    whole = path.read_bytes()
+    for data in (b"no parquet", whole[:-20], whole[:4] + b"\xff" * 3000 + whole[3004:]):
+        damaged.write_bytes(data)
+        with pytest.raises(UserError, match=r"damaged\.parquet is no Parquet file, or is damaged after row") as refused:
+            list(open_source(str(damaged)).records())
+        assert "\n" not in str(refused.value)
 
 
-def test_without_pyarrow_parquet_says_what_to_do(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "missing", "message"),
+    [
+        ("a.parquet", "pyarrow", "need the package pyarrow"),
+        ("owner/some-set", "datasets", r"'owner/some-set' .* need the package datasets.* the local JSONL"),
+    ],
+)
+def test_without_a_package_the_message_says_what_to_do(tmp_path, monkeypatch, name, missing, message):
     (tmp_path / "a.parquet").touch()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match="need the package pyarrow"):
-        list(open_source(str(tmp_path / "a.parquet")).records())
-
-
-def test_a_hub_id_without_the_package_or_the_network_says_what_to_do(monkeypatch):
-    source = open_source("owner/some-set", split="train")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"'owner/some-set' .* need the package datasets.* the local JSONL"):
-        next(iter(source.records()))
+    monkeypatch.chdir(tmp_path)
+    for module in (missing, f"{missing}.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=message):
+        next(iter(open_source(name).records()))
 
 
 def test_a_hub_id_without_a_network_is_refused_at_once(monkeypatch):
@@ -86,16 +90,16 @@ def test_a_hub_id_offline_names_the_variable(monkeypatch):
         next(iter(open_source("owner/some-set").records()))
 
 
-@pytest.mark.parametrize("name", ["nowhere.jsonl", "a/b/c", "no such", "owner/file.jsonl"])
-def test_a_name_that_is_neither_is_refused(name):
-    with pytest.raises(UserError, match="no such file"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "no such file") for name in ("nowhere.jsonl", "a/b/c", "no such", "owner/file.jsonl")),
+        (__file__, r"unknown suffix '\.py'"),
+    ],
+)
+def test_a_name_that_is_no_source_is_refused(name, message):
+    with pytest.raises(UserError, match=message):
         open_source(name)
-
-
-def test_an_unknown_kind_of_file_is_refused(tmp_path):
-    (tmp_path / "a.csv").touch()
-    with pytest.raises(UserError, match=r"unknown suffix '\.csv'"):
-        open_source(str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(

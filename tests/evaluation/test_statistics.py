@@ -46,11 +46,6 @@ def test_pass_at_k_of_many_responses_does_not_overflow():
     assert pass_at_k(np.array([10_000]), np.array([100]), 1000)[0] == pytest.approx(expected, rel=1e-9)
 
 
-def test_pass_at_k_of_too_few_responses_is_no_number():
-    found = pass_at_k(np.array([3, 4]), np.array([3, 4]), 4)
-    assert math.isnan(found[0]) and found[1] == 1.0
-
-
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0)])
 def test_impossible_counts_are_refused(n, c, k):
     with pytest.raises(UserError, match="pass@k"):
@@ -80,21 +75,18 @@ def test_strata_keep_their_weights():
     assert bootstrap_means(values, None, 200).std() > 0.02
 
 
-def test_blocks_of_draws_cover_all_of_them():
-    values = np.ones(1_500_000)
-    assert (bootstrap_means(values, None, 3) == 1.0).all()
-
-
 def test_prompts_without_a_value_are_left_out_of_an_estimate():
+    too_few = pass_at_k(np.array([3, 4]), np.array([3, 4]), 4)
+    assert math.isnan(too_few[0]) and too_few[1] == 1.0
     found = estimate(np.array([np.nan, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 1]))
     assert found.prompts == 3 and found.mean == pytest.approx(2 / 3)
     assert math.isnan(estimate(np.array([np.nan])).mean)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 9, 100, 2000])
-@pytest.mark.parametrize("t", [0.0, 0.3, -1.0, 2.5, 8.0, 40.0])
-def test_the_p_value_of_t_is_scipys(t, freedom):
-    assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
+def test_the_p_value_of_t_is_scipys(freedom):
+    for t in (0.0, 0.3, -1.0, 2.5, 8.0, 40.0):
+        assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
 
 
 def test_the_paired_test_agrees_with_scipy():

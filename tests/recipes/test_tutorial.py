@@ -131,10 +131,3 @@ def test_an_addition_has_fewer_than_thirty_lines_and_a_test(title: str) -> None:
     lines = [line for line in added + "".join(files).splitlines() if line.strip() and not line.startswith("# ")]
     assert 0 < len(lines) < 30
     assert sum(text.startswith("# tests/") for _, text in found) == 1
-
-
-def test_every_file_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"(?:configs|slurm|docker|recipes|nemo_ada|tests)/[\w./-]+\.(?:yaml|sh|md|py)", PAGE))
-    new = {line.removeprefix("# ") for _, text in blocks(PAGE, "python") for line in text.splitlines()[:1]}
-    assert len(named - new) > 8
-    assert [path for path in sorted(named - new) if not (ROOT / path).is_file()] == []

@@ -20,20 +20,48 @@ from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import read_usable
 
+NAMES = ["a$b_{c}$", "[red]b", "..x/.", "y/.", r"..\..\z", "%2e%2e%2fz", "~", "6", "7"]  # x and y hold runs of one name
 
-def test_the_command_writes_page_figures_and_summary(tmp_path):
-    runs = [make_run(tmp_path / "a$b_{c}$", 30), make_run(tmp_path / "[red]b", 30, lift=0.1)]
-    out = tmp_path / "made" / "r.html"
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """What the command did with nine runs: output, runs, page, and all files beside the page."""
+    folder = tmp_path_factory.mktemp("report")
+    runs = [make_run(folder / "runs" / name.replace("/.", "/run"), 6, every=3, **{"ada/pass_rate_histogram": None})
+            for name in NAMES[1:]]  # fmt: skip
+    runs.insert(0, make_run(folder / "runs" / NAMES[0], 30))
+    with (runs[0] / "evaluations.jsonl").open("a") as file:
+        file.write('{"step": 31, "val/pass@4/../../out": 0.5, "val/../out": 0.5}\n')
+    out = folder / "made" / "r.html"
     done = CliRunner().invoke(app, ["report", *map(str, runs), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "[red]b" in done.output and "0.200 → 0.411" in done.output
-    page = out.read_text(encoding="utf-8")
-    assert re.search(r"<text[^>]*>a\$b_\{c\}\$</text>", page), "a name is no formula"
-    pictures = sorted((tmp_path / "made" / "r_figures").glob("*.png"))
-    assert len(pictures) == page.count("<figure>") == len(all_figures(read_usable(runs)[0]))
+    return done.output, read_usable(runs)[0], out.read_text(encoding="utf-8"), out.parent
+
+
+def test_the_command_writes_page_figures_and_summary(report):
+    output, runs, page, folder = report
+    assert "[red]b" in output and "0.411" in output
+    assert re.search(r"<text[^>]*>[^<]*a\$b_\{c\}\$</text>", page), "a name is no formula"
+    pictures = list(folder.glob("r_figures/*.png"))
+    assert len(pictures) == page.count("<figure>") == len(all_figures(runs))
     for path in pictures:
         with Image.open(path) as picture:
             assert min(picture.size) > 300 and len(picture.getcolors(10**6)) > 10
+
+
+def test_names_of_runs_and_metrics_cannot_leave_the_folder_of_the_figures(report):
+    _, runs, _, folder = report
+    assert {"..x/run", "y/run"} < {run.name for run in runs}
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["made", "runs"]
+    assert sorted(path.name for path in folder.iterdir()) == ["r.html", "r_figures"]
+    assert all(re.fullmatch(r"[a-z0-9-]+\.png", path.name) for path in (folder / "r_figures").iterdir())
+
+
+def test_ids_of_the_page_are_unique_and_every_reference_has_its_target(report):
+    page = report[2]
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    targets = set(re.findall(r'(?:href|clip-path)="(?:url\()?#([^")]+)', page))
+    assert len(set(ids)) == len(ids) and targets <= set(ids)
 
 
 def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
@@ -48,17 +76,7 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
     assert summary.equal_cost(runs * 2) is None
 
 
-def test_ids_of_the_page_are_unique_and_every_reference_has_its_target(tmp_path):
-    runs = read_usable([make_run(tmp_path / f"{i}", 30, lift=0.01 * i) for i in range(9)])[0]
-    page = render(runs, written="now")
-    ids = re.findall(r'\sid="([^"]+)"', page)
-    targets = set(re.findall(r'(?:href|clip-path)="(?:url\()?#([^")]+)', page))
-    assert len(set(ids)) == len(ids) and targets <= set(ids)
-
-
 def test_bad_arguments_are_errors_of_the_user(tmp_path, undrawn):
-    with pytest.raises(UserError, match="is no folder"):
-        command.make_report([tmp_path / "x"], tmp_path / "r.html")
     with pytest.raises(UserError, match="is no folder"):
         command.watch([tmp_path / "x"], tmp_path / "r.html", 30)
     (tmp_path / "file").write_text("")

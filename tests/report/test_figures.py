@@ -14,11 +14,10 @@ import nemo_ada.report
 from nemo_ada.core import metrics
 from nemo_ada.report import summary
 from nemo_ada.report.curves import against, comparison_rows, difference, markdown_table
-from nemo_ada.report.draw import panel_canvas
+from nemo_ada.report.draw import panel_canvas, panel_svg
 from nemo_ada.report.figures import all_figures
-from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, read_usable
-from nemo_ada.report.series import TREND, Blocks, number_text, tick_text, trend
+from nemo_ada.report.series import TREND, Blocks, number_text, trend
 from tests.lazy import Lazy
 
 stats, patches = Lazy("scipy.stats"), Lazy("matplotlib.patches")
@@ -71,21 +70,34 @@ def test_lines_are_drawn_through_the_values_of_the_table(tmp_path):
     assert len(drawn) == 2
 
 
-def test_percentiles_of_phases_and_the_plan(tmp_path):
-    folder = make_run(tmp_path / "a", 60)
-    phases = {"sampling": {"p50": 2.0, "p95": 3.0}, "update": "?"}
-    (folder / "plan.json").write_text(json.dumps({"forecast": {"phases": phases, "step": {"p50": 2.5, "p95": 3.5}}}))
-    runs = runs_of(folder)
-    sampling = np.array([step_record(step)["time/sampling"] for step in range(1, 61)])
+def test_times_are_compared_with_the_plan(tmp_path):
+    folder, bare = make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 3)
+    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "source": "measured here"}
+    phases = {"sampling": seconds, "training": {"p50": 0.25, "p95": 0.35, "worst": 1.0}, "refit": "?"}
+    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "source": "not measured"}
+    plan = {"forecast": {"phases": phases, "step": seconds, "evaluation": nothing}, "caps": {"max_samples": 512}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    runs = runs_of(folder, bare)
+    sampling, times = (
+        np.array([step_record(step)[f"time/{phase}"] for step in range(1, 61)]) for phase in ("sampling", "step")
+    )
     figure = figure_of(runs, "time")
-    rows = {row[0]: row[1:] for _, row in figure.rows}
-    expected = (60, sampling.mean(), *np.percentile(sampling, (50, 95)), sampling.max(), 2.0, 3.0)
-    assert rows["sampling"] == pytest.approx(expected)
-    assert rows["step"][-2:] == (2.5, 3.5)
-    assert rows["evaluation"][0] == 7 and np.isnan(rows["update"][-1])
+    rows = {row[0]: row[1:] for i, row in figure.rows if i == 0}
+    quantiles = (*np.percentile(sampling, (50, 95)), sampling.max())
+    assert rows["sampling"] == pytest.approx((60, sampling.mean(), *quantiles, 2.5, 2.7))
+    assert rows["update"][-2:] == (0.25, 0.35) and rows["step"][-2:] == (2.5, 2.7)
+    assert rows["evaluation"][0] == 7 and np.isnan([*rows["evaluation"][-2:], *rows["refit"][-2:]]).all()
     panel = next(panel for panel in figure.panels if panel.title.startswith("sampling"))
     diamonds = [line.get_xdata() for line in axes_of(panel, runs).lines if line.get_marker() == "D"]
-    assert [list(x) for x in diamonds] == [[2.0, 3.0]]
+    assert list(diamonds[0]) == [2.5, 2.7] and np.isnan(diamonds[1]).all()
+
+    (row,) = summary.predictions(runs).rows
+    seen = [number_text(float(value)) for value in (*np.percentile(times, (50, 95)), times.max())]
+    assert row[:3] == ("a", "2.5 / 2.7 / 2.9", " / ".join(seen))
+    assert row[4:] == (f"{(times > 2.7).mean():.1%}", f"{(times > 2.9).mean():.1%}", "max_samples 512", "measured here")
+    assert summary.predictions(runs[1:]) is None
+    (folder / "plan.json").write_text(json.dumps(plan | {"own_run": True}))
+    assert "no prediction" in summary.predictions(runs_of(folder)).rows[0][-1]
 
 
 def test_the_seconds_of_a_phase_are_spread_over_all_steps_also_those_without_it(tmp_path):
@@ -99,26 +111,6 @@ def test_the_seconds_of_a_phase_are_spread_over_all_steps_also_those_without_it(
     assert widths["refit"] == pytest.approx(0.03 * 15 / 60)
     assert widths["evaluation"] == pytest.approx(1.5 * 7 / 60)
     assert widths["update"] == pytest.approx(0.3)
-
-
-def test_the_plan_is_compared_with_what_came(tmp_path):
-    folder, bare = make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 3)
-    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "source": "measured here"}
-    phases = {"sampling": seconds, "training": {"p50": 0.25, "p95": 0.35, "worst": 1.0}}
-    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "source": "not measured"}
-    plan = {"forecast": {"phases": phases, "step": seconds, "evaluation": nothing}, "caps": {"max_samples": 512}}
-    (folder / "plan.json").write_text(json.dumps(plan))
-    runs = runs_of(folder, bare)
-    times = np.array([step_record(step)["time/step"] for step in range(1, 61)])
-    (row,) = summary.predictions(runs).rows
-    seen = [number_text(float(value)) for value in (*np.percentile(times, (50, 95)), times.max())]
-    assert row[:3] == ("a", "2.5 / 2.7 / 2.9", " / ".join(seen))
-    assert row[4:] == (f"{(times > 2.7).mean():.1%}", f"{(times > 2.9).mean():.1%}", "max_samples 512", "measured here")
-    planned = {row[0]: row[-2:] for i, row in figure_of(runs, "time").rows if i == 0}
-    assert planned["update"] == (0.25, 0.35) and np.isnan(planned["evaluation"]).all()
-    assert summary.predictions(runs[1:]) is None
-    (folder / "plan.json").write_text(json.dumps(plan | {"own_run": True}))
-    assert "no prediction" in summary.predictions(runs_of(folder)).rows[0][-1]
 
 
 def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_path):
@@ -169,7 +161,7 @@ def test_equal_cost_cuts_every_axis_at_what_all_runs_reached(tmp_path):
     assert [float(row[1]) for row in grid.rows] == pytest.approx([area, area + 0.1], abs=2e-4)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 8, 17, 40])
+@pytest.mark.parametrize("seeds", [2, 5, 40])
 def test_the_interval_over_seeds_is_students_t_with_one_degree_of_freedom_less_than_seeds(seeds):
     gain_S = np.random.default_rng(seeds).normal(0.1, 0.05, seeds)
     low, high = stats.ttest_1samp(gain_S, 0.0).confidence_interval(0.95)
@@ -199,14 +191,15 @@ def test_settings_that_differ_are_named_and_folders_are_not(tmp_path):
     assert any("different tasks" in note for note in summary.warnings(runs))
 
 
-def test_long_runs_are_means_over_blocks_and_the_page_does_not_grow_with_them(tmp_path):
+def test_long_runs_are_means_over_blocks_and_drawings_do_not_grow_with_them(tmp_path):
     short, long = runs_of(make_run(tmp_path / "short", 100, every=4), make_run(tmp_path / "long", 1000, every=40))
     rows = [row for _, row in figure_of([long], "pools").rows]
     rates = np.array([step_record(step)["ada/pass_rate"] for step in range(1, 1001)])
     assert [row[0] for row in rows][:2] == ["1-10", "11-20"] and len(rows) == 100
     assert rows[1][3] == pytest.approx(rates[10:20].mean())
-    pages = [render([run], written="now") for run in (short, long)]
-    assert len(pages[1]) < 1.2 * len(pages[0]) and "up to 10 steps per point" in pages[1]
+    drawn = [sum(len(panel_svg(panel, [""], set())) for panel in figure_of([run], "pools").panels)
+             for run in (short, long)]  # fmt: skip
+    assert drawn[1] < 1.2 * drawn[0]
 
 
 def test_blocks_leave_gaps_out_of_their_means():
@@ -224,8 +217,3 @@ def test_the_trend_is_the_mean_of_its_neighbours():
         near = values[max(0, i - half) : i + half + 1]
         assert np.isnan(rolling[i]) if i == 20 else rolling[i] == pytest.approx(np.nanmean(near))
     assert trend(values[: 2 * TREND - 1]) is None
-
-
-def test_texts_of_numbers():
-    assert [number_text(value) for value in (0.12345, 12345.6, float("nan"), 3.0)] == ["0.1235", "12,346", "–", "3"]
-    assert [tick_text(value) for value in (12000, 1.5e6, 5e-5, 0.25)] == ["12k", "1.5M", "5e-5", "0.25"]

@@ -16,14 +16,6 @@ from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, clean, read_usable
 
 
-@pytest.mark.parametrize("content", [None, "", "\n\n", "not json\n", '{"step": "one"}\n', '[1]\n{"a": 1}\n'])
-def test_a_run_without_a_step_is_an_error_with_its_path(tmp_path, content):
-    if content is not None:
-        (tmp_path / "metrics.jsonl").write_text(content)
-    with pytest.raises(UserError, match=re.escape(str(tmp_path / "metrics.jsonl"))):
-        Run.read(tmp_path)
-
-
 def test_damaged_lines_are_named_by_number_and_the_rest_is_used(tmp_path, undrawn):
     folder = make_run(tmp_path / "a", 5)
     good = (folder / "metrics.jsonl").read_bytes().splitlines()
@@ -59,10 +51,10 @@ def test_gaps_and_missing_metrics_are_named_by_line(tmp_path):
     assert "(line 4: ada/pass_rate and 1 more)" in lacking
 
 
-def test_values_that_are_no_numbers_are_gaps(tmp_path):
+def test_values_that_are_no_numbers_are_gaps(tmp_path, undrawn):
     runs = []
     for i, value in enumerate(("NaN", "Infinity", '"many"', "null", "[1]", "true", "1" + "0" * 400)):
-        folder = make_run(tmp_path / f"{i}", 30)
+        folder = make_run(tmp_path / f"{i}", 8)
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         lines[4] = re.sub(r'"ada/pass_rate": [\d.]+', f'"ada/pass_rate": {value}', lines[4])
         lines[5] = re.sub(r'"total/tokens": \d+', f'"total/tokens": {value}', lines[5])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import faulthandler
 import hashlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -46,23 +48,6 @@ def misbehave(answer: str, reference: str) -> float:
     return float(answer == reference)
 
 
-def die_at_once(answer: str, reference: str) -> float:
-    """A scorer whose module is fine and whose every call ends the worker."""
-    os._exit(9)
-
-
-def _setrlimit_back() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-def _native() -> None:
-    import ctypes
-
-    ctypes.CDLL(None).getpid()
-
-
 ATTACKS: dict[str, Callable[[str], object]] = {
     "socket": lambda _: socket.socket(),
     "socketpair": lambda _: socket.socketpair(),
@@ -93,8 +78,8 @@ ATTACKS: dict[str, Callable[[str], object]] = {
     "read system file": lambda _: Path("/etc/passwd").read_bytes(),
     "read environment": lambda _: Path("/proc/self/environ").read_bytes(),
     "list": lambda target: os.listdir(Path(target).parent),
-    "native": lambda _: _native(),
-    "limits": lambda _: _setrlimit_back(),
+    "native": lambda _: ctypes.CDLL(None).getpid(),
+    "limits": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2),
     "climb out": lambda _: open(os.path.join(os.path.dirname(os.__file__), *[".."] * 30, "etc", "passwd")).close(),
 }
 
@@ -129,6 +114,4 @@ def _inherited() -> float:
 
 def limit(answer: str, reference: str) -> float:
     """Whether the resource limit `answer` is `reference`, soft and hard."""
-    import resource
-
     return float(resource.getrlimit(int(answer)) == (int(reference), int(reference)))

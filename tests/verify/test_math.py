@@ -19,7 +19,7 @@ ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[MathVerifier]:
     """With the self-test, whose last pair is an endless answer."""
-    with MathVerifier(VerifierLimits(deadline_s=PATIENCE, workers=2)) as started:
+    with MathVerifier(VerifierLimits(PATIENCE, workers=2, memory_bytes=256 << 20)) as started:
         yield started
 
 
@@ -65,24 +65,22 @@ def test_a_hanging_answer_is_a_timeout_and_counts_as_one(verifier: MathVerifier)
 
 def test_nested_and_long_answers_end_like_any_other(verifier: MathVerifier) -> None:
     huge = [rf"\boxed{{{'(' * 100_000}1{')' * 100_000}}}", rf"\boxed{{{'1+' * 200_000}1}}"]
-    verdicts = verifier._verify([(response, "1") for response in huge], 1.0)
+    verdicts = verifier._verify([(response, "1") for response in huge], 0.5)
     assert all(verdict.label in (None, 0.0) for verdict in verdicts)
     assert verifier.submit(r"\boxed{4}", "4").result() == RIGHT
+
+
+def test_out_of_memory_inside_the_library_is_no_wrong_answer(verifier: MathVerifier) -> None:
+    """math-verify compares inside `except Exception`: without our guard this would be label 0."""
+    assert verifier.submit(r"\boxed{2^{2^{34}}}", "1").result() == Verdict(None, MEMORY)
+    assert verifier.submit(r"\boxed{2}", "2").result() == RIGHT
 
 
 def test_while_an_answer_hangs_the_others_go_on(verifier: MathVerifier) -> None:
     """The last test of this verifier: closing it ends the answer."""
     (hanging,) = verifier._submit([(ENDLESS, "1")], 3600.0)
-    others = verifier.verify_many([(rf"\boxed{{{i}}}", "7") for i in range(100)])
-    assert others == [RIGHT if i == 7 else WRONG for i in range(100)]
+    others = verifier.verify_many([(rf"\boxed{{{i}}}", "7") for i in range(20)])
+    assert others == [RIGHT if i == 7 else WRONG for i in range(20)]
     assert not hanging.done()
     verifier.close()
     assert hanging.cancelled()
-
-
-def test_out_of_memory_inside_the_library_is_no_wrong_answer() -> None:
-    """math-verify compares inside `except Exception`: without our guard this would be label 0."""
-    limits = VerifierLimits(deadline_s=PATIENCE, workers=1, memory_bytes=256 << 20)
-    with MathVerifier(limits, self_test=False) as small:
-        assert small.submit(r"\boxed{2^{2^{34}}}", "1").result() == Verdict(None, MEMORY)
-        assert small.submit(r"\boxed{2}", "2").result() == RIGHT
