@@ -63,22 +63,14 @@ def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables:
     ).stdout
 
 
-def test_run_passes_the_command_and_the_caller(tmp_path: Path) -> None:
+def test_run_passes_the_command_the_caller_the_gpus_and_the_code_of_a_checkout(tmp_path: Path) -> None:
     told = printed(tmp_path)
     assert f"--user {os.getuid()}:{os.getgid()} --cap-drop=ALL --security-opt=no-new-privileges" in told
     assert told.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
-
-
-def test_run_asks_for_gpus_where_there_are_some_or_as_it_is_told(tmp_path: Path) -> None:
-    assert "--gpus all" in printed(tmp_path)
-    assert "--gpus" not in printed(tmp_path, gpu=False)
-    assert "--gpus" not in printed(tmp_path, image="cpu")
+    assert "--gpus all" in told and "PYTHONPATH" not in told
+    for without in (printed(tmp_path, gpu=False), printed(tmp_path, image="cpu"), printed(tmp_path, GPUS="none")):
+        assert "--gpus" not in without
     assert "--gpus device=0" in printed(tmp_path, gpu=False, GPUS="device=0")
-    assert "--gpus" not in printed(tmp_path, GPUS="none")
-
-
-def test_run_uses_the_code_of_a_checkout_where_it_is_called_in_one(tmp_path: Path) -> None:
-    assert "PYTHONPATH" not in printed(tmp_path)
     (tmp_path / "nemo_ada").mkdir()
     (tmp_path / "nemo_ada" / "__init__.py").touch()
     assert "--env PYTHONPATH=/workspace " in printed(tmp_path)

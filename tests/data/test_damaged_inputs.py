@@ -96,11 +96,6 @@ def test_why_a_line_is_refused(tmp_path, data, said):
     assert said in records(tmp_path / "set" / "rejected.jsonl")[0]["reason"]
 
 
-def test_a_line_of_five_megabytes_is_a_problem(tmp_path):
-    check(tmp_path, json.dumps({"problem": "7" * 5_000_000, "answer": 1}).encode())
-    assert len(records(tmp_path / "set" / "dataset.jsonl")[0]["problem"]) == 5_000_000
-
-
 FACTS = st.fixed_dictionaries(
     {},
     optional=dict.fromkeys(("id", "problem", "pass_rate", "correct", "responses"), JSON),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_ada.data.journal import Journal, claim
 from nemo_ada.data.measure import REDRAWS, Measurement
 from nemo_ada.data.prepare import prepare
 from nemo_ada.data.problem import Problem, problem_id
@@ -119,22 +120,18 @@ def test_a_complete_set_is_not_made_again_and_belongs_to_its_settings(messy, tmp
         prepare(preparation(messy), tmp_path / "set")
 
 
-def test_nothing_left_is_an_error_that_names_the_stage(messy, tmp_path):
-    with pytest.raises(UserError, match="the stage band left out"):
-        prepare(preparation(messy, band=parse_band("0.999,0.9999")), tmp_path / "set")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"provider": None}, "needs pass rates"),
         ({"pass_rates": Path("x")}, "both give pass rates"),
         ({"encoder": None, "provider": None, "band": None}, "needs a tokenizer"),
+        ({"band": parse_band("0.999,0.9999")}, "the stage band left out"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(messy, changes, message):
+def test_settings_that_contradict_each_other_or_keep_nothing_are_refused(messy, tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
-        preparation(messy, **changes)
+        prepare(preparation(messy, **changes), tmp_path / "set")
 
 
 class Failing(Judge):
@@ -177,11 +174,25 @@ def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart
         assert record["failed"] or record["correct"] == sum(judged.reward for judged in own)
 
 
-def test_a_broken_verifier_stops_the_measurement():
+def test_redraws_have_an_end_and_a_broken_verifier_stops_the_measurement():
+    (own,) = Measurement(Adder(), Characters(), Failing(1), 2, 0).draw(problems(1))
+    assert len(own) == 2 + REDRAWS and all(judged.reward is None for judged in own)
     with pytest.raises(FailedResponsesError, match="failed on"):
         Measurement(Adder(), Characters(), Failing(2), 8, 0).draw(problems(40))
 
 
-def test_redraws_have_an_end():
-    (own,) = Measurement(Adder(), Characters(), Failing(1), 2, 0).draw(problems(1))
-    assert len(own) == 2 + REDRAWS and all(judged.reward is None for judged in own)
+def test_a_journal_that_was_cut_or_damaged_is_refused(tmp_path):
+    path = tmp_path / "j.jsonl"
+    Journal(path).commit([{"n": 1}], items=1)
+    for damaged, content in ((path, ""), (tmp_path / "j.jsonl.state.json", "{")):
+        damaged.write_text(content)
+        with pytest.raises(UserError, match="is damaged"):
+            Journal(path)
+
+
+def test_a_folder_forgets_the_leftovers_of_killed_writes_only(tmp_path):
+    claim(tmp_path / "set", {"k": 1})
+    for name in (".card.json.4711", "dataset.jsonl", ".hidden"):
+        (tmp_path / "set" / name).touch()
+    claim(tmp_path / "set", {"k": 1})
+    assert {path.name for path in (tmp_path / "set").iterdir()} == {"settings.json", "dataset.jsonl", ".hidden"}

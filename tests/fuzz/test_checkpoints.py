@@ -79,10 +79,6 @@ def content(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-DAMAGES = ["cut", "flip", "flip", "remove", "add", "garbage", "link", "link away", "folder", "manifest", "empty",
-           "swap", "rename", "vanish"]  # fmt: skip
-
-
 def flipped(data, draw):
     """One bit changed; an empty file gets one."""
     if not data:
@@ -93,45 +89,29 @@ def flipped(data, draw):
 
 def damage(folder, draw):
     """One change somewhere below a step folder."""
-    path = draw(st.sampled_from(sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())))
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    path, other = draw(st.sampled_from(files)), draw(st.sampled_from(files))
     data = path.read_bytes()
-    match draw(st.sampled_from(DAMAGES)):
-        case "cut":
-            path.write_bytes(data[: draw(st.integers(0, max(0, len(data) - 1)))])
-        case "flip":
-            path.write_bytes(flipped(data, draw))
-        case "remove":
-            path.unlink()
-        case "add":
-            (folder / draw(st.sampled_from(["extra", "learner/extra.bin", ".hidden"]))).write_bytes(b"x")
-        case "garbage":
-            path.write_bytes(draw(st.binary(max_size=50)))
-        case "link":
-            copy = folder.parent / f"copy-{path.name}"
-            copy.write_bytes(data)
-            path.unlink()
-            path.symlink_to(copy)
-        case "link away":
-            path.unlink()
-            path.symlink_to(draw(st.sampled_from(["/dev/zero", "/etc/passwd", "nowhere", "..", path.name])))
-        case "folder":
-            path.unlink()
-            path.mkdir()
-        case "manifest":
-            (folder / MANIFEST).unlink(missing_ok=True)
-            (folder / MANIFEST).write_text(json.dumps(draw(VALUES), default=str))
-        case "empty":
-            path.write_bytes(b"")
-        case "swap":
-            others = sorted(p for p in folder.rglob("*") if p.is_file() and p != path and not p.is_symlink())
-            if others:
-                other = draw(st.sampled_from(others))
-                path.write_bytes(other.read_bytes())
-                other.write_bytes(data)
-        case "rename":
-            path.rename(path.with_name("moved"))
-        case "vanish":
-            shutil.rmtree(folder)
+
+    def link(target):
+        path.unlink()
+        path.symlink_to(target)
+
+    changes = [
+        lambda: path.write_bytes(data[: draw(st.integers(0, max(0, len(data) - 1)))]),
+        lambda: path.write_bytes(flipped(data, draw)),
+        lambda: path.unlink(),
+        lambda: (folder / draw(st.sampled_from(["extra", "learner/extra.bin", ".hidden"]))).write_bytes(b"x"),
+        lambda: path.write_bytes(draw(st.binary(max_size=50))),
+        lambda: link(draw(st.sampled_from(["/dev/zero", "/etc/passwd", "nowhere", "..", path.name]))),
+        lambda: link(shutil.copy(path, folder.parent / f"copy-{path.name}")),
+        lambda: (path.unlink(), path.mkdir()),
+        lambda: (folder / MANIFEST).write_text(json.dumps(draw(VALUES), default=str)),
+        lambda: (path.write_bytes(other.read_bytes()), other.write_bytes(data)),
+        lambda: path.rename(path.with_name("moved")),
+        lambda: shutil.rmtree(folder),
+    ]
+    draw(st.sampled_from(changes))()
 
 
 @given(data=st.data())
@@ -167,15 +147,6 @@ def unchanged(folder, template):
     return content(folder) == content(template / "checkpoints" / folder.name)
 
 
-def test_copies_under_other_names_are_no_checkpoints(fresh):
-    run = fresh()
-    newest = run.checkpoint_folder(6)
-    for name in ("step_000007.bak", "step_x", "step_", "step_000009-copy", "a_step_000010"):
-        shutil.copytree(newest, newest.with_name(name))
-    shutil.copytree(newest, newest.with_name("step_1000000"))
-    assert [folder.name for folder in run.checkpoints()][-2:] == ["step_000006", "step_1000000"]
-
-
 CHANGED = st.tuples(st.sampled_from([*STATE, "extra"]), VALUES).map(lambda change: {**STATE, change[0]: change[1]})
 AS_JSON = st.one_of(CHANGED, VALUES).map(lambda value: json.dumps(value).encode())
 
@@ -199,21 +170,17 @@ def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, data):
 @cases(30)
 def test_damaged_tensors_are_refused_by_their_file(fresh, data):
     COUNTED["tensor files"] += 1
-    path = fresh().checkpoint_folder(2) / "learner" / "model.safetensors"
+    path, draw = fresh().checkpoint_folder(2) / "learner" / "model.safetensors", data.draw
     raw = path.read_bytes()
-    match data.draw(st.sampled_from(["cut", "flip", "garbage", "header", "length"])):
-        case "cut":
-            raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
-        case "flip":
-            raw = flipped(raw, data.draw)
-        case "garbage":
-            raw = data.draw(st.binary(max_size=200))
-        case "header":
-            header = json.dumps(data.draw(VALUES), default=str).encode()
-            raw = len(header).to_bytes(8, "little") + header + raw[-36:]
-        case "length":
-            raw = data.draw(st.integers(0, 2**64 - 1)).to_bytes(8, "little") + raw[8:]
-    path.write_bytes(raw)
+    header = json.dumps(draw(VALUES), default=str).encode()
+    damaged = [
+        raw[: draw(st.integers(0, len(raw) - 1))],
+        flipped(raw, draw),
+        draw(st.binary(max_size=200)),
+        len(header).to_bytes(8, "little") + header + raw[-36:],
+        draw(st.integers(0, 2**64 - 1)).to_bytes(8, "little") + raw[8:],
+    ]
+    path.write_bytes(draw(st.sampled_from(damaged)))
     read, dtype = convert.read_tensors, torch.float32  # imports torch, which the deadline is not for
     with deadline():
         found, message = attempt(lambda: read(path, {"a": (2, 3), "b": (3,)}, dtype))

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
+BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+DRIVER = os.environ.get("CHROMEDRIVER") or shutil.which("chromedriver")
+FLAGS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -31,7 +33,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
-)
+]
 STARTS = 5  # tries
 WAIT_SECONDS = 600  # for anything that must come; a busy machine takes long
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the driver is on this machine
@@ -39,17 +41,9 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the dri
 
 def missing() -> str | None:
     """Why there is no browser here, or None."""
-    if not _browser():
+    if not BROWSER:
         return f"no Chromium: none of {', '.join(NAMES)} is on the path, and $CHROMIUM is not set"
-    return None if _driver() else "no chromedriver on the path, and $CHROMEDRIVER is not set"
-
-
-def _browser() -> str | None:
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-
-
-def _driver() -> str | None:
-    return os.environ.get("CHROMEDRIVER") or shutil.which("chromedriver")
+    return None if DRIVER else "no chromedriver on the path, and $CHROMEDRIVER is not set"
 
 
 class Browser:
@@ -59,7 +53,7 @@ class Browser:
         self._base = base
         wanted = {
             "browserName": "chrome",
-            "goog:chromeOptions": {"binary": _browser(), "args": [*FLAGS, f"--user-data-dir={profile}"]},
+            "goog:chromeOptions": {"binary": BROWSER, "args": [*FLAGS, f"--user-data-dir={profile}"]},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }
         self._session = ""
@@ -138,7 +132,7 @@ def _start(output: Path) -> tuple[subprocess.Popen[bytes], int]:
     """A chromedriver and its port. It binds a port of its choice twice (IPv6, then IPv4), which now and then fails."""
     for _ in range(STARTS):
         with output.open("wb") as file:
-            driver = subprocess.Popen([str(_driver()), "--port=0"], stdout=file, stderr=subprocess.STDOUT)
+            driver = subprocess.Popen([str(DRIVER), "--port=0"], stdout=file, stderr=subprocess.STDOUT)
         end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end and driver.poll() is None:
             found = re.search(r"started successfully on port (\d+)", output.read_text())

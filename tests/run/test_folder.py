@@ -38,25 +38,16 @@ def test_rewind_drops_later_records_and_a_cut_off_last_line(tmp_path):
     assert [[r["step"] for r in read_lines(file)] for file in files] == [[1, 2, 3]] * 2
 
 
-def test_the_newest_intact_checkpoint_is_found(tmp_path):
+def test_damaged_newer_checkpoints_are_set_aside_so_that_no_intact_one_is_dropped_for_them(tmp_path):
     run = RunDir(tmp_path)
     run.checkpoint_folder(2).parent.mkdir(parents=True)
     for step in (2, 4, 10):
         write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
     assert run.newest_checkpoint() == run.checkpoint_folder(10)
-    (run.checkpoint_folder(10) / "state.json").write_text("{ }")
-    assert run.newest_checkpoint() == run.checkpoint_folder(4)
-
-
-def test_damaged_newer_checkpoints_are_set_aside_so_that_no_intact_one_is_dropped_for_them(tmp_path):
-    run = RunDir(tmp_path)
-    run.checkpoint_folder(2).parent.mkdir(parents=True)
-    for step in (2, 4):
-        write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
-    (run.checkpoint_folder(4) / "state.json").write_bytes(b"\0")
-    assert run.resume_point() == run.checkpoint_folder(2)
-    assert run.checkpoints() == [run.checkpoint_folder(2)]
-    aside = list((tmp_path / "checkpoints").glob("damaged-step_000004-*"))
+    (run.checkpoint_folder(10) / "state.json").write_bytes(b"\0")
+    assert run.newest_checkpoint() == run.resume_point() == run.checkpoint_folder(4)
+    assert run.checkpoints() == [run.checkpoint_folder(2), run.checkpoint_folder(4)]
+    aside = list((tmp_path / "checkpoints").glob("damaged-step_000010-*"))
     assert [(folder / "state.json").read_bytes() for folder in aside] == [b"\0"]
 
 

@@ -104,8 +104,5 @@ def test_status_and_heartbeat_are_json(tmp_path):
     control.heartbeat(3, "update")
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["step"], status["max_steps"]) == ("running", 3, 10)
-    assert json.loads((tmp_path / "heartbeat").read_text()) == {
-        "step": 3,
-        "phase": "update",
-        "median_step_seconds": 2.0,
-    }
+    beat = json.loads((tmp_path / "heartbeat").read_text())
+    assert beat == {"step": 3, "phase": "update", "median_step_seconds": 2.0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +53,8 @@ def test_other_field_names_and_a_suffix_can_be_set(tmp_path: Path) -> None:
 
 
 def test_bad_lines_are_skipped_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bad = [
-        "{",
-        "[1]",
-        {"answer": "3"},
-        {"problem": "x", "answer": None},
-        {"problem": " ", "answer": "1"},
-        "",
-        '{"a": 1e}',
-    ]
+    empty = [{"answer": "3"}, {"problem": "x", "answer": None}, {"problem": " ", "answer": "1"}]
+    bad = ["{", "[1]", *empty, "", '{"a": 1e}']
     path = write(tmp_path / "a.jsonl", *sums(20), *bad)
     with path.open("ab") as file:
         file.write(b'{"problem": "\xff", "answer": "1"}\n')
@@ -108,19 +100,12 @@ def test_a_useless_file_is_an_error_that_names_it_and_what_works(
     with pytest.raises(UserError) as caught:
         JsonlTask(JsonlSettings(path=str(path)))
     message = str(caught.value)
-    assert message.startswith("task.path")
-    assert str(path) in message
-    assert says in message
-    assert "JSON object" in message
-    assert "\n" not in message
+    assert message.startswith("task.path") and str(path) in message and says in message and "\n" not in message
 
 
-def test_a_limit_that_leaves_no_prompt_says_which_one_would(tmp_path: Path) -> None:
+def test_too_few_prompts_are_an_error_that_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"max_prompt_tokens=2 leaves out every prompt.*the shortest has 4"):
         load(write(tmp_path / "a.jsonl", *sums(20)), max_prompt_tokens=2)
-
-
-def test_too_few_prompts_to_split_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has 2 different prompts, too few"):
         load(write(tmp_path / "a.jsonl", *sums(2))).splits()
 
@@ -134,11 +119,8 @@ def test_the_split_depends_on_the_seed_and_not_on_the_line_order(tmp_path: Path)
     assert [p.prompt_id for p in one.heldout] == [p.prompt_id for p in two.heldout]
     assert one.supervision == two.supervision
     assert {p.text for p in one.heldout} != {p.text for p in other.heldout}
-
-
-def test_without_a_supervision_share_there_are_no_demonstrations(tmp_path: Path) -> None:
-    splits = load(write(tmp_path / "a.jsonl", *sums(20)), supervision_fraction=0).splits()
-    assert (len(splits.train), len(splits.heldout), splits.supervision) == (18, 2, ())
+    bare = load(tmp_path / "a.jsonl", supervision_fraction=0).splits()
+    assert (len(bare.train), len(bare.heldout), bare.supervision) == (180, 20, ())
 
 
 def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -> None:
@@ -153,33 +135,21 @@ def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -
     assert normalised("Ａ  b\n") == "a b"
 
 
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonlTask]:
+def test_math_scoring_compares_values_and_a_failure_is_no_wrong_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("math_verify")
     rows = [{"problem": f"half, {i}?", "answer": "1/2"} for i in range(10)]
-    task = load(write(tmp_path_factory.mktemp("math") / "a.jsonl", *rows), verifier="math")
-    yield task
+    task = load(write(tmp_path / "a.jsonl", *rows), verifier="math")
+    splits = task.splits()
+    prompt, shown = splits.train[0], splits.supervision[0].answer_text
+    responses = [(prompt, text, end) for text in (r"\boxed{0.25}", r"so \boxed{2/4}", shown) for end in (True, False)]
+    assert [v.label for v in task.score_many(responses)] == [0, 0, 1, 0, 1, 0]
     task.close()
-
-
-def test_math_scoring_compares_values(halves: JsonlTask) -> None:
-    prompt = halves.splits().train[0]
-    assert halves.score(prompt, r"\boxed{0.5}", True) == 1.0
-    assert halves.score(prompt, r"\boxed{0.5}", False) == 0.0
-    responses = [(prompt, f"so \\boxed{{{x}}}", end) for x in ("0.25", "0.5", "2/4") for end in (True, False)]
-    assert [v.label for v in halves.score_many(responses)] == [0, 0, 1, 0, 1, 0]
-
-
-def test_math_demonstrations_are_what_the_verifier_accepts(halves: JsonlTask) -> None:
-    shown = halves.splits().supervision[0].answer_text
-    assert halves.score(halves.splits().train[0], shown, True) == 1.0
-    assert len(halves.tokenizer.encode(shown)) + 1 == halves.max_new_tokens
-
-
-def test_a_failure_of_the_verifier_is_no_wrong_answer(halves: JsonlTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(halves._judge, "verdicts", lambda _responses: [Verdict(None, INVALID)])
+    assert len(task.tokenizer.encode(shown)) + 1 == task.max_new_tokens
+    monkeypatch.setattr(task._judge, "verdicts", lambda _responses: [Verdict(None, INVALID)])
     with pytest.raises(ScoringFailedError) as caught:
-        halves.score(halves.splits().train[0], r"\boxed{0.5}", True)
+        task.score(prompt, r"\boxed{0.5}", True)
     assert caught.value.cause == INVALID
 
 

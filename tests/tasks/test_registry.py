@@ -9,20 +9,11 @@ from pydantic import BaseModel
 
 from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import MiniSudokuSettings, SpellBackwardSettings, TaskSettings, build_task
+from nemo_ada.tasks import TaskSettings
 
 
 class Config(BaseModel):
     task: TaskSettings
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(MiniSudokuSettings, "mini_sudoku"), (SpellBackwardSettings, "spell_backward")]
-)
-def test_the_name_selects_the_settings_and_the_task(kind: Any, name: str) -> None:
-    parsed = parse(Config, {"task": {"name": name, "seed": 7}}).task
-    assert parsed == kind(seed=7)
-    assert build_task(parsed).name == name
 
 
 @pytest.mark.parametrize(
