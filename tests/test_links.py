@@ -1,9 +1,4 @@
-"""The pages name only what exists.
-
-1. Every relative link leads to a file or folder, and its anchor to a heading of that page.
-2. Every path in code spans and commands exists.
-3. Every `nemo-ada` command in a fenced block names an existing subcommand, with options that it has.
-"""
+"""The pages name only what exists."""
 
 from __future__ import annotations
 

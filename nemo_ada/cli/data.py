@@ -27,6 +27,7 @@ from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.verify.judge import Judge
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
+CHOICES = {"verifier": ("math", "exact"), "unfinished": ("wrong", "judged"), "template": ("auto", "chat", "plain")}
 MENDABLE = ("read", "distinct", "reference", "length")  # stages whose rejected inputs an author can correct
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
@@ -69,7 +70,7 @@ def prepare(
 ) -> None:
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
-    prompt_format = PromptFormat(choice("template", template, ("auto", "chat", "plain")), read_text(system), suffix)
+    prompt_format = PromptFormat(choice("template", template), read_text(system), suffix)
     if server is not None and model is None:
         raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
     encoder = ModelTokenizer(named, prompt_format) if (named := tokenizer or model) else None
@@ -81,9 +82,7 @@ def prepare(
         provider = open_provider(server, model, encoder, limits)
     plan = Preparation(
         source=open_source(source, split=split, subset=subset, revision=revision),
-        judge=Judge(
-            choice("verifier", verifier, ("math", "exact")), choice("unfinished", unfinished, ("wrong", "judged"))
-        ),
+        judge=Judge(choice("verifier", verifier), choice("unfinished", unfinished)),
         fields=Fields(tuple(prompt_field or PROMPT_FIELDS), tuple(answer_field or ANSWER_FIELDS)),
         prompt_format=prompt_format,
         encoder=encoder,
@@ -110,10 +109,10 @@ def _show(card: dict[str, Any], out: Path) -> None:
         console.print(Text("".join(char if char.isprintable() else "\ufffd" for char in line)), soft_wrap=True)
 
 
-def choice(option: str, value: str, choices: tuple[str, ...]) -> Any:
+def choice(option: str, value: str) -> Any:
     """The value, or a UserError that names the choices."""
-    if value not in choices:
-        raise UserError(f"--{option}={value}: no such choice; choices: {', '.join(choices)}")
+    if value not in CHOICES[option]:
+        raise UserError(f"--{option}={value}: no such choice; choices: {', '.join(CHOICES[option])}")
     return value
 
 

@@ -64,12 +64,11 @@ def evaluate(
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
-    changes: dict[str, Any] = {
+    chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
+    changes = {
+        **{option: value if value is None else choice(option, value) for option, value in chosen.items()},
         "max_new_tokens": max_new_tokens,
         "max_prompt_tokens": max_prompt_tokens,
-        "verifier": verifier if verifier is None else choice("verifier", verifier, ("math", "exact")),
-        "unfinished": unfinished if unfinished is None else choice("unfinished", unfinished, ("wrong", "judged")),
-        "template": template if template is None else choice("template", template, ("auto", "chat", "plain")),
         "system": read_text(system),
         "suffix": suffix,
     }

@@ -17,7 +17,7 @@ from typing import Any
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import write_atomically
-from nemo_ada.run.folder import flatten
+from nemo_ada.run.folder import changed_keys, flatten
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings.json"
@@ -101,7 +101,7 @@ def claim(
             if not isinstance(before, dict):
                 raise UserError(f"{path} is damaged (not a JSON object); remove the folder")
             old, new = flatten(before), flatten(now)
-            changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+            changed = changed_keys(old, new)
             if changed and any(file.stat().st_size for pattern in results or ("*",) for file in folder.glob(pattern)):
                 shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
                 raise UserError(
@@ -110,8 +110,11 @@ def claim(
                 )
             if changed:
                 log.warning("%s was started with other settings but has no results: starting again", folder)
-                _remove(folder, drafts)
                 path.unlink()
+                for draft in [draft for pattern in drafts for draft in folder.glob(pattern)]:
+                    shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
+                for inner in [inner for inner in folder.iterdir() if inner.is_dir() and not any(inner.iterdir())]:
+                    inner.rmdir()
         for leftover in folder.rglob(".*.[0-9]*"):
             leftover.unlink()
         if not path.exists():
@@ -120,14 +123,6 @@ def claim(
         raise UserError(f"{folder} cannot be written: {problem}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise UserError(f"{path} is damaged ({problem}); remove the folder") from None
-
-
-def _remove(folder: Path, patterns: Sequence[str]) -> None:
-    """Remove matching files and folders, then folders that became empty."""
-    for draft in [path for pattern in patterns for path in folder.glob(pattern)]:
-        shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
-    for inner in [path for path in folder.iterdir() if path.is_dir() and not any(path.iterdir())]:
-        inner.rmdir()
 
 
 def _damaged(path: Path, problem: object) -> UserError:

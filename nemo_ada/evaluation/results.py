@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.statistics import FloatArray, IntArray, PairedTest, estimate, paired_test, pass_at_k
-from nemo_ada.run.folder import flatten
+from nemo_ada.evaluation.statistics import FloatArray, IntArray, estimate, paired_test, pass_at_k
+from nemo_ada.run.folder import changed_keys, flatten
 
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
@@ -115,16 +115,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Pass rates of two models on the same problems, and of the base model where there is one."""
-
-    first_P: FloatArray
-    second_P: FloatArray
-    stratum_P: IntArray
-    base_P: FloatArray | None
-
-
 def compare(
     first: Evaluation, second: Evaluation, base: Evaluation | None = None, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
@@ -140,22 +130,26 @@ def compare(
             "to the mean; evaluate the base model again with another --seed"
         )
     rows: dict[str, dict[str, Any]] = {}
-    pairs = {}
-    for name in first.benchmarks:
-        if name in second.benchmarks:
-            pair, left_out = _pair(name, first, second, base)
-            if len(pair.first_P) >= 2:
-                pairs[name] = pair
-                rows[name] = _row(pair, seed) | {"left_out": left_out}
+    pairs: list[FloatArray] = []
+    for name in (name for name in first.benchmarks if name in second.benchmarks):
+        rate_MP, left_out = _pair(name, first, second, base)
+        if rate_MP.shape[1] >= 2:
+            pairs.append(rate_MP)
+            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64), seed) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
             "no benchmark with two problems in common"
         )
-    together = _joined(list(pairs.values()))
-    rows["overall"] = _row(together, seed) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    rate_MP = np.concatenate(pairs, axis=1)
+    stratum_P = np.repeat(np.arange(len(pairs)), [pair.shape[1] for pair in pairs])
+    rows["overall"] = _row(rate_MP, stratum_P, seed) | {"left_out": sum(row["left_out"] for row in rows.values())}
     if base is not None:
-        rows |= _buckets(together, seed)
+        bucket_P, names = bucket_of(rate_MP[2])
+        for number, name in enumerate(names):
+            own = bucket_P == number
+            if own.sum() >= 2:
+                rows[name] = _row(rate_MP[:, own], stratum_P[own], seed)
     return rows
 
 
@@ -165,9 +159,8 @@ def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
     shared = {name for name in first.benchmarks if name in second.benchmarks}
     return [
         f"{key}: {old.get(key)!r} and {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-        and key.partition(".")[0] not in EXPECTED_TO_DIFFER
+        for key in changed_keys(old, new)
+        if key.partition(".")[0] not in EXPECTED_TO_DIFFER
         and (not key.startswith("benchmarks.") or key.split(".")[1] in shared)
     ]
 
@@ -176,7 +169,8 @@ def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
     return evaluation.settings["model"]["fingerprint"], evaluation.settings["seed"]
 
 
-def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[_Pairs, int]:
+def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[FloatArray, int]:
+    """Pass rates of the models M (two, and the base if there is one) on their common problems P; how many others."""
     rates = [
         dict(zip(result.ids, result.rate_P.tolist(), strict=True))
         for evaluation in (first, second, *([] if base is None else [base]))
@@ -185,25 +179,14 @@ def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | N
     if base is not None and len(rates) < 3:
         raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
     ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
-    columns = [np.array([own[i] for i in ids], np.float64) for own in rates]
-    every = set(rates[0]) | set(rates[1])
-    zero_P = np.zeros(len(ids), np.int64)
-    return _Pairs(columns[0], columns[1], zero_P, columns[2] if base is not None else None), len(every) - len(ids)
+    rate_MP = np.array([[own[i] for i in ids] for own in rates], np.float64)
+    return rate_MP, len({*rates[0], *rates[1]}) - len(ids)
 
 
-def _joined(pairs: Sequence[_Pairs]) -> _Pairs:
-    base = [p.base_P for p in pairs if p.base_P is not None]
-    return _Pairs(
-        np.concatenate([p.first_P for p in pairs]),
-        np.concatenate([p.second_P for p in pairs]),
-        np.repeat(np.arange(len(pairs)), [len(p.first_P) for p in pairs]),
-        np.concatenate(base) if base else None,
-    )
-
-
-def _row(pairs: _Pairs, seed: int) -> dict[str, Any]:
-    test: PairedTest = paired_test(pairs.first_P, pairs.second_P, pairs.stratum_P, seed=seed)
-    return {"first": float(pairs.first_P.mean()), "second": float(pairs.second_P.mean()), **asdict(test)}
+def _row(rate_MP: FloatArray, stratum_P: IntArray, seed: int) -> dict[str, Any]:
+    first_P, second_P = rate_MP[:2]
+    test = paired_test(first_P, second_P, stratum_P, seed=seed)
+    return {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}
 
 
 def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:
@@ -213,16 +196,3 @@ def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:
     bucket_P = np.where(rate_P <= 0.0, 0, np.where(rate_P >= 1.0, last, quarters)).astype(np.int64)
     names = [f"base in ({low:g}, {high:g}{')' if high == 1 else ']'}" for low, high in itertools.pairwise(BUCKET_EDGES)]
     return bucket_P, ["base = 0", *names, "base = 1"]
-
-
-def _buckets(pairs: _Pairs, seed: int) -> dict[str, dict[str, Any]]:
-    if pairs.base_P is None:
-        return {}
-    bucket_P, names = bucket_of(pairs.base_P)
-    rows = {}
-    for number, name in enumerate(names):
-        own = bucket_P == number
-        if own.sum() >= 2:
-            part = _Pairs(pairs.first_P[own], pairs.second_P[own], pairs.stratum_P[own], None)
-            rows[name] = _row(part, seed)
-    return rows

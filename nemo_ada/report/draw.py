@@ -327,9 +327,9 @@ def _picture(figure: Figure, names: Sequence[str]) -> np.ndarray:
     with _drawing():
         pictures = [_pixels(panel_canvas(panel, names)) for panel in figure.panels]
         heading = _pixels(_heading(figure, names, columns * WIDTH))
-    strips = [[heading], *(pictures[start : start + columns] for start in range(0, len(pictures), columns))]
-    width = max(sum(picture.shape[1] for picture in strip) for strip in strips)
-    return np.vstack([_beside(strip, width) for strip in strips])
+    starts = range(0, len(pictures), columns)
+    strips = [heading, *(np.hstack(_on_white(pictures[start : start + columns])) for start in starts)]
+    return np.vstack(_on_white(strips))
 
 
 def _heading(figure: Figure, names: Sequence[str], width: int) -> Canvas:
@@ -354,11 +354,8 @@ def _pixels(canvas: Canvas) -> np.ndarray:
     return np.asarray(agg.buffer_rgba())
 
 
-def _beside(pictures: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """The pictures from left to right on white."""
-    strip = np.full((max(picture.shape[0] for picture in pictures), width, 4), 255, np.uint8)
-    left = 0
-    for picture in pictures:
-        strip[: picture.shape[0], left : left + picture.shape[1]] = picture
-        left += picture.shape[1]
-    return strip
+def _on_white(pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The pictures, made equally large by white at the bottom and on the right."""
+    high, wide = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
+    room = [((0, high - picture.shape[0]), (0, wide - picture.shape[1]), (0, 0)) for picture in pictures]
+    return [np.pad(picture, pad, constant_values=255) for picture, pad in zip(pictures, room, strict=True)]

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
+from operator import itemgetter
 
 from nemo_ada.report import summary
 from nemo_ada.report.draw import panel_svg, run_symbols
@@ -111,9 +113,8 @@ def _overview(runs: Sequence[Run], left_out: Sequence[str]) -> str:
 def _grid(grid: Grid, caption: str, *, swatches: bool = False) -> str:
     """A table. With swatches its rows are runs; few runs become columns, easier to compare and narrower."""
     turned = swatches and len(grid.rows) <= summary.MAX_TURNED
-    column_marks, row_marks = ["" for _ in grid.columns], ["" for _ in grid.rows]
-    if swatches:
-        row_marks = [swatch(run) for run in range(len(grid.rows))]
+    column_marks = [""] * len(grid.columns)
+    row_marks = [swatch(run) if swatches else "" for run in range(len(grid.rows))]
     if turned:
         grid, column_marks, row_marks = grid.turned(), ["", *row_marks], column_marks[1:]
     head = "".join(
@@ -171,15 +172,10 @@ def _values(figure: Figure, names: Sequence[str]) -> str:
 
 def _bodies(figure: Figure, names: Sequence[str]) -> Iterator[str]:
     """One <tbody> per run, headed by its name."""
-    rows = figure.rows
-    start = 0
-    while start < len(rows):
-        run = rows[start][0]
-        end = next((i for i in range(start, len(rows)) if rows[i][0] != run), len(rows))
-        yield f'<tbody><tr><th scope="rowgroup" rowspan="{end - start}">{_breakable(names[run])}'
-        width = len(figure.columns)
-        yield "<tr>".join(_cells(rows[i][1], width) for i in range(start, end))
-        start = end
+    width = len(figure.columns)
+    for run, group in groupby(figure.rows, key=itemgetter(0)):
+        rows = [_cells(values, width) for _, values in group]
+        yield f'<tbody><tr><th scope="rowgroup" rowspan="{len(rows)}">{_breakable(names[run])}' + "<tr>".join(rows)
 
 
 def _cells(values: Sequence[float | str], width: int) -> str:

@@ -63,6 +63,11 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Sorted keys whose values differ, of two flat mappings."""
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that identify a run: all except secrets and those that may change on resume (VOLATILE)."""
     volatile = tuple(f"{name}." for name in VOLATILE)
@@ -134,7 +139,7 @@ class RunDir:
         if before is None:
             return
         old, new = flatten(before), flatten(hide_in(config))
-        keys = sorted(key for key in {*old, *new} - {"resume"} if old.get(key) != new.get(key))
+        keys = [key for key in changed_keys(old, new) if key != "resume"]
         if keys:
             changed = {key: [old.get(key), new.get(key)] for key in keys}
             log.info("changed since the last attempt: %s", ", ".join(keys))
@@ -149,7 +154,7 @@ class RunDir:
 
     def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         old, new = identity(before), identity(config)
-        changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        changed = changed_keys(old, new)
         if changed:
             shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""

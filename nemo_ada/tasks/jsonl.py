@@ -12,7 +12,6 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -28,13 +27,6 @@ from nemo_ada.verify.verdict import Verdict
 log = logging.getLogger(__name__)
 SHOWN_LINES = 5
 MAX_BYTES = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    line: int
-    text: str
-    answer: str
 
 
 class JsonlTask:
@@ -56,11 +48,11 @@ class JsonlTask:
         rows = self._read()
         shown = self._judge.shown
         self.tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
-        self._rows = self._distinct(rows)
+        self._prompts = self._distinct(rows)
         for warning in self.warnings():
             log.warning("%s", warning)
-        self.max_prompt_tokens = max(len(row.text) for row in self._rows)
-        self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._rows) + 1
+        self.max_prompt_tokens = max(len(row.text) for row in self._prompts)
+        self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._prompts) + 1
 
     def splits(self) -> Splits:
         """Held-out, supervision and train shares, each with a prompt (no supervision at a fraction of 0)."""
@@ -98,11 +90,8 @@ class JsonlTask:
 
     @cached_property
     def _splits(self) -> Splits:
-        prompts = [
-            Prompt(content_id(self.name, row.text), row.text, row.answer, {"line": row.line, "answer": row.answer})
-            for row in self._rows
-        ]
-        prompts.sort(key=lambda p: hashlib.sha256(f"{self.settings.seed}:{p.prompt_id}".encode()).digest())
+        seed = self.settings.seed
+        prompts = sorted(self._prompts, key=lambda p: hashlib.sha256(f"{seed}:{p.prompt_id}".encode()).digest())
         heldout, supervision = (
             max(1, round(len(prompts) * share)) if share else 0
             for share in (self.settings.heldout_fraction, self.settings.supervision_fraction)
@@ -119,7 +108,7 @@ class JsonlTask:
             tuple(Demonstration(p.text, self._judge.shown(p.answer)) for p in taught),
         )
 
-    def _read(self) -> list[_Row]:
+    def _read(self) -> list[Prompt]:
         path = str(self._path)
         try:
             data = read_bounded(self._path, MAX_BYTES)
@@ -128,7 +117,7 @@ class JsonlTask:
                 f"task.path: cannot read {path!r} ({problem.strerror}, from {str(Path.cwd())!r}); "
                 "use a file with one JSON object per line"
             ) from None
-        rows: list[_Row] = []
+        rows: list[Prompt] = []
         names = self.settings
         for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
             if not line.strip():
@@ -136,7 +125,9 @@ class JsonlTask:
             try:
                 record = parse_line(line)
                 text = text_field(record, names.prompt_fields, "prompt") + names.prompt_suffix
-                rows.append(_Row(number, text, text_field(record, names.answer_fields, "answer")))
+                answer = text_field(record, names.answer_fields, "answer")
+                entry = {"line": number, "answer": answer}
+                rows.append(Prompt(content_id(self.name, text), text, answer, entry))
             except ValueError as problem:
                 self.malformed[number] = str(problem)
         if not rows:
@@ -149,17 +140,17 @@ class JsonlTask:
             )
         return rows
 
-    def _distinct(self, rows: Sequence[_Row]) -> list[_Row]:
+    def _distinct(self, rows: Sequence[Prompt]) -> list[Prompt]:
         limit = self.settings.max_prompt_tokens
-        kept: dict[str, _Row] = {}
+        kept: dict[str, Prompt] = {}
         for row in rows:
             if len(row.text) > limit:
-                self.overlong.append(row.line)
+                self.overlong.append(row.entry["line"])
                 continue
             first = kept.setdefault(canonical_text(row.text), row)
             if first is not row:
                 same = normalised(first.answer) == normalised(row.answer)
-                (self.repeated if same else self.conflicting).append(row.line)
+                (self.repeated if same else self.conflicting).append(row.entry["line"])
         if not kept:
             raise UserError(
                 f"task.max_prompt_tokens={limit} leaves out every prompt of {str(self._path)!r}; the shortest has "

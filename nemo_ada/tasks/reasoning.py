@@ -227,7 +227,8 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
     """
     if folder is None:
         return _loads(_dumps(build()))
-    path = folder / f"{task_name}-{_fingerprint(facts)}.jsonl"
+    digest = hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()
+    path = folder / f"{task_name}-{digest[:16]}.jsonl"
     if path.exists():
         try:
             return _loads(path.read_text(encoding="utf-8"))
@@ -237,11 +238,6 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     return _loads(text)
-
-
-def _fingerprint(facts: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of everything that the splits depend on."""
-    return hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _dumps(splits: Splits) -> str:

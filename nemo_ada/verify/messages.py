@@ -46,14 +46,6 @@ class VerifierLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """The first message: settings of the pool."""
-
-    scorer: str
-    limits: VerifierLimits
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """One answer to judge within `deadline_s` seconds of its start."""
 

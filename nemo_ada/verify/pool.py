@@ -148,15 +148,10 @@ class MathVerifier:
             with self._lock:
                 self._open[ticket] = future
         if batch:
-            self._send(batch)
+            with self._lock:
+                self._server = server = self._server or self._new_server()
+            server.send(batch)
         return futures
-
-    def _send(self, batch: list[Work]) -> None:
-        with self._lock:
-            if self._server is None:
-                self._server = self._new_server()
-            server = self._server
-        server.send(batch)
 
     def _new_server(self) -> ServerProcess:
         if self._closed:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
 from nemo_ada.run.redaction import without_secrets
-from nemo_ada.verify.messages import Done, Hello, VerifierLimits, Work
+from nemo_ada.verify.messages import Done, VerifierLimits, Work
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ServerProcess:
                 env=without_secrets(os.environ)
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
             )
-        self._connection.send(Hello(scorer, limits))
+        self._connection.send((scorer, limits))
         self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)
         self._reader.start()
 

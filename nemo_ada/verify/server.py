@@ -8,8 +8,9 @@ Why a separate process, and not a pool inside the trainer:
   single-threaded process with math-verify loaded. A new worker costs milliseconds.
 * The whole tree is one process group. The trainer can end it at once, in any state.
 
-Life cycle: `process` starts `main` with an open connection. It receives a Hello, then lists of Work, and sends lists
-of Done. It ends on None, when the connection closes, or when its parent is gone.
+Life cycle: `process` starts `main` with an open connection. It receives the scorer's name and the
+limits, then lists of Work, and sends lists of Done. It ends on None, when the connection closes, or when its parent
+is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from multiprocessing.connection import Connection
 
 from pebble import ProcessExpired, ProcessPool
 
-from nemo_ada.verify.messages import Done, Hello, Work
+from nemo_ada.verify.messages import Done, VerifierLimits, Work
 from nemo_ada.verify.verdict import CRASH, INVALID, TIMEOUT
 from nemo_ada.verify.worker import Judgement, judge, start
 
@@ -57,29 +58,27 @@ class Server:
     again: the guilty answer is unknown, and pebble forgets its queue.
     """
 
-    def __init__(self, connection: Connection, hello: Hello) -> None:
-        self._connection = connection
-        self._hello = hello
+    def __init__(self, connection: Connection, scorer: str, limits: VerifierLimits) -> None:
+        self._connection, self._scorer, self._limits = connection, scorer, limits
         self._sending = threading.Lock()
         self._open: dict[int, Work] = {}
         self._broken = threading.Event()
         self._breaks = 0
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([hello.scorer.partition(":")[0]])
+        self._context.set_forkserver_preload([scorer.partition(":")[0]])
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPool:
-        limits = self._hello.limits
         return ProcessPool(
-            max_workers=limits.processes,
-            max_tasks=limits.answers_per_worker,
+            max_workers=self._limits.processes,
+            max_tasks=self._limits.answers_per_worker,
             initializer=start,
-            initargs=(limits.memory_bytes,),
+            initargs=(self._limits.memory_bytes,),
             context=self._context,
         )
 
     def _schedule(self, work: Work) -> None:
-        arguments = (self._hello.scorer, work.answer, work.reference, work.deadline_s)
+        arguments = (self._scorer, work.answer, work.reference, work.deadline_s)
         try:
             future = self._pool.schedule(judge, args=arguments, timeout=work.deadline_s)
         except RuntimeError:  # pebble raises this for a broken pool
@@ -143,7 +142,7 @@ class Server:
 def main(descriptor: int, parent: int) -> None:
     """Entry point of the server process: serve the connection on an inherited file descriptor."""
     connection = Connection(descriptor)
-    server = Server(connection, connection.recv())
+    server = Server(connection, *connection.recv())
     try:
         server.serve(parent)
     finally:

@@ -1,9 +1,4 @@
-"""The command line as a user meets it.
-
-1. `--help` lists every command and imports none of them; each loads when it runs.
-2. Bad input: one line that says what would work, exit code 2, no process started, no traceback.
-3. Ctrl-C: the run is saved, no process is left, `resume=auto` ends it as if nothing had happened.
-"""
+"""The command line as a user meets it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Input files with damage of every kind, found by search: `nemo-ada data` never ends with a traceback.
-
-1. Any bytes, any JSON, any column: it ends with 0, or with 2 and one line that names the file.
-2. Every line that is not blank is in dataset.jsonl or, with its number and a reason, in rejected.jsonl: also in a file
-   of which nothing is left.
-3. The same for files of pass rates and the folder of a data set that something else has written to.
-"""
+"""Input files with damage of every kind, found by search: `nemo-ada data` never ends with a traceback."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Data preparation.
-
-1. Every input is in dataset.jsonl or in rejected.jsonl with its line, stage and reason; the card counts them.
-2. Killed at random points and restarted, it writes the bytes of an uninterrupted run.
-3. Measured pass rates can be used again; the model's draws depend on (seed, problem, index) alone.
-4. A folder belongs to its settings.
-"""
+"""Data preparation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The prompt that a model reads.
-
-1. The chat template is applied once; a problem that already holds its markers is refused.
-2. No text is lost on the way to ids, and ids without a character never look like an answer.
-"""
+"""The prompt that a model reads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Models that answer: a scripted engine in this process, and a server with the completions interface.
-
-1. Every request reaches the model with its seed, the sampling options and the room that the positions leave.
-2. A response is read whole: only the stop token is not text.
-3. Where the engine or the server is missing, the message names a way that works.
-"""
+"""Models that answer: a scripted engine in this process, and a server with the completions interface."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The recipe on the embedded back end: real training, vLLM engine and tokenizer, through the command line.
-
-1. recipes/prepare_and_evaluate.py prepares a set, evaluates two models and compares them.
-2. A preparation that is killed while the engine draws, and restarted, writes the bytes of the recipe's set.
-3. The engine's draws are those of the same seeds alone: evaluations of one model with one seed agree.
-"""
+"""The recipe on the embedded back end: real training, vLLM engine and tokenizer, through the command line."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Estimators and tests against independent computations.
-
-1. pass@k is the share of k-subsets of the responses with a correct one.
-2. The bootstrap interval is scipy's; strata keep their weights.
-3. p_t is scipy's paired t test.
-4. The detectable difference has the power that it claims.
-"""
+"""Estimators and tests against independent computations."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Step folders and run directories that a disk, a person or an attacker has changed.
-
-1. `resume_point` gives a folder that is whole, passing over damaged ones, or refuses; it never gives a changed one.
-2. A folder whose manifest was made to fit its changed files is refused by whoever reads the file that is wrong.
-3. The other files of a run directory: whatever they hold, the run goes on or says which file is wrong.
-"""
+"""Step folders and run directories that a disk, a person or an attacker has changed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The numbers behind recipes/results/paper.md against closed forms, and the page against its recipe.
-
-1. Figure 10: binomial tails; Figure 7: the Lagrange solution; Figure 5: Beta-binomial tails by scipy.
-2. The tables in the page are the ones that the recipe prints; its GPU hours follow from the published step times.
-"""
+"""The numbers behind recipes/results/paper.md against closed forms, and the page against its recipe."""
 
 from __future__ import annotations
 

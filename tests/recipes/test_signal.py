@@ -49,12 +49,3 @@ def test_re_sampling_by_gain_draws_again_where_that_pays_and_gains_little():
     plain = recipe.trained({"preset": "grpo"}, 4, RATES, NOTHING)
     for knowledge in (NOTHING, EXACT):
         assert 0.97 < recipe.resampled_by_gain(4, RATES, knowledge).per_response / plain.per_response < 1.2
-
-
-def test_the_table_has_a_row_per_method(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["signal_per_response.py", "--prompts", "400"])
-    assert recipe.main() == 0
-    table = capsys.readouterr().out
-    assert "Beta(0.3, 0.9), 400 prompts" in table
-    assert "| grpo n=4 | 1.00 | 1.00 |" in table
-    assert "best quarter of candidates" in table

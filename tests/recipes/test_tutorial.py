@@ -1,10 +1,4 @@
-"""recipes/guide/tutorial.md does what it says.
-
-1. Every `console` block: the command is run in this process and its output compared; `...` stands for anything.
-2. The table of presets has the simulation's numbers.
-3. The additions: all patches and files are applied, in order, to a copy of the package, where their own tests pass;
-   each addition has fewer than 30 lines.
-"""
+"""recipes/guide/tutorial.md does what it says."""
 
 from __future__ import annotations
 

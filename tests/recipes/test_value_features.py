@@ -54,11 +54,3 @@ def test_the_states_are_those_of_each_prompt_alone(tmp_path):
     np.testing.assert_allclose(
         3 * mean[0], end[0] + shorter + recipe.hidden_states(tmp_path, [[3]])["both"][0, :8], atol=1e-5
     )
-
-
-def test_more_prompts_than_were_measured_are_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["value_features.py", "--steps", "9"])
-    monkeypatch.setattr("value_features.base_folder", lambda *_: tmp_path)
-    (tmp_path / recipe.REPORT).write_text('{"rates": [0.5]}')
-    with pytest.raises(recipe.UserError, match="need 288 prompts, and 1 have"):
-        recipe.main()

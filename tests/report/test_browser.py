@@ -1,10 +1,4 @@
-"""The page in a real browser, opened from a file: only what a browser alone can show.
-
-1. No console message, no request but the page itself; and the page's policy refuses requests.
-2. Every figure is visible, inside the window and readable, and no label lies on another, wide and narrow.
-3. Every figure has a name that is read aloud, and a table that opens with the keyboard.
-4. Dark mode and print change the colours; printing hides nothing but navigation.
-"""
+"""The page in a real browser, opened from a file: only what a browser alone can show."""
 
 from __future__ import annotations
 

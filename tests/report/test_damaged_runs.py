@@ -1,9 +1,5 @@
 """Run directories with damage of every kind, found by search: the report never ends with a traceback.
 
-1. Any bytes in any file, any values in any record: the command ends with 0 and a page, or with 2 and one line.
-2. What could not be used is named with file and line, in the page and on the terminal.
-3. No coordinate of a figure is nan or infinite, no text of a run becomes markup, no file is written elsewhere.
-
 Drawing takes a second per page, so only the search over records draws.
 """
 

@@ -1,10 +1,4 @@
-"""Run directories that attack their reader: what they hold stays text, in a real browser.
-
-1. Markup in every place that a run fills (names, settings, commit, command, packages, metrics, plan, damaged lines)
-   makes no element, runs nothing and asks for nothing.
-2. The same page without its own policy (which would refuse all that) is as harmless: the escaping holds alone.
-3. Secrets are hidden, and text cannot change its direction.
-"""
+"""Run directories that attack their reader: what they hold stays text, in a real browser."""
 
 from __future__ import annotations
 
