@@ -108,3 +108,15 @@ def read(changes):
     """The facts of a changed recipe."""
     recipe = ClusterConfig.of(changed(changes))
     return recipe, TABLE[recipe.model_name]
+
+
+_TP, _PP, _EP = (f"policy.megatron_cfg.{word}_model_parallel_size" for word in ("tensor", "pipeline", "expert"))
+LAYOUTS = {
+    "1.5B TP1, tied": {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", _TP: 1},
+    "7B TP4": {},
+    "8B TP1 PP2": {"policy.model_name": "meta-llama/Llama-3.1-8B-Instruct", _TP: 1, _PP: 2},
+    "32B TP4 PP4": {"policy.model_name": "Qwen/Qwen2.5-32B", "cluster.num_nodes": 4, _PP: 4},
+    "70B TP4 PP4": {"policy.model_name": "meta-llama/Llama-3.3-70B-Instruct", "cluster.num_nodes": 8, _PP: 4},
+    "72B TP4 PP8": {"policy.model_name": "Qwen/Qwen2.5-72B", "cluster.num_nodes": 8, _PP: 8},
+    "30B-A3B EP8": {"policy.model_name": "Qwen/Qwen3-30B-A3B", "cluster.num_nodes": 4, _TP: 1, _EP: 8},
+}

@@ -1,9 +1,4 @@
-"""Ways to break a config: each is refused under its key, and the message says what would work.
-
-1. The valid config has no errors, also with FP8, experts and a pipeline.
-2. Every wrong value gives errors of exactly its key; the message names a remedy.
-3. The table of shapes gives the TP, PP and FP8 sizes that were published for the models.
-"""
+"""Ways to break a config: each is refused under its key, and the message says what would work."""
 
 import json
 import math

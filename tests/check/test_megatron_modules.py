@@ -15,18 +15,8 @@ import pytest
 from nemo_ada.cluster.memory import stages
 
 sys.path.insert(0, str(Path(__file__).parent))
-from recipes import read
+from recipes import LAYOUTS, read
 
-LEARNER = "policy.megatron_cfg"
-TP, PP, EP = (f"{LEARNER}.{word}_model_parallel_size" for word in ("tensor", "pipeline", "expert"))
-CASES = {
-    "1.5B TP1, tied": {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 1},
-    "7B TP4": {"policy.model_name": "Qwen/Qwen2.5-Math-7B", TP: 4},
-    "8B PP2": {"policy.model_name": "meta-llama/Llama-3.1-8B-Instruct", TP: 1, PP: 2},
-    "32B TP4 PP4": {"policy.model_name": "Qwen/Qwen2.5-32B", "cluster.num_nodes": 4, TP: 4, PP: 4},
-    "72B TP4 PP8": {"policy.model_name": "Qwen/Qwen2.5-72B", "cluster.num_nodes": 8, TP: 4, PP: 8},
-    "30B-A3B EP8": {"policy.model_name": "Qwen/Qwen3-30B-A3B", "cluster.num_nodes": 4, TP: 1, EP: 8},
-}
 TOLERANCE = 1e-5  # the final norm is left out of the estimate
 
 BUILD = """
@@ -98,7 +88,7 @@ def megatron():
     """Case -> parameters on a rank of the first and of the last stage."""
     pytest.importorskip("megatron.core")
     done = subprocess.run(
-        [sys.executable, "-c", BUILD], input=json.dumps({name: described(case) for name, case in CASES.items()}),
+        [sys.executable, "-c", BUILD], input=json.dumps({name: described(case) for name, case in LAYOUTS.items()}),
         capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -107,8 +97,8 @@ def megatron():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", LAYOUTS)
 def test_a_rank_holds_as_many_parameters_as_megatrons_own_modules(case, megatron):
-    recipe, shape = read(CASES[case])
+    recipe, shape = read(LAYOUTS[case])
     estimated = [held.total for held, _, _ in stages(recipe, shape)]
     assert estimated == pytest.approx(megatron[case], rel=TOLERANCE)

@@ -26,7 +26,7 @@ from nemo_ada.cluster.memory import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
-from recipes import EXPERTS, FP8_ROLLOUT, read
+from recipes import EXPERTS, FP8_ROLLOUT, LAYOUTS, read
 
 LEARNER = "policy.megatron_cfg"
 ETP = f"{LEARNER}.expert_tensor_parallel_size"
@@ -35,29 +35,7 @@ WIDE = {
     f"{LEARNER}.activation_checkpointing": False,
     f"{LEARNER}.defer_fp32_logits": True,  # the 4 bytes per logit of the oracle
 }
-CASES = {
-    "7B TP4, 8 GPUs": {},
-    "8B TP1 PP2, 8 GPUs": {
-        "policy.model_name": "meta-llama/Llama-3.1-8B-Instruct",
-        f"{LEARNER}.tensor_model_parallel_size": 1,
-        f"{LEARNER}.pipeline_model_parallel_size": 2,
-    },
-    "32B TP4 PP4, 32 GPUs": {
-        "policy.model_name": "Qwen/Qwen2.5-32B",
-        "cluster.num_nodes": 4,
-        f"{LEARNER}.pipeline_model_parallel_size": 4,
-    },
-    "70B TP4 PP4, 64 GPUs": {
-        "policy.model_name": "meta-llama/Llama-3.3-70B-Instruct",
-        "cluster.num_nodes": 8,
-        f"{LEARNER}.pipeline_model_parallel_size": 4,
-    },
-    "72B TP4 PP8, 64 GPUs": {
-        "policy.model_name": "Qwen/Qwen2.5-72B",
-        "cluster.num_nodes": 8,
-        f"{LEARNER}.pipeline_model_parallel_size": 8,
-    },
-}
+CASES = ["7B TP4", "8B TP1 PP2", "32B TP4 PP4", "70B TP4 PP4", "72B TP4 PP8"]
 
 
 def megatron_static(recipe, shape):
@@ -83,7 +61,7 @@ def megatron_activations(recipe, shape):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
-    recipe, shape = read(WIDE | CASES[case])
+    recipe, shape = read(WIDE | LAYOUTS[case])
     phase = learner_phase(recipe, shape)
     ours = {term.name: term.bytes for term in phase.terms}
     static = ours["weights"] + ours["gradients"] + ours["optimizer"]
@@ -95,61 +73,41 @@ def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
     )
 
 
-def test_the_first_stage_holds_the_micro_batches_in_flight_and_the_last_one_the_logits():
-    recipe, shape = read({LEARNER + ".pipeline_model_parallel_size": 2, LEARNER + ".tensor_model_parallel_size": 1})
-    without, _ = read(
-        {
-            LEARNER + ".pipeline_model_parallel_size": 2,
-            LEARNER + ".tensor_model_parallel_size": 1,
-            LEARNER + ".activation_checkpointing": False,
-        }
-    )
-    assert learner_phase(recipe, shape).name == "learner, stage 2 of 2"
-    assert learner_phase(without, shape).name == "learner, stage 1 of 2"
-
-
-def test_a_stage_has_no_more_micro_batches_in_flight_than_its_replica_has():
-    """Without recompute the first of two stages is the fullest, unless one micro-batch is all that there is."""
+@pytest.mark.parametrize(
+    ("changes", "fullest"),
+    [
+        ({}, 2),
+        ({f"{LEARNER}.activation_checkpointing": False}, 1),
+        ({f"{LEARNER}.activation_checkpointing": False, "policy.train_global_batch_size": 4}, 2),
+    ],
+    ids=["the last stage has the logits", "the first one the micro-batches in flight", "unless there is but one"],
+)
+def test_the_fullest_of_two_stages(changes, fullest):
     two = {f"{LEARNER}.pipeline_model_parallel_size": 2, f"{LEARNER}.tensor_model_parallel_size": 1}
-    single, shape = read(two | {f"{LEARNER}.activation_checkpointing": False, "policy.train_global_batch_size": 4})
-    assert learner_phase(single, shape).name == "learner, stage 2 of 2"
+    assert learner_phase(*read(two | changes)).name == f"learner, stage {fullest} of 2"
 
 
-def test_recompute_micro_batch_and_offload_lower_their_terms_alone():
-    def terms(**changes):
-        recipe, shape = read({f"{LEARNER}.{key}": value for key, value in changes.items()})
-        return {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
+def terms(changes):
+    return {term.name: term.bytes for term in learner_phase(*read(changes)).terms}
 
-    base = terms()
-    kept = terms(activation_checkpointing=False)
+
+def test_recompute_and_offload_lower_their_terms_alone():
+    base, kept = terms({}), terms({f"{LEARNER}.activation_checkpointing": False})
     assert kept["activations"] > 5 * base["activations"]
-    assert {name: value for name, value in kept.items() if name != "activations"} == {
-        name: value for name, value in base.items() if name != "activations"
-    }
-    offloaded = terms(**{"optimizer.optimizer_cpu_offload": True})
+    assert kept | {"activations": base["activations"]} == base
+    offloaded = terms({f"{LEARNER}.optimizer.optimizer_cpu_offload": True})
     assert offloaded["optimizer"] == 0.0
     assert offloaded["weights"] == base["weights"]
 
 
-def test_experts_are_split_over_their_own_group():
-    recipe, shape = read(EXPERTS | {f"{LEARNER}.tensor_model_parallel_size": 1, f"{LEARNER}.sequence_parallel": False})
-    terms = {term.name: term.bytes for term in learner_phase(recipe, shape).terms}
+def test_experts_are_split_over_their_own_group_and_its_tensor_parallelism():
+    alone = EXPERTS | {f"{LEARNER}.tensor_model_parallel_size": 1, f"{LEARNER}.sequence_parallel": False}
     experts = 48 * 3 * 2048 * 768 * 128
-    others = shape.parameters - experts
-    assert terms["weights"] == pytest.approx(2 * (experts / 8 + others), rel=0.01)
-
-
-def test_expert_tensor_parallelism_splits_the_experts_and_their_activations():
-    whole, halves = (
-        {term.name: term.bytes for term in learner_phase(*read(EXPERTS | {ETP: size})).terms} for size in (1, 2)
-    )
-    assert whole["weights"] - halves["weights"] == pytest.approx(2 * 48 * 3 * 2048 * 768 * 128 / 16, rel=1e-6)
+    others = read(alone)[1].parameters - experts
+    assert terms(alone)["weights"] == pytest.approx(2 * (experts / 8 + others), rel=0.01)
+    whole, halves = terms(EXPERTS | {ETP: 1}), terms(EXPERTS | {ETP: 2})
+    assert whole["weights"] - halves["weights"] == pytest.approx(2 * experts / 16, rel=1e-6)
     assert halves["activations"] < whole["activations"]
-
-
-def test_an_fp8_cache_takes_half_the_bytes_per_token():
-    narrow, shape = read({"policy.generation.vllm_cfg.kv_cache_dtype": "fp8"})
-    assert 2 * cache_bytes_per_token(narrow, shape) == cache_bytes_per_token(read({})[0], shape)
 
 
 def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves():
@@ -162,20 +120,17 @@ def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves():
     assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(recipe, shape)
 
 
-def test_key_value_heads_are_duplicated_beyond_their_number():
-    four, shape = read({"policy.generation.vllm_cfg.tensor_parallel_size": 4})
-    eight, _ = read({"policy.generation.vllm_cfg.tensor_parallel_size": 8})
-    assert cache_bytes_per_token(four, shape) == cache_bytes_per_token(eight, shape)
+def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
+    def per_token(**vllm):
+        return cache_bytes_per_token(*read({f"policy.generation.vllm_cfg.{key}": value for key, value in vllm.items()}))
+
+    assert 2 * per_token(kv_cache_dtype="fp8") == per_token()
+    assert per_token(tensor_parallel_size=4) == per_token(tensor_parallel_size=8)
 
 
-def test_refit_holds_both_copies_of_the_weights():
+def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_and_moments():
     recipe, shape = read({})
-    phase = refit_phase(recipe, shape)
-    assert phase.gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
-
-
-def test_a_checkpoint_has_weights_master_weights_and_two_moments():
-    _, shape = read({})
+    assert refit_phase(recipe, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
     assert checkpoint_bytes(shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 

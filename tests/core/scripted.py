@@ -162,11 +162,11 @@ def met(rule, pos, neg):
         case PositiveExit(k_pos):
             return pos >= k_pos
         case BalancedExit(k_pos, k_neg):
-            return pos >= k_pos and neg >= k_neg
+            return (pos >= k_pos) & (neg >= k_neg)
         case FixedExit(n):
             return pos + neg >= n
         case AtLeastExit(inner, size):
-            return met(inner, pos, neg) and pos + neg >= size
+            return met(inner, pos, neg) & (pos + neg >= size)
     raise AssertionError(rule)
 
 

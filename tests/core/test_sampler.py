@@ -1,9 +1,4 @@
-"""One run's sampler over its steps: what it asks, what it learns, what it remembers.
-
-1. The estimator's Beta distribution is the session's prior and, for Est, decides the allocation.
-2. After a step the estimator has learned from its pools, under the prompts' ids and with their features.
-3. A dropped step leaves no trace; its state survives JSON. 4. What cannot be is refused.
-"""
+"""One run's sampler over its steps: what it asks, what it learns, what it remembers."""
 
 import json
 
@@ -111,11 +106,6 @@ def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_
     assert favoured(1, 1) == favoured(1, 1)
     assert len({favoured(1, step) for step in range(8)}) > 1
     assert len({favoured(run, 1) for run in range(8)}) > 1
-
-
-def test_prompts_on_standby_are_not_rows_of_the_batch():
-    rows = one_step(sampler(), 0, ["a", "b", "c"], Script.of("-", "+-", "-+"), reserve=1)
-    assert rows.prompt_R.tolist() == [1] * 4 + [2] * 4
 
 
 def test_failing_prompts_are_named_by_their_ids():

@@ -1,9 +1,4 @@
-"""The roofline: physics of each phase, and the constants and errors that its page reports.
-
-1. More work takes longer, more GPUs take less, by what the formulas say.
-2. The constants are those that a fit of the published points gives, and the range is that of the left-out errors.
-3. Held-out points of NeMo-RL lie inside the range.
-"""
+"""The roofline: physics of each phase, and the constants and errors that its page reports."""
 
 import math
 import sys

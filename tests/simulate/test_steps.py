@@ -1,6 +1,7 @@
 """The simulator against the exact dynamic programme and closed forms, and what it reads and draws."""
 
 import dataclasses
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from nemo_ada.simulate.steps import (
     Setting,
     Variant,
     compare,
-    plot,
     render_table,
     simulated_steps,
 )
@@ -30,31 +30,31 @@ GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
 BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
 
 
-def near(figure, expected):
-    least = 1e-3 * max(1.0, expected)  # a share that is almost 0 or 1 can come out without any spread
-    return abs(figure.mean - expected) < 4 * max(figure.error, least)
+def share_near(figure, expected, draws):
+    """Within four standard errors of a share of `draws` prompts."""
+    return abs(figure.mean - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5
 
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
 def test_agrees_with_the_dynamic_programme(p, window, rule):
     plan = dataclasses.replace(BALANCED, exit=rule, window=window)
-    setting = Setting(MeasuredRates((p,)), prompts=128, seeds=8, warm_up=0, steps=2)
-    row = compare([Variant("ours", plan)], setting)[0]
+    row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
     exact = summary(StopRule(rule, (8,) if window is None else (1,), 32), p)
-    assert near(row.kept_responses, 128 * exact.expected_samples)
-    assert near(row.resolved, exact.p_resolved)
-    assert near(row.zero_signal, exact.p_zero_signal)
+    expected = 64 * exact.expected_samples
+    assert abs(row.kept_responses.mean - expected) < max(4 * row.kept_responses.error, 1e-3 * expected)
+    assert share_near(row.resolved, exact.p_resolved, 6 * 64) or exact.p_resolved > 1 - 1e-9
+    assert share_near(row.zero_signal, exact.p_zero_signal, 6 * 64)
 
 
 def test_groups_without_signal_of_grpo_have_their_closed_form():
-    row = compare([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=512, seeds=6))[0]
-    assert near(row.zero_signal, 0.9**8 + 0.1**8)
-    assert row.responses == MeanAndError(512 * 8, 0.0)
+    row = compare([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=256, seeds=5, warm_up=0))[0]
+    assert share_near(row.zero_signal, 0.9**8 + 0.1**8, 256 * 5 * 2)
+    assert row.responses == MeanAndError(256 * 8, 0.0)
 
 
 def test_variants_see_the_same_responses():
-    setting = Setting(BetaRates(0.6, 1.5), seeds=3, steps=1)
+    setting = Setting(BetaRates(0.6, 1.5), seeds=2, warm_up=0, steps=1)
     rounds = Variant("rounds", dataclasses.replace(BALANCED, scheduler="rounds"))
     first, second, again = compare([rounds, Variant("continuous", BALANCED), rounds], setting)
     assert first.tokens == second.tokens
@@ -64,7 +64,7 @@ def test_variants_see_the_same_responses():
 
 
 def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
-    setting = Setting(BetaRates(0.6, 1.5), seeds=3, steps=2)
+    setting = Setting(BetaRates(0.6, 1.5), seeds=2, steps=1)
     tight = dataclasses.replace(BALANCED, caps=Caps(max_samples=520))
     loose = dataclasses.replace(BALANCED, caps=Caps(max_samples=64 * 32))
     idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
@@ -98,12 +98,6 @@ def test_steps_with_a_duration_and_few_slots():
     assert alone["sampling_seconds"] == free
 
 
-def test_a_budget_below_the_first_waves_is_refused():
-    plan = dataclasses.replace(GRPO, caps=Caps(max_samples=100))
-    with pytest.raises(UserError, match="cannot hold the first waves"):
-        compare([Variant("grpo", plan)], Setting(BetaRates(1, 1), seeds=1))
-
-
 def test_pass_rates_are_read_from_numbers_and_json_lines(tmp_path):
     path = tmp_path / "rates.jsonl"
     path.write_text('0.25\n\n{"uid": "a", "pass_rate": 0.5}\n1\n', encoding="utf-8")
@@ -123,16 +117,11 @@ def test_lines_that_are_no_pass_rate_are_named(tmp_path, line):
         MeasuredRates.read(path)
 
 
-def test_table_and_plot_show_every_variant(tmp_path):
+def test_the_table_shows_every_variant_with_its_error_where_there_is_one():
     (alone,) = compare([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))
     assert np.isnan(alone.tokens.error) and "±" not in str(alone.tokens)
-    rows = compare([Variant("grpo", GRPO), Variant("ada", BALANCED)], Setting(BetaRates(0.6, 1.5), seeds=2, steps=1))
-    console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
+    rows = [alone, dataclasses.replace(alone, name="ada", responses=MeanAndError(512.0, 0.04))]
+    console = Console(width=200, record=True, file=StringIO())
     console.print(render_table(rows))
     text = console.export_text()
-    assert "grpo" in text
-    assert "512.0 ± 0.0" in text
-    plot(rows, tmp_path / "variants.png")
-    assert (tmp_path / "variants.png").read_bytes().startswith(b"\x89PNG")
-    plot(rows, tmp_path / "variants.svg")
-    assert "<svg" in (tmp_path / "variants.svg").read_text(encoding="utf-8")
+    assert "grpo" in text and "ada" in text and "512.0 ± 0.0" in text

@@ -1,10 +1,4 @@
-"""From pools to training rows: the batch's shape, which groups it holds, and which numbers reach each row.
-
-1. n rows per prompt of the batch, grouped by prompt; each real row is a response of its own prompt, at most once.
-2. Groups without signal that were replaced are left out; where too few are mixed, the first others fill the batch.
-3. Est trains on every response once. 4. Prompts without a response give placeholder rows that point nowhere.
-5. Each setting reaches the advantages. 6. The metrics are those of a recount.
-"""
+"""From pools to training rows: the batch's shape, which groups it holds, and which numbers reach each row."""
 
 import numpy as np
 import pytest

@@ -1,9 +1,4 @@
-"""Downsampling to n rows.
-
-1. n // 2 correct, n - n // 2 incorrect, a short side filled from the other, n rows always.
-2. Uniform without replacement on each side; repeats only in pools smaller than n, with weight 0.
-3. The same responses are kept whatever the order of prompts and responses.
-"""
+"""Downsampling to n rows: the rule, uniform on each side, whatever the order of prompts and responses."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -92,11 +92,6 @@ def test_an_impossible_total_says_what_would_work(prompts, total, possible, low,
         assert allocate(np.ones(prompts), total, low, high, np.zeros(prompts)).sum() == total
 
 
-def test_weights_of_solved_prompts_may_be_zero():
-    counts = allocate(np.array([0.0, 0.0, 1.0]), 20, 4, 32, np.zeros(3))
-    assert counts.tolist() == [4, 4, 12]
-
-
 def test_a_rate_above_one_does_not_reverse_the_order_of_the_allocation():
     counts = Allocation(1.0, 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
     assert abs(counts[0] - counts[1]) <= 1 < counts[2] - counts[1]

@@ -14,7 +14,7 @@ differs on purpose (they take the first of a list, we draw), and is covered by t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -30,13 +30,12 @@ from tests.core.scripted import Script, collect
 THRESHOLD = 0.7
 
 
-@dataclass
-class Group:
+class Group(NamedTuple):
     """What the authors' loop leaves of one prompt."""
 
     left_in_round: int
-    pool: list[float]
-    kept: list[float]
+    pool: list
+    kept: list
     mean: float
 
 
@@ -65,33 +64,23 @@ def authors_loop(streams, mode, n, wave, rounds):
 
 def ours(streams, mode, n, wave, rounds, scheduler):
     rule = PositiveExit(1) if mode == "positive" else BalancedExit(n // 2, n - n // 2)
-    plan = SamplingPlan(
-        exit=rule,
-        wave_sizes=(wave,),
-        max_responses=wave * rounds,
-        group_size=n,
-        max_new_tokens=64,
-        positive_threshold=THRESHOLD,
-        scheduler=scheduler,
-    )
+    plan = SamplingPlan(rule, (wave,), wave * rounds, n, 64, positive_threshold=THRESHOLD, scheduler=scheduler)
     reward_PI = np.array(streams)
     result, _ = collect(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)))
     row_PR, weight_PR = select_step(
         result.prompt_N, result.index_N, result.positive_N, result.uid_P, n, run_seed=1, step=2
     )
     assert weight_PR.all()
-    advantage_PR = advantages(
-        result.reward_N, result.positive_N, result.prompt_N, row_PR, weight_PR, weight_P=np.ones(len(streams))
-    )
+    ones_P = np.ones(len(streams))
+    advantage_PR = advantages(result.reward_N, result.positive_N, result.prompt_N, row_PR, weight_PR, weight_P=ones_P)
     groups = []
     for prompt in range(len(streams)):
         mine = result.prompt_N == prompt
         kept = result.reward_N[row_PR[prompt]]
         mean = kept - advantage_PR[prompt]
         assert np.ptp(mean) < 1e-9
-        groups.append(
-            Group(int(result.wave_N[mine].max()) + 1, result.reward_N[mine].tolist(), kept.tolist(), float(mean[0]))
-        )
+        left, pool = int(result.wave_N[mine].max()) + 1, result.reward_N[mine].tolist()
+        groups.append(Group(left, pool, kept.tolist(), float(mean[0])))
     return groups
 
 

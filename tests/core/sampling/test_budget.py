@@ -1,10 +1,5 @@
 """The budget's promises (algorithm.md section 6) under random labels, lengths, failures and completion orders.
-
-1. samples: never exceeded. 2. tokens, worst_case: never exceeded. 3. tokens, expected: exceeded at most by what was in
-flight. 4. first waves come first; if they do not fit, the session does not start and says what would. 5. Who gets the
-rest depends neither on lengths nor on the order of completion. 6. A session always ends and says which cap bound it.
-Seconds: test_deadline.py.
-"""
+Seconds: test_deadline.py."""
 
 from dataclasses import replace
 
@@ -14,17 +9,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Caps, Ledger
+from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import UserError
 from nemo_ada.simulate.engine import DiscreteEventSource
-from tests.core.scripted import Driven, Script, ScriptedSource, collect, wave_oracle
+from tests.core.scripted import Driven, Script, collect, wave_oracle
 
 LONGEST = 40
+WORST_CASE = {"token_reservation": "worst_case"}
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
 OPTIONS = st.fixed_dictionaries(
     {"scheduler": st.sampled_from(["rounds", "continuous"]), "window": st.sampled_from([None, 1, 3, 6])}
@@ -58,27 +54,28 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
 def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, reserve):
     cap = first_responses(options, len(rates)) * LONGEST + spare
     plan = plan_with(Caps(max_tokens=cap), options, token_reservation="worst_case")
-    source = ScriptedSource(Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1), np.random.default_rng(seed))
+    run = Driven(plan, Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1), reserve=reserve)
 
     def could_end_within_the_cap():
-        assert source.tokens + LONGEST * len(source.running) <= cap
+        assert run.source.tokens + LONGEST * len(run.source.running) <= cap
 
-    source.watch = could_end_within_the_cap  # at each submission
-    session = SamplingSession(plan, np.arange(len(rates) + reserve), run_seed=0, step=0, reserve=reserve)
-    result = run_sampling(session, source)
-    assert source.tokens == result.stats["tokens_drawn"] <= cap
+    run.source.watch = could_end_within_the_cap  # at each submission
+    result = run_sampling(run.session, run.source)
+    assert run.source.tokens == result.stats["tokens_drawn"] <= cap
     assert result.stats["tokens_overshoot"] == 0
-    assert session.ledger.tokens_reserved == 0
+    assert run.session.ledger.tokens_reserved == 0
 
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=80)
 def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, options, spare, seed, seen):
-    expected = 5
+    expected, latency, over_by = 5, LatencyModel(), [0]
+    if seen:
+        latency.observe(np.array([3, 4, 9]), np.array([3]), np.array([3.0]), np.array([1.0]))
     cap = first_responses(options, len(rates)) * expected + spare
     plan = plan_with(Caps(max_tokens=cap), options, expected_tokens=expected)
-    source = ScriptedSource(Script.random(seed, rates, failed=0.1), np.random.default_rng(seed))
-    over_by = [0]
+    run = Driven(plan, Script.random(seed, rates, failed=0.1), latency=latency)
+    source = run.source
 
     def note():
         in_flight = sum(int(source.script.tokens_PI[place]) for place in source.running.values())
@@ -87,10 +84,7 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
         over_by[0] = max(over_by[0], source.tokens + in_flight - cap)
 
     source.watch = note
-    latency = LatencyModel()
-    if seen:
-        latency.observe(np.array([3, 4, 9]), np.array([3]), np.array([3.0]), np.array([1.0]))
-    result = run_sampling(SamplingSession(plan, np.arange(len(rates)), run_seed=0, step=0, latency=latency), source)
+    result = run_sampling(run.session, source)
     assert result.stats["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
 
 
@@ -192,18 +186,15 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
 @pytest.mark.parametrize("window", [None, 2, 4])
 def test_the_budget_does_not_go_to_short_responses(window):
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, window=window, caps=Caps(max_samples=4 * 32 + 48))
     extra = np.zeros(2)
     for step in range(12):
         rng = np.random.default_rng(step)
         label_PI = (rng.random((32, 200)) < 0.1).astype(np.float64)
         tokens_PI = rng.integers(10, 30, (32, 200)) * np.where(np.arange(32) < 16, 1, 5)[:, None]
-
-        def draw(prompt_N, index_N, label_PI=label_PI, tokens_PI=tokens_PI):
-            return label_PI[prompt_N, index_N], tokens_PI[prompt_N, index_N]
-
-        plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, window=window, caps=Caps(max_samples=4 * 32 + 48))
+        source = DiscreteEventSource(lambda p, i, drawn=(label_PI, tokens_PI): (drawn[0][p, i], drawn[1][p, i]))
         session = SamplingSession(plan, np.arange(32), run_seed=0, step=step)
-        run_sampling(session, DiscreteEventSource(draw))
+        run_sampling(session, source)
         extra += (session.state.issued_P - 4).reshape(2, 16).sum(axis=1)
     assert extra.sum() == pytest.approx(12 * 48, rel=0.1)
     assert 0.35 < extra[1] / extra.sum() < 0.65  # first come, first served would be 0.01
@@ -237,39 +228,22 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
 # start-up -------------------------------------------------------------------------------------------------------------
 
 
-def starts(prompts, wave, caps, **options):
-    plan = SamplingPlan(BalancedExit(2, 2), (wave,), 32, 4, 100, caps=caps, **options)
-    SamplingSession(plan, np.arange(prompts), run_seed=0, step=0)
-
-
 @pytest.mark.parametrize(
-    ("prompts", "caps", "refused", "fits", "message"),
+    ("prompts", "caps", "options", "fits", "message"),
     [
-        (
-            512,
-            {"max_samples": 2048},
-            {},
-            {"wave": 4},
-            r"max_samples=2048 .* = 4096; raise it to 4096 or .*wave_size to 4",
-        ),
-        (512, {"max_samples": 4095}, {}, {"caps": {"max_samples": 4096}}, "= 4096"),
+        (512, {"max_samples": 2048}, {}, {"wave_sizes": (4,)}, r"2048 .* = 4096; raise it to 4096 or .*wave_size to 4"),
+        (512, {"max_samples": 4095}, {}, {"caps": Caps(max_samples=4096)}, "= 4096"),
         (4, {"max_tokens": 1000}, {}, {"expected_tokens": 31}, r"4 prompts x 8 responses x 100 .* = 3200; raise it"),
         (4, {"max_tokens": 1000}, {"expected_tokens": 32}, {"expected_tokens": 31}, r"to at most 31 \(with"),
-        (
-            4,
-            {"max_tokens": 1000},
-            {"expected_tokens": 31, "token_reservation": "worst_case"},
-            {"caps": {"max_tokens": 3200}},
-            "3200",
-        ),
+        (4, {"max_tokens": 1000}, {"expected_tokens": 31} | WORST_CASE, {"caps": Caps(max_tokens=3200)}, "3200"),
         (4, {"max_samples": 8}, {"window": 3}, {"window": 2}, "4 prompts x 3 responses = 12"),
     ],
 )
-def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, refused, fits, message):
+def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):
+    refused = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, caps=Caps(**caps), **options)
     with pytest.raises(UserError, match=message):
-        starts(prompts, 8, Caps(**caps), **refused)
-    options = {"wave": 8, "caps": caps, **refused, **fits}
-    starts(prompts, options.pop("wave"), Caps(**options.pop("caps")), **options)
+        SamplingSession(refused, np.arange(prompts), run_seed=0, step=0)
+    SamplingSession(replace(refused, **fits), np.arange(prompts), run_seed=0, step=0)
 
 
 def test_the_estimation_variant_is_checked_by_its_allocation():
@@ -277,44 +251,3 @@ def test_the_estimation_variant_is_checked_by_its_allocation():
     SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([4, 5]))
     with pytest.raises(UserError, match="= 10"):
         SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([5, 5]))
-
-
-# the ledger -----------------------------------------------------------------------------------------------------------
-
-OPERATIONS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30), st.floats(0, 1)), max_size=60)
-
-
-@given(st.integers(0, 40), st.integers(0, 300), OPERATIONS)
-def test_reserved_and_spent_never_pass_the_caps(max_samples, max_tokens, operations):
-    ledger = Ledger(Caps(max_samples, max_tokens))
-    tickets = []
-    samples = used = 0
-    for count, each, share in operations:
-        fits = samples + count <= max_samples and used + sum(t for t, _ in tickets) + count * each <= max_tokens
-        assert (ledger.refusal(count, count * each) is None) == fits
-        if fits:
-            ledger.reserve(count, count * each)
-            tickets.append((count * each, int(share * count * each)))
-            samples += count
-        elif tickets:
-            reserved, spent = tickets.pop(int(share * (len(tickets) - 1)))
-            ledger.settle(reserved, spent)
-            used += spent
-        assert (ledger.samples, ledger.tokens_used) == (samples, used)
-        assert ledger.tokens_used + ledger.tokens_reserved <= max_tokens
-    assert ledger.tokens_overshoot == 0
-
-
-def test_reserving_against_a_refusal_is_a_defect_but_first_waves_may_pass_the_token_cap():
-    assert Ledger(Caps()).refusal(10**9, 10**12) is None
-    ledger = Ledger(Caps(max_samples=4, max_tokens=100))
-    assert (ledger.refusal(5, 1), ledger.refusal(1, 101)) == ("max_samples", "max_tokens")
-    with pytest.raises(InvariantError, match="against max_tokens"):
-        ledger.reserve(1, 101)
-    ledger.reserve(2, 120, forced=True)
-    with pytest.raises(InvariantError, match="settled 121"):
-        ledger.settle(121, 3)
-    ledger.settle(120, 130)
-    assert ledger.tokens_overshoot == 30
-    with pytest.raises(InvariantError, match="against max_samples"):
-        ledger.reserve(3, 1, forced=True)

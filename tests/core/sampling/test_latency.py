@@ -1,6 +1,4 @@
-"""The latency model: exact state, sensible predictions on an engine whose truth is known (the discrete-event model)."""
-
-import json
+"""The latency model: sensible predictions on an engine whose truth is known. Its state: test_resume.py."""
 
 import numpy as np
 import pytest
@@ -18,14 +16,6 @@ from tests.core.scripted import Driven, Script
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
 
 
-def one_step(plan, latency, step, prompts=64, pass_rate=0.4, **engine):
-    """Duration of the step."""
-    workload = Workload(np.full(prompts, pass_rate), LENGTHS, seed=11, step=step)
-    source = DiscreteEventSource(workload.draw, **engine)
-    session = SamplingSession(plan, np.arange(prompts), run_seed=0, step=step, latency=latency)
-    return run_sampling(session, source).stats["sampling_seconds"]
-
-
 GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
 
 
@@ -37,45 +27,20 @@ def test_nothing_is_predicted_before_anything_was_seen():
     assert model.length_quantile(0.9) == 0
 
 
-@given(st.integers(0, 10**6), st.integers(1, 4))
-@settings(max_examples=20)
-def test_state_round_trips_through_json_exactly(seed, steps):
-    def learn(model, rng):
-        tokens = rng.integers(1, 300, 50)
-        model.observe(tokens[:20], tokens, tokens * rng.random(50), 100 * rng.random(50))
-
-    model, twin = LatencyModel(keep_lengths=60), LatencyModel(keep_lengths=60)
-    for step in range(steps):
-        learn(model, np.random.default_rng([seed, step]))
-    twin.load_state_dict(json.loads(json.dumps(model.state_dict())))
-    for one in (model, twin):  # and both go on identically
-        learn(one, np.random.default_rng([seed, steps]))
-    assert twin.state_dict() == model.state_dict()
-    elapsed = np.random.default_rng(seed).random(7) * 20
-    assert twin.remaining_seconds(elapsed, 7.0) == model.remaining_seconds(elapsed, 7.0)
-    assert twin.wave_seconds(4, 30.0, 0.8) == model.wave_seconds(4, 30.0, 0.8)
-    assert twin.length_quantile(0.95) == model.length_quantile(0.95)
-
-
 @given(st.floats(0.1, 5), st.floats(0, 0.2))
 @settings(max_examples=20)
-def test_a_linear_engine_is_recognised(base, slope):
-    rng = np.random.default_rng(0)
-    tokens, load = rng.integers(1, 200, 500), rng.uniform(1, 100, 500)
-    model = LatencyModel()
-    model.observe(tokens, tokens, tokens * (base + slope * load), load)
+def test_a_linear_engine_is_recognised_and_the_cost_of_a_prompt_told_apart(base, slope):
+    rng, model, with_start = np.random.default_rng(0), LatencyModel(), LatencyModel()
+    tokens, load = rng.integers(2, 200, 500), rng.uniform(1, 100, 500)
+    seconds = tokens * (base + slope * load)
+    model.observe(tokens, tokens, seconds, load)
+    with_start.observe(tokens, tokens, seconds + 50 * base, load)
     for in_flight in (1.0, 40.0, 200.0):
-        assert model.seconds_per_token(in_flight) == pytest.approx(base + slope * in_flight, rel=1e-6)
-
-
-def test_the_cost_of_a_prompt_is_told_apart_from_the_cost_of_a_token():
-    rng = np.random.default_rng(0)
-    length, load = rng.integers(2, 200, 400), rng.uniform(1, 60, 400)
-    model = LatencyModel()
-    model.observe(length, length, 0.5 + length * (0.01 + 0.001 * load), load)
-    assert model.seconds_per_token(20.0) == pytest.approx(0.03, rel=1e-6)
-    whole_wave = model.length_quantile(0.5) * model.seconds_per_token(10.0)
-    assert model.wave_seconds(1, 9.0, 0.5) == pytest.approx(0.5 + whole_wave, rel=1e-6)
+        pace = pytest.approx(base + slope * in_flight, rel=1e-6)
+        assert model.seconds_per_token(in_flight) == pace
+        assert with_start.seconds_per_token(in_flight) == pace
+    whole_wave = with_start.length_quantile(0.5) * with_start.seconds_per_token(10.0)
+    assert with_start.wave_seconds(1, 9.0, 0.5) == pytest.approx(50 * base + whole_wave, rel=1e-6)
 
 
 def test_neither_base_nor_slope_become_negative():
@@ -100,14 +65,10 @@ def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
 
 
 def test_the_remaining_time_is_the_median_of_the_last_end():
-    rng = np.random.default_rng(1)
+    rng, model = np.random.default_rng(1), LatencyModel()
     lengths = rng.lognormal(3, 0.9, 4000).astype(np.int64) + 1
-    model = LatencyModel()
     model.observe(lengths, lengths, lengths.astype(np.float64), np.ones(len(lengths)))
-    ends = []
-    for _ in range(400):
-        drawn = rng.choice(lengths[lengths > 60], 5)  # five responses at token 60
-        ends.append(drawn.max() - 60)
+    ends = rng.choice(lengths[lengths > 60], (400, 5)).max(axis=1) - 60  # five responses at token 60
     assert model.remaining_seconds(np.full(5, 60.0), 5.0) == pytest.approx(np.median(ends), rel=0.15)
 
 
@@ -118,7 +79,8 @@ def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
     for plan in (GRPO, SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, **options)):
         latency = LatencyModel(keep_lengths=10**6)
         for step in range(10):
-            one_step(plan, latency, step, prompts=128, pass_rate=pass_rate)
+            source = DiscreteEventSource(Workload(np.full(128, pass_rate), LENGTHS, seed=11, step=step).draw)
+            run_sampling(SamplingSession(plan, np.arange(128), run_seed=0, step=step, latency=latency), source)
         lengths = np.array(latency.state_dict()["lengths"])
         mean_length.append((lengths.mean(), lengths.std() / np.sqrt(len(lengths))))
     (grpo, grpo_error), (other, other_error) = mean_length

@@ -63,25 +63,14 @@ def test_resumed_after_any_step_the_rest_is_the_same(name):
     section = VARIANTS[name]
     whole, states, made = started(section), [], []
     for step in range(STEPS):
-        states.append(copy.deepcopy(whole.state_dict()))
+        states.append(as_json(whole))
         made.append(one_step(whole, section, step))
     for resume in range(STEPS):
         own = started(section)
-        own.load_state_dict(states[resume])
+        own.load_state_dict(json.loads(states[resume]))
         for step in range(resume, STEPS):
             rows, stats = one_step(own, section, step)
             assert stats == made[step][1]
             np.testing.assert_array_equal(rows.response_id_R, made[step][0].response_id_R)
             np.testing.assert_array_equal(rows.advantage_R, made[step][0].advantage_R)
         assert as_json(own) == as_json(whole)
-
-
-@pytest.mark.parametrize("name", ["idle", "max_seconds", "tokens"])
-def test_without_the_latency_models_state_it_would_not_be(name):
-    section = VARIANTS[name]
-    whole = started(section)
-    for step in range(STEPS - 1):
-        one_step(whole, section, step)
-    forgetful = started(section)
-    forgetful.load_state_dict(whole.state_dict() | {"latency": started(section).latency.state_dict()})
-    assert one_step(forgetful, section, STEPS)[1] != one_step(whole, section, STEPS)[1]

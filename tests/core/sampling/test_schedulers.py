@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from tests.core.scripted import Driven, Script
@@ -65,14 +65,6 @@ def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, runn
     assert session.dropped == dropped
 
 
-@pytest.mark.parametrize("order", ["drain", "drop"])
-def test_a_step_that_is_stopped_before_its_first_response_is_dropped(order):
-    session, source = parts(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), Script.of("+"))
-    result = run_sampling(session, source, stop_check=lambda: order)
-    assert not source.issued and len(result.response_id_N) == 0
-    assert session.dropped
-
-
 # stopping, event by event ---------------------------------------------------------------------------------------------
 
 
@@ -80,18 +72,6 @@ def finish(run, *rows):
     run.end(run.source.clock(), *rows)
     run.drop(run.source.clock())
     run.ask(run.source.clock())
-
-
-def test_a_wave_is_judged_when_its_last_response_is_in_and_not_before():
-    run = Driven(SamplingPlan(PositiveExit(1), (3,), 9, 4, 40), "+++")
-    run.ask()
-    finish(run, 0)
-    finish(run, 2)
-    assert run.session.state.pos_P.tolist() == [0]
-    assert not run.session.finished
-    finish(run, 1)
-    assert run.session.result().pos_P.tolist() == [3]
-    assert not run.source.aborted
 
 
 def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():

@@ -1,12 +1,4 @@
-"""The sampling session under any order of completion.
-
-1. Wave stopping collects exactly what the paper's loop collects; both schedulers collect the same.
-2. issue_order collects exactly the shortest prefix that meets the exit, whatever finishes first.
-3. Pools are made of labelled responses of their own prompt; failures are redrawn within the cap.
-4. Two occurrences of one prompt are two groups; seeds belong to (run, step, uid, index).
-5. Sessions can be stopped at any moment, before the first response too.
-6. A source that breaks the protocol is noticed.
-"""
+"""The sampling session under any order of completion."""
 
 import numpy as np
 import pytest
@@ -22,7 +14,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.errors import FailedResponsesError, InvariantError
-from tests.core.scripted import Driven, Script, ScriptedSource, collect, pools, prefix_oracle, wave_oracle
+from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, wave_oracle
 
 EXITS = st.one_of(
     st.builds(PositiveExit, st.integers(1, 4)),
@@ -95,14 +87,6 @@ def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule
     assert result.stats["samples_failed"] == sum(script.label(*source.issued[r]) is None for r in source.finished)
 
 
-def test_a_failed_response_is_redrawn():
-    result, source = collect(wave_plan(FixedExit(4), (4,), 4), Script.of("+x-+-", "xx+", "x"))
-    assert [[index for index, _, _ in pool] for pool in pools(result)] == [[0, 2, 3, 4], [2, 3, 4, 5], []]
-    assert result.failures == {"scripted": 3 + 4}
-    assert len(source.issued) == 11 + 4
-    assert result.drawn_P.all()
-
-
 def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say_so():
     plan = wave_plan(FixedExit(2), (2,), 2)
     session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
@@ -150,17 +134,16 @@ def test_failures_of_a_step_that_is_dropped_are_no_error():
 def test_seeds_take_no_more_memory_than_responses_do():
     """63 prompts end with their first wave, one draws 4096 responses: a table for all would hold 64 x 4096 seeds."""
     plan = SamplingPlan(BalancedExit(1, 1), (8,), 4096, 4, 40, max_failed_share=1.0)
-    script = Script.of(*["+-"] * 63, "+")
-    script = Script(np.repeat(script.reward_PI, 20, axis=1), np.repeat(script.tokens_PI, 20, axis=1))
-    script.reward_PI[:63, 1] = 0.0
-    source = ScriptedSource(script, np.random.default_rng(0))
-    session = SamplingSession(plan, np.arange(64), run_seed=7, step=3)
-    run_sampling(session, source)
-    assert len(source.issued) == 63 * 8 + 4096
-    assert session._seed_PI.size <= 4 * len(source.issued)
-    places = np.array(list(source.issued.values()))
+    reward_PI = np.ones((64, 5120))
+    reward_PI[:63, 1] = 0.0
+    run = Driven(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)), run_seed=7, step=3)
+    run_sampling(run.session, run.source)
+    issued = run.source.issued
+    assert len(issued) == 63 * 8 + 4096
+    assert run.session._seed_PI.size <= 4 * len(issued)
+    places = np.array(list(issued.values()))
     expected = seeds.response_seed(7, 3, places[:, 0], places[:, 1])
-    np.testing.assert_array_equal([source.seeds[row] for row in source.issued], expected)
+    np.testing.assert_array_equal([run.source.seeds[row] for row in issued], expected)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 10**6))
@@ -238,22 +221,20 @@ def test_refilling_within_caps_never_raises(rates, seed, window, spare, idle):
 def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls):
     script = Script.random(3, [0.05] * 12, failed=0.05)
     plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, window=window, scheduler=scheduler)
-    source = ScriptedSource(script, np.random.default_rng(1))
-    session = SamplingSession(plan, np.arange(12), run_seed=0, step=0, reserve=2)
-    seen = 0
-    submitted = [0]
+    run = Driven(plan, script, reserve=2)
+    source, checks, submitted = run.source, [], []
 
-    def on_event():
-        nonlocal seen
-        seen += 1
-        if seen == calls + 1:
-            submitted[0] = len(source.issued)
+    def stop_check():
+        checks.append(len(source.issued))
+        if len(checks) == calls + 1:
+            submitted.append(len(source.issued))
             return order
         return None
 
-    result = run_sampling(session, source, stop_check=on_event)
-    assert len(source.issued) == submitted[0]
+    result = run_sampling(run.session, source, stop_check=stop_check)
+    assert [len(source.issued)] == submitted
     assert not source.running
+    assert run.session.dropped == (order == "drop" or calls == 0)
     assert result.stats["samples_drawn"] == len(source.issued)
     assert result.stats["tokens_drawn"] == source.tokens
     assert bool(source.aborted) <= (order == "drop")
