@@ -17,7 +17,7 @@ from nemo_ada.planning.roofline import RANGE, Roofline
 from nemo_ada.planning.sampling import Phases
 
 DRAWS = 4000
-DRIVER_SECONDS = 0.0077  # of CPU per response in NeMo-RL's driver, one thread (measured without a GPU)
+DRIVER_SECONDS = 0.0077  # of CPU per response in one thread of NeMo-RL's driver (no GPU); 0.3 ms of it are ours (bench_driver.py)
 
 
 @dataclass(frozen=True, slots=True)
