@@ -50,7 +50,7 @@ LAYERS = {
 HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
     "ray": {"embedded", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
-    "vllm": {"embedded"},
+    "vllm": {"embedded", "rehearsal"},
     "megatron": {"embedded", "rehearsal"},
     "torch": {"embedded", "nemo", "check", "rehearsal"},
 }

@@ -1,6 +1,7 @@
 """`nemo-ada rehearse`: shrink, run, resume, compare, report.
 
-The undisturbed run saves after every step. A second run gets an earlier checkpoint of it and continues from there with
+The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint, which
+transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint of it and continues from there with
 resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
 """
 
@@ -26,7 +27,7 @@ from nemo_ada.cluster.config import HOME, Values, load_config, usable_values
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import model, places, problems
-from nemo_ada.rehearsal.report import Events, Report, numbers, resumed
+from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed
 from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
@@ -72,6 +73,23 @@ class Rehearsal:
                 shutil.rmtree(ray_folder, ignore_errors=True)
         return code, Events.read(events)
 
+    def export(self, run: Path) -> list[Number]:
+        """Export the run's newest checkpoint and load it with transformers and vLLM. Raises UserError."""
+        out = self.folder / "exported"
+        self.say(f"export: {out}")
+        environment = self.where.environment(
+            name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
+        )
+        command: list[str | Path] = ["-m", "nemo_ada.cli", "export", run, "--out", out]
+        _child([self.where.policy, *command], environment)
+        made = []
+        for library, python in {"transformers": self.where.policy, "vllm": self.where.engine}.items():
+            command = ["-m", "nemo_ada.rehearsal.exported", library, out, self.folder / LOGPROBS]
+            told = _child([python, "-W", "ignore", *command], self.where.plain_environment())
+            name = f"exported, in {library}: |log-prob - the learner's|, nats"
+            made.append(Number(name, float(told[-1]), MAX_LOGPROB_DIFFERENCE))
+        return made
+
     def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
         """A run folder that holds only this step's checkpoint, and the config that continues it."""
         old = Path(config["checkpointing"]["checkpoint_dir"])
@@ -84,6 +102,14 @@ class Rehearsal:
             if file.is_file():
                 shutil.copy2(file, out / file.name)
         return continued
+
+
+def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
+    """Lines of the child's output. Raises UserError with the end of its errors."""
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
+    if done.returncode:
+        raise UserError("\n".join(done.stderr.strip().splitlines()[-TAIL_LINES:]))
+    return done.stdout.strip().splitlines()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -174,8 +200,16 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     if report.failure is not None:
         return code
     if not config.get("checkpointing", {}).get("enabled", False):
-        report.absent |= dict.fromkeys(("save", "resume"), "checkpointing.enabled=false")
+        report.absent |= dict.fromkeys(("save", "export", "resume"), "checkpointing.enabled=false")
         return EXIT_DONE
+    started = time.monotonic()
+    try:
+        report.numbers += rehearsal.export(Path(config["run_dir"]))
+    except UserError as error:
+        report.failure = ("export", str(error))
+        return EXIT_FAILED
+    exported = (1, time.monotonic() - started)
+    report.phases["export"] = exported
     if not resume:
         report.absent["resume"] = "--no-resume"
         return EXIT_DONE
@@ -186,7 +220,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
         report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
         return code
     report.take_phases(undisturbed, again)
-    report.phases["resume"] = (1, 0.0)
+    report.phases |= {"export": exported, "resume": (1, 0.0)}
     report.numbers += resumed(undisturbed, again, after)
     return EXIT_DONE
 
@@ -213,9 +247,8 @@ def _furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, wher
     spec = model.ModelSpec.of(name, layers=2 * layout.pp, positions=2 * LENGTH)
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
-    done = subprocess.run(
-        [where.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS],
-        capture_output=True, text=True, env=where.plain_environment(), check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise UserError(f"the policy interpreter {where.policy} cannot make the model:\n{done.stderr[-2000:]}")
+    made = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
+    try:
+        _child([where.policy, "-W", "ignore", *made], where.plain_environment())
+    except UserError as error:
+        raise UserError(f"the policy interpreter {where.policy} cannot make the model:\n{error}") from error

@@ -53,6 +53,8 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
                 probe.logprobs(policy, logprobs)
         result = train(policy, *args, **kwargs)
         if logprobs is not None:
+            with observe.phase("probe: log-probs"):
+                probe.last_logprobs(policy, logprobs)
             with observe.phase("probe: gradient norms"):
                 probe.gradient_norms(policy)
         return result

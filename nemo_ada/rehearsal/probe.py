@@ -1,4 +1,5 @@
-"""Two numbers that need the real workers: log-probabilities before the first step, and gradient norms after the last.
+"""Numbers that need the real workers: log-probabilities before the first step and after the last, and gradient norms
+after the last.
 
 Both run inside the driver, around NeMo-RL's loop, with the policy that the loop trains.
 """
@@ -15,14 +16,29 @@ def logprobs(policy: Any, reference: Path) -> None:
     """Note the largest difference in nats of the learner's log-probabilities to Hugging Face's (model.py), both in
     float32."""
     import torch
-    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
     expected = torch.load(reference, weights_only=True)
-    tokens = expected["tokens"]
-    data: Any = BatchedDataDict(input_ids=tokens, input_lengths=torch.full((len(tokens),), tokens.shape[1]))
-    policy.prepare_for_lp_inference()
-    difference = policy.get_logprobs(data)["logprobs"][:, 1:] - expected["logprobs"]
+    difference = _of_learner(policy, expected["tokens"]) - expected["logprobs"]
     note(event="log-probs", difference=float(difference.abs().max()))
+
+
+def last_logprobs(policy: Any, reference: Path) -> None:
+    """Replace the log-probabilities in `reference` by the learner's of now, for what is exported (exported.py)."""
+    import torch
+
+    tokens = torch.load(reference, weights_only=True)["tokens"]
+    torch.save({"tokens": tokens, "logprobs": _of_learner(policy, tokens).clone()}, reference)
+
+
+def _of_learner(policy: Any, tokens_BT: Any) -> Any:
+    """Log-probabilities (B, T - 1) of each row's tokens after the first."""
+    import torch
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    lengths = torch.full((len(tokens_BT),), tokens_BT.shape[1])
+    policy.prepare_for_lp_inference()
+    data: Any = BatchedDataDict(input_ids=tokens_BT, input_lengths=lengths)
+    return policy.get_logprobs(data)["logprobs"][:, 1:]
 
 
 def gradient_norms(policy: Any) -> None:

@@ -13,7 +13,8 @@ from nemo_ada.rehearsal.shrink import Layout, Shrunk
 from nemo_ada.rehearsal.standins.replacing import Replacements
 
 PHASES = (
-    "check", "set-up", "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save", "resume",
+    "check", "set-up", "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save", "export",
+    "resume",
 )  # fmt: skip
 COLUMNS = ("phase", "ran", "seconds", "shrunk", "replaced", "not exercised")
 CANNOT_SHOW = (

@@ -1,0 +1,56 @@
+"""Whether the folder of `nemo-ada export` is the learner's model, for transformers and for vLLM:
+
+    python -m nemo_ada.rehearsal.exported transformers|vllm FOLDER LOGPROBS.pt
+
+It prints the largest difference in nats to the learner's log-probabilities of fixed rows (probe.py), in float32. Each
+library runs in its own interpreter, without stand-ins.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def with_transformers(folder: Path, tokens_BT: Any) -> Any:
+    """Log-probabilities (B, T - 1) of each row's tokens after the first."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(tokens_BT).logits[:, :-1]
+    return torch.log_softmax(logits, -1).gather(-1, tokens_BT[:, 1:, None]).squeeze(-1)
+
+
+def with_vllm(folder: Path, tokens_BT: Any) -> Any:
+    """The same from vLLM's prompt log-probabilities."""
+    import torch
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(str(folder), dtype="float32", enforce_eager=True, max_model_len=2 * tokens_BT.shape[1])
+    rows = tokens_BT.tolist()
+    prompts: Any = [{"prompt_token_ids": row} for row in rows]
+    answers = engine.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0))
+    told = [
+        [entry[token].logprob for token, entry in zip(row[1:], answer.prompt_logprobs[1:], strict=True)]
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    return torch.tensor(told)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Entry point."""
+    import torch
+
+    expected = torch.load(arguments[2], weights_only=True)
+    compute = {"transformers": with_transformers, "vllm": with_vllm}[arguments[0]]
+    difference = compute(Path(arguments[1]), expected["tokens"]) - expected["logprobs"]
+    sys.stdout.write(f"\n{float(difference.abs().max())!r}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
