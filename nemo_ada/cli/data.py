@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from rich.text import Text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
-from nemo_ada.data.problem import Fields
 from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.data.providers import Limits, open_provider
 from nemo_ada.data.source import open_source
@@ -83,7 +82,8 @@ def prepare(
     plan = Preparation(
         source=open_source(source, split=split, subset=subset, revision=revision),
         judge=Judge(choice("verifier", verifier), choice("unfinished", unfinished)),
-        fields=Fields(tuple(prompt_field or PROMPT_FIELDS), tuple(answer_field or ANSWER_FIELDS)),
+        prompt_fields=prompt_field or PROMPT_FIELDS,
+        answer_fields=answer_field or ANSWER_FIELDS,
         prompt_format=prompt_format,
         encoder=encoder,
         max_prompt_tokens=max_prompt_tokens,
@@ -104,7 +104,11 @@ def _show(card: dict[str, Any], out: Path) -> None:
     """What was kept, what was left out, and why."""
     console = Console(highlight=False)
     console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
-    console.print(_table(card))
+    table = Table("stage", "inputs", "kept", "left out")
+    for name, count in card["stages"].items():
+        why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items())
+        table.add_row(name, str(count["inputs"]), str(count["kept"]), why)
+    console.print(table)
     for line in _left_out(out / "rejected.jsonl"):
         console.print(Text("".join(char if char.isprintable() else "\ufffd" for char in line)), soft_wrap=True)
 
@@ -144,11 +148,3 @@ def _left_out(path: Path) -> Iterator[str]:
     if shown:
         yield f"left out, the first {len(shown)}; all are in {path}:"
         yield from shown
-
-
-def _table(card: Mapping[str, Any]) -> Table:
-    table = Table("stage", "inputs", "kept", "left out")
-    for name, count in card["stages"].items():
-        why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items())
-        table.add_row(name, str(count["inputs"]), str(count["kept"]), why)
-    return table

@@ -134,14 +134,9 @@ def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_js
         wide.print(simulation.render_table(rows))
 
 
-def _given(context: typer.Context) -> list[str]:
-    """The options on the command line, by their names there."""
-    sources = {option.opts[0]: context.get_parameter_source(str(option.name)) for option in context.command.params}
-    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-
-
 def _check_effect(context: typer.Context) -> None:
-    given = _given(context)
+    sources = {option.opts[0]: context.get_parameter_source(str(option.name)) for option in context.command.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if "--exit" in given and "--preset" in given:
         raise UserError("--exit gives a rule of your own and --preset names one that exists; give one of the two")
     alone = [option for option in given if option in RULE]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claim, dump
 from nemo_ada.data.measure import Measurement
-from nemo_ada.data.problem import Fields
 from nemo_ada.data.prompting import PromptEncoder, PromptFormat
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, file_identity
@@ -45,6 +44,7 @@ from nemo_ada.data.stages import (
 )
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import write_atomically
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.verify.judge import Judge
 
 WORK = "work"
@@ -62,7 +62,8 @@ class Preparation:
 
     source: Source
     judge: Judge
-    fields: Fields = field(default_factory=Fields)
+    prompt_fields: Sequence[str] = PROMPT_FIELDS
+    answer_fields: Sequence[str] = ANSWER_FIELDS
     prompt_format: PromptFormat = field(default_factory=PromptFormat)
     encoder: PromptEncoder | None = None
     max_prompt_tokens: int = 0
@@ -95,7 +96,7 @@ class Preparation:
         drawn = {"k": self.k, "seed": self.seed, "chunk": self.chunk, **self.sampling}
         return {
             "source": self.source.identity(),
-            "fields": {"prompt": "/".join(self.fields.prompt), "answer": "/".join(self.fields.answer)},
+            "fields": {"prompt": "/".join(self.prompt_fields), "answer": "/".join(self.answer_fields)},
             "verifier": self.judge.version,
             "unfinished": self.judge.unfinished,
             "tokenizer": None if self.encoder is None else self.encoder.name,
@@ -114,7 +115,7 @@ class Preparation:
 
     def stages(self) -> list[Stage]:
         """The stages that these settings ask for, in order."""
-        stages = [read_stage(self.fields), distinct_stage(), reference_stage(self.judge)]
+        stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(), reference_stage(self.judge)]
         if self.encoder is not None and self.max_prompt_tokens:
             stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
@@ -216,8 +217,9 @@ def _rejected(journals: Mapping[str, Journal]) -> Iterator[Record]:
     for name, journal in journals.items():
         for record in journal.read():
             if "reason" in record:
-                shown = {"line": record["line"], "stage": name, "reason": record["reason"]}
-                yield shown | ({"excerpt": record["excerpt"]} if "excerpt" in record else {})
+                yield {"line": record["line"], "stage": name} | {
+                    key: record[key] for key in ("reason", "excerpt") if key in record
+                }
 
 
 def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -6,22 +6,14 @@ record is refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, text_field
+from nemo_ada.tasks.lines import text_field
 from nemo_ada.tasks.protocol import content_id
 
 EXCERPT = 200  # characters of a refused line that are shown
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Names of the columns. The first one that a record has is used."""
-
-    prompt: tuple[str, ...] = PROMPT_FIELDS
-    answer: tuple[str, ...] = ANSWER_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +40,12 @@ def problem_id(text: str) -> str:
     return content_id("problem", text)
 
 
-def parse_record(line: int, record: Mapping[str, Any], fields: Fields) -> Problem:
-    """The problem of a record. Raises ValueError with the reason where there is none."""
-    text = text_field(record, fields.prompt, "prompt")
-    return Problem(problem_id(text), line, text, text_field(record, fields.answer, "answer").strip())
+def parse_record(
+    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
+) -> Problem:
+    """The problem of a record, from the first columns that it has. Raises ValueError with the reason."""
+    text = text_field(record, prompt_fields, "prompt")
+    return Problem(problem_id(text), line, text, text_field(record, answer_fields, "answer").strip())
 
 
 def excerpt(raw: bytes | Mapping[str, Any]) -> str:

@@ -74,7 +74,8 @@ class ModelTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens. An unknown id gives U+FFFD, so no answer matches."""
-        known = [i for i in ids if i < self._size]
+        size = len(self._tokenizer)
+        known = [i for i in ids if i < size]
         text = str(self._tokenizer.decode(known, skip_special_tokens=True))
         return text if len(known) == len(ids) else text + UNKNOWN
 
@@ -106,10 +107,6 @@ class ModelTokenizer:
         except (OSError, ValueError) as problem:
             why = (str(problem).splitlines() or ["?"])[0]
             raise UserError(f"no tokenizer can be read from {self.folder}: {why}; {remedy}") from None
-
-    @cached_property
-    def _size(self) -> int:
-        return len(self._tokenizer)
 
     @cached_property
     def _markers(self) -> tuple[str, ...]:

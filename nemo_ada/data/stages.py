@@ -19,7 +19,7 @@ from typing import Any
 
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.measure import Measurement
-from nemo_ada.data.problem import Fields, Problem, excerpt, parse_record, problem_id
+from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
@@ -75,13 +75,13 @@ def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
     return {"line": line, "reason": reason, "kind": kind, **facts}
 
 
-def read_stage(fields: Fields) -> Stage:
-    """Raw records to problems. Refused records keep an excerpt."""
+def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Stage:
+    """Raw records to problems, from the first of these columns that a record has. Refused records keep an excerpt."""
 
     def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
         try:
             record = parse_line(raw) if isinstance(raw, bytes) else raw
-            return parse_record(line, record, fields).record()
+            return parse_record(line, record, prompt_fields, answer_fields).record()
         except ValueError as problem:
             return left_out(line, str(problem), "malformed", excerpt=excerpt(raw))
 

@@ -23,7 +23,7 @@ from typing import Any
 from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claim, dump
 from nemo_ada.data.measure import Measurement
-from nemo_ada.data.problem import Fields, Problem
+from nemo_ada.data.problem import Problem
 from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, open_source
@@ -151,10 +151,11 @@ def _run(job: BenchmarkJob, source: Source, drawing: Drawing, folder: Path, watc
 
 def _problems(job: BenchmarkJob, source: Source, limit: int | None) -> tuple[list[Problem], list[Record]]:
     """Problems in the order of the source, and the records of the others."""
-    fields = Fields(job.benchmark.prompt_fields, job.benchmark.answer_fields)
+    own = job.benchmark
+    read = read_stage(own.prompt_fields, own.answer_fields)
     records: list[Any] = list(islice(source.records(), limit))
     rejected: list[Record] = []
-    for stage in (read_stage(fields), distinct_stage(), length_stage(job.encoder, job.benchmark.max_prompt_tokens)):
+    for stage in (read, distinct_stage(), length_stage(job.encoder, own.max_prompt_tokens)):
         processed = stage.process(records)
         rejected += [{**record, "stage": stage.name} for record in processed if "reason" in record]
         records = list(kept(processed))

@@ -107,7 +107,9 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
-            self._remove_left_behind()
+            folders = (self.path, self.path / "checkpoints")
+            for path in [path for folder in folders for pattern in LEFT_BEHIND for path in folder.glob(pattern)]:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
@@ -145,12 +147,6 @@ class RunDir:
             log.info("changed since the last attempt: %s", ", ".join(keys))
             with (self.path / CHANGES).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"time": time.time(), "changed": changed}) + "\n")
-
-    def _remove_left_behind(self) -> None:
-        for folder in (self.path, self.path / "checkpoints"):
-            for pattern in LEFT_BEHIND:
-                for path in folder.glob(pattern):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         old, new = identity(before), identity(config)

@@ -43,7 +43,8 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
     name = next((n for n in names if n in record), None)
     if name is None:
         present = ", ".join(sorted(map(str, record))) or "no field"
-        raise ValueError(_plain(f"no {what} field ({', '.join(names)}); it has {present}"[:MAX_REASON]))
+        reason = f"no {what} field ({', '.join(names)}); it has {present}"[:MAX_REASON]
+        raise ValueError(reason.encode("utf-8", "replace").decode("utf-8"))  # surrogates become question marks
     value = record[name]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")
@@ -56,8 +57,3 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
     if any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError(f"its {name!r} holds half of a character (a lone surrogate)")
     return unicodedata.normalize("NFC", value)
-
-
-def _plain(text: str) -> str:
-    """Surrogates become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")

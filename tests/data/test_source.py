@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from nemo_ada.data.problem import Fields, parse_record
+from nemo_ada.data.problem import parse_record
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import parse_band
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 
 def test_lines_keep_their_numbers_and_blank_ones_are_passed_over(tmp_path):
@@ -40,7 +41,7 @@ def test_parquet_rows_are_read_in_order_and_damage_is_one_clear_line(tmp_path):
     path, damaged = tmp_path / "a.parquet", tmp_path / "damaged.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert list(open_source(str(path)).records()) == list(enumerate(rows, start=1))
-    assert parse_record(1, rows[0], Fields()).answer == "1"
+    assert parse_record(1, rows[0], PROMPT_FIELDS, ANSWER_FIELDS).answer == "1"
     whole = path.read_bytes()
     for data in (b"no parquet", whole[:-20], whole[:4] + b"\xff" * 3000 + whole[3004:]):
         damaged.write_bytes(data)

@@ -65,9 +65,8 @@ def test_a_preparation_killed_while_it_measures_writes_the_same_bytes(made, tmp_
     state = out / "work" / "4-measure.jsonl.state.json"
     running = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT)
     try:
-        end = time.monotonic() + 300
         while not (state.exists() and json.loads(state.read_text())["items"] >= 32):
-            assert running.poll() is None and time.monotonic() < end
+            assert running.poll() is None
             time.sleep(0.005)
     finally:
         running.send_signal(signal.SIGKILL)

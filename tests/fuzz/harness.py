@@ -119,3 +119,9 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
     max_leaves=6,
 )
+NASTY_JSON = st.one_of(
+    VALUES,
+    st.integers(min_value=10**300, max_value=10**320),
+    st.sampled_from([1e30, -1e30, 5e-324, 10**9, 10**9 + 1, "\ud800", "\x00", "\u2028", "</script>", "1" * 5000,
+                     "[/red]", "running", "\\boxed{1}", "<|im_end|>"]),
+)  # fmt: skip

@@ -146,24 +146,6 @@ def test_a_changed_file_is_used_or_refused_with_its_name_or_key(data, which):
     check(run(path, which, [], "changed configs"), codes=codes, said=[path.name, *SAID])
 
 
-def dumped(content):
-    try:
-        return yaml.safe_dump(content).encode()
-    except (yaml.YAMLError, UnicodeEncodeError):
-        return b"\xff"
-
-
-SECTION_LIKE = st.dictionaries(st.one_of(st.sampled_from(SECTIONS), TEXTS), VALUES, max_size=5)
-
-
-@given(data=st.one_of(st.binary(max_size=300), SECTION_LIKE.map(dumped), VALUES.map(dumped)), which=st.integers(0, 2))
-@cases(16)
-def test_random_bytes_and_yaml_are_refused(data, which):
-    path = Path("random.yaml")
-    path.write_bytes(data)
-    check(run(path, which, [], "random files"), codes=(2,), said=[path.name, *SAID])
-
-
 def leaves(document, prefix=""):
     return [f"{prefix}{key}" for key, value in document.items() if not isinstance(value, dict)] + [
         name for key, value in document.items() if isinstance(value, dict) for name in leaves(value, f"{prefix}{key}.")

@@ -56,19 +56,3 @@ def test_the_runs_of_another_comparison_are_refused_and_kept(made, override, mes
     with pytest.raises(UserError, match=message):
         recipe.finished(config)
     assert len((config.folder / "evaluations.jsonl").read_text().splitlines()) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--methods", "grpo n=4"], "nothing to compare with grpo n=4"),
-        (["--seeds", "0"], "--seeds must be at least 1"),
-        (["--first-seed", "-1"], "--first-seed at least 0"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_first(monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(sys, "argv", ["compare_presets.py", *arguments])
-    with pytest.raises(SystemExit) as end:
-        recipe.main()
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err

@@ -105,16 +105,6 @@ def test_the_additions_pass_their_own_tests(extended: Path) -> None:
     assert "10 passed" in done.stdout, done.stdout
 
 
-@pytest.mark.slow
-def test_the_command_line_knows_the_new_exit_rule(extended: Path) -> None:
-    words = ["simulate", "--pass-rate", "0.5", "--exit", "mixed", "--wave", "4,2", "--cap", "8", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "nemo_ada.cli", *words], cwd=extended, env={**os.environ, "PYTHONPATH": str(extended)},
-        capture_output=True, text=True, timeout=PATIENCE, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["expected_samples"] == pytest.approx(4 + 2 / 8 + 2 / 32)
-
-
 @pytest.mark.parametrize("title", ADDITIONS)
 def test_an_addition_has_fewer_than_thirty_lines_and_a_test(title: str) -> None:
     found = blocks(section(title), "diff", "python")

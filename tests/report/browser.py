@@ -125,7 +125,7 @@ def browser() -> Iterator[Browser]:
             if session is not None:
                 session.close()
             driver.terminate()
-            driver.wait(timeout=30)
+            driver.wait(timeout=WAIT_SECONDS)
 
 
 def _start(output: Path) -> tuple[subprocess.Popen[bytes], int]:
@@ -140,5 +140,5 @@ def _start(output: Path) -> tuple[subprocess.Popen[bytes], int]:
                 return driver, int(found.group(1))
             time.sleep(0.1)
         driver.kill()
-        driver.wait(timeout=30)
+        driver.wait(timeout=WAIT_SECONDS)
     raise RuntimeError(f"chromedriver did not start: {output.read_text()[:600]}")

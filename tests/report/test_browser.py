@@ -52,15 +52,11 @@ def page(runs, tmp_path_factory):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_opens_without_messages_and_without_requests(browser, page, scheme):
+def test_the_page_opens_without_messages_or_requests_and_its_policy_refuses_requests(browser, page, scheme):
     browser.open(page, width=WIDE, scheme=scheme)
     assert browser.log("browser") == []
     assert browser.requests() == {page.resolve().as_uri()}
     assert browser.run("return document.scripts.length") == 0
-
-
-def test_the_policy_of_the_page_refuses_requests(browser, page):
-    browser.open(page, width=WIDE)
     browser.run("const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i); return 0")
     assert any("Content Security Policy" in entry["message"] for entry in browser.log("browser"))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.verify.boxed import last_boxed, plain_reference
+from nemo_ada.verify.boxed import last_boxed
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,6 @@ from nemo_ada.verify.boxed import last_boxed, plain_reference
 )
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
     assert last_boxed(text) == answer
-
-
-def test_a_reference_may_come_with_or_without_its_box() -> None:
-    assert plain_reference(r"the answer is \boxed{\frac12}") == r"\frac12"
-    assert plain_reference(" 12 ") == "12"
 
 
 @given(st.text(alphabet="ab{}\\ ", max_size=60), st.text(alphabet="abc 1+", max_size=10))

@@ -80,9 +80,14 @@ def test_one_bad_answer_gets_its_cause_and_the_others_their_labels(
 
 
 def test_the_deadline_counts_from_the_start_of_an_answer_not_from_its_place_in_the_queue(lone: MathVerifier) -> None:
-    hanging = lone._submit([box("sleep 9999")] * 3, 2.0)
-    last = lone._submit([box("fine")], 4.0)  # waits for six seconds, takes none
-    assert [future.result() for future in (*hanging, *last)] == [*[Verdict(None, TIMEOUT)] * 3, RIGHT]
+    def last_in_a_queue() -> Verdict:
+        """Of an answer that takes no time, has one second, and waits for one and a half."""
+        hanging = lone._submit([box("sleep 9999")] * 3, 0.5)
+        (last,) = lone._submit([box("fine")], 1.0)
+        assert [future.result() for future in hanging] == [Verdict(None, TIMEOUT)] * 3
+        return last.result()
+
+    assert any(last_in_a_queue() == RIGHT for _ in range(5)), "a busy machine may stop a worker for a second, once"
 
 
 def test_workers_are_replaced_after_their_share_of_answers(lone: MathVerifier) -> None:
