@@ -28,7 +28,7 @@ from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import model, places, problems
 from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed
-from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
@@ -244,7 +244,7 @@ def _furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, wher
             if file and Path(file).is_file():
                 texts.append(Path(file).read_text(encoding="utf-8"))
     name = str(config.get("policy", {}).get("model_name", ""))
-    spec = model.ModelSpec.of(name, layers=2 * layout.pp, positions=2 * LENGTH)
+    spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=2 * LENGTH)
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
     made = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)

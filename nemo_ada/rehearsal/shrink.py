@@ -16,6 +16,7 @@ from nemo_ada.errors import UserError
 
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 PROMPTS = 8
+STAGE_LAYERS = 2  # of the small model, per pipeline stage
 VALIDATION_PROMPTS = 8
 LEARNING_RATE = 1e-2
 """Large, so that weights move far enough within a step for a stale refit to be seen."""
@@ -128,10 +129,9 @@ def _layout(s: Shrinker) -> Layout:
             s.at_most("conversion", f"{prefix}.{key}", 2)
         s.at_most("conversion", f"{prefix}.expert_tensor_parallel_size", 1)
         pp, ep = s.get(f"{prefix}.pipeline_model_parallel_size", 1), s.get(f"{prefix}.expert_model_parallel_size", 1)
-        if s.get(f"{prefix}.num_layers_in_first_pipeline_stage") is not None:
-            s.set("shrunk", "conversion", f"{prefix}.num_layers_in_first_pipeline_stage", 1)
-        if s.get(f"{prefix}.num_layers_in_last_pipeline_stage") is not None:
-            s.set("shrunk", "conversion", f"{prefix}.num_layers_in_last_pipeline_stage", 1)
+        uneven = [f"{prefix}.num_layers_in_{which}_pipeline_stage" for which in ("first", "last")]
+        for key, layers in zip([key for key in uneven if s.get(key) is not None], (1, STAGE_LAYERS * pp - 1), strict=False):
+            s.set("shrunk", "conversion", key, layers)
     else:
         if s.get("policy.dtensor_cfg._v2", False):
             raise UserError(

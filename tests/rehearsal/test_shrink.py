@@ -9,7 +9,7 @@ import pytest
 
 from nemo_ada.cluster.config import load_config
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import LENGTH, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +52,20 @@ def test_each_kind_of_parallelism_stays(sizes: dict[str, int], expected: Layout,
     assert layout == expected
     assert shrinker.get("cluster") == {"num_nodes": 1, "gpus_per_node": expected.world}
     assert (expected.tp * expected.dp) % expected.ep == 0
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [({"first": 11, "last": 11}, {"first": 1, "last": 3}), ({"first": 11}, {"first": 1}), ({"last": 11}, {"last": 1})],
+)
+def test_uneven_pipeline_stages_stay_uneven_and_hold_every_layer(
+    stages: dict[str, int], expected: dict[str, int], tmp_path: Path
+) -> None:
+    keys = {f"num_layers_in_{which}_pipeline_stage": layers for which, layers in stages.items()}
+    shrinker, layout = small(config(pipeline_model_parallel_size=8, **keys), tmp_path)
+    learner = shrinker.get("policy.megatron_cfg")
+    assert {which: learner[f"num_layers_in_{which}_pipeline_stage"] for which in stages} == expected
+    assert layout.pp * STAGE_LAYERS == 4
 
 
 def test_updates_per_step_stay_and_batches_divide(tmp_path: Path) -> None:
