@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def report(findings: Sequence[Finding], *, as_json: bool) -> str:
     """What is printed."""
     code = exit_code(findings)
     if as_json:
-        return json.dumps({"exit_code": code, "findings": [finding.as_dict() for finding in findings]}, indent=1)
+        return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
     lines = [f"{MARKS[finding.level]} {finding.key}: {finding.message}" for finding in findings]
     count = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
     return "\n".join([*lines, f"{count['error']} errors, {count['warning']} warnings"])

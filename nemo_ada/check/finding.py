@@ -18,10 +18,6 @@ class Finding:
     key: str
     message: str
 
-    def as_dict(self) -> dict[str, str]:
-        """For `--json`."""
-        return {"level": self.level, "key": self.key, "message": self.message}
-
 
 Findings = Iterator[Finding]
 Tell = Callable[[str, str], Finding]

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.check.precision import FUSED_KERNEL
@@ -112,5 +113,6 @@ def _apex() -> Findings:
 
 if __name__ == "__main__":
     found, gpus, smallest = _probe()
-    told = [finding.as_dict() for finding in found]
-    sys.stdout.write(json.dumps({"findings": told, "count": gpus, "gib": smallest}) + "\n")
+    sys.stdout.write(
+        json.dumps({"findings": [asdict(finding) for finding in found], "count": gpus, "gib": smallest}) + "\n"
+    )

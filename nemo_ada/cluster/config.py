@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -104,12 +104,6 @@ def usable_values() -> Iterator[None]:
         raise UserError(f"{key}={str(value)[:80]!r} cannot be used: {str(problem)[:200]}") from problem
 
 
-class Getter(Protocol):
-    """Looks up a dotted key; the default where it is missing or null."""
-
-    def __call__(self, dotted: str, default: Any = None, /) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutSizes:
     """Prompts of one rollout call, rows kept per prompt, tokens of the longest response over all of its turns."""
@@ -119,8 +113,8 @@ class RolloutSizes:
     longest: int
 
 
-def rollout_sizes(get: Getter) -> RolloutSizes:
-    """As NeMo-RL derives them; dynamic sampling draws grpo.batch_multiplier times the prompts of a step."""
+def rollout_sizes(get: Callable[..., Any]) -> RolloutSizes:
+    """As NeMo-RL derives them. get(dotted key, default) looks up a value; dynamic sampling draws grpo.batch_multiplier times the prompts of a step."""
     multiplier = float(get("grpo.batch_multiplier", 1)) if get("grpo.use_dynamic_sampling", False) else 1.0
     room = int(get("policy.max_total_sequence_length"))
     turns = int(get("grpo.max_rollout_turns", 1))

@@ -58,28 +58,20 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
-    """What an earlier run sampled, and for how many prompts per step."""
-
-    variant: Variant
-    prompts: int
-
-    @classmethod
-    def read(cls, run_dir: Path, job: Job) -> PastRun | None:
-        """From its config.yaml; None where there is none."""
-        path = run_dir / "config.yaml"
-        config = read_yaml(path, "the run's configuration") if path.is_file() else {}
-        section = config.get("reinforce_ada") if isinstance(config, dict) else None
-        grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
-        if not isinstance(section, dict) or not isinstance(grpo, dict):
-            return None
-        group = grpo.get("num_generations_per_prompt", job.group)
-        prompts = grpo.get("num_prompts_per_step", job.prompts)
-        for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
-                raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-        return cls(variant(ada_settings(section), group, job.longest), prompts)
+def past_run(run_dir: Path, job: Job) -> tuple[Variant, int] | None:
+    """What an earlier run sampled, for how many prompts per step: from its config.yaml, None where there is none."""
+    path = run_dir / "config.yaml"
+    config = read_yaml(path, "the run's configuration") if path.is_file() else {}
+    section = config.get("reinforce_ada") if isinstance(config, dict) else None
+    grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
+    if not isinstance(section, dict) or not isinstance(grpo, dict):
+        return None
+    group = grpo.get("num_generations_per_prompt", job.group)
+    prompts = grpo.get("num_prompts_per_step", job.prompts)
+    for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
+            raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
+    return variant(ada_settings(section), group, job.longest), prompts
 
 
 def make_plan(
@@ -106,8 +98,8 @@ def make_plan(
     simulated = SimulatedJob(job, rates, lengths, steps)
     asked = variant(job.ada, job.group, job.longest)
     asked.plan.check_first_waves(job.drawn, None if asked.allocation is None else job.drawn * job.group)
-    past = None if run is None else PastRun.read(run, job)
-    own = PastRun(asked, job.prompts)
+    past = None if run is None else past_run(run, job)
+    own = asked, job.prompts
     forecast, work, pace = _forecast(simulated, asked, history, past or own)
     slots = plan_slots(
         forecast, seconds=seconds, steps=job.steps, val_period=job.val_period, save_period=job.save_period,
@@ -145,7 +137,7 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> Finding:
 
 
 def _forecast(
-    simulated: SimulatedJob, asked: Variant, history: History | None, past: PastRun
+    simulated: SimulatedJob, asked: Variant, history: History | None, past: tuple[Variant, int]
 ) -> tuple[Forecast, Phases, Pace]:
     """Forecast, simulated steps of the plan, and the pace. past: the run that `history` is of."""
     job, plan = simulated.job, asked.plan
@@ -163,13 +155,14 @@ def _forecast(
         )  # fmt: skip
         return made, work, pace
     pace = Pace.fit(history)
-    theirs = replace(simulated, job=replace(job, prompts=past.prompts, drawn=past.prompts))
-    ran = theirs.phases(past.variant, pace.clock)
+    past_variant, past_prompts = past
+    theirs = replace(simulated, job=replace(job, prompts=past_prompts, drawn=past_prompts))
+    ran = theirs.phases(past_variant, pace.clock)
     pace = pace.calibrated(history, ran)
     work = simulated.phases(asked, pace.clock)
     carried = None
-    if past != PastRun(asked, job.prompts):
-        carried = job.prompts * (1.0 - work.zero_signal) / max(past.prompts * (1.0 - ran.zero_signal), 1e-9)
+    if past != (asked, job.prompts):
+        carried = job.prompts * (1.0 - work.zero_signal) / max(past_prompts * (1.0 - ran.zero_signal), 1e-9)
     return of_history(history, pace, work, bounds, rows=rows, save=save, carried=carried), work, pace
 
 

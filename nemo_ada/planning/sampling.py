@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from math import ceil
-from typing import Any, cast
 
 import numpy as np
 
@@ -152,7 +151,7 @@ class SimulatedJob:
         )
         plan = replace(asked.plan, caps=replace(caps, max_samples=samples, max_tokens=tokens))
         batch = simulate(
-            replace(asked, plan=plan), cast(Any, self.rates), self.lengths, prompts=prompts, steps=steps or self.steps,
+            replace(asked, plan=plan), self.rates, self.lengths, prompts=prompts, steps=steps or self.steps,
             slots=max(1, self.job.slots * prompts // self.job.drawn),
             step_seconds=clock[0], row_seconds=clock[1] * scale,
         )  # fmt: skip

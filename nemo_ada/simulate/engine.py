@@ -163,8 +163,3 @@ class Workload:
 def beta_pass_rates(prompts: int, a: float, b: float, seed: int) -> FloatArray:
     """Pass rates of `prompts` prompts from Beta(a, b)."""
     return np.random.default_rng(seed).beta(a, b, prompts)
-
-
-def resampled_pass_rates(prompts: int, measured: FloatArray, seed: int) -> FloatArray:
-    """Pass rates of `prompts` prompts drawn from measured ones (with replacement)."""
-    return np.random.default_rng(seed).choice(np.asarray(measured, np.float64), prompts)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,20 +26,12 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_bounded
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates, resampled_pass_rates
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_BYTES = 100_000_000  # of a file of pass rates
-
-
-class RateDistribution(Protocol):
-    """A distribution of pass rates over prompts."""
-
-    def draw(self, prompts: int, seed: int) -> FloatArray:
-        """Pass rates of `prompts` prompts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,7 @@ class MeasuredRates:
     rates: tuple[float, ...]
 
     def draw(self, prompts: int, seed: int) -> FloatArray:
-        return resampled_pass_rates(prompts, np.array(self.rates), seed)
+        return np.random.default_rng(seed).choice(np.array(self.rates), prompts)
 
     @classmethod
     def read(cls, path: Path) -> MeasuredRates:
@@ -79,6 +71,9 @@ class MeasuredRates:
         if not rates:
             raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")
         return cls(tuple(rates))
+
+
+RateDistribution = BetaRates | MeasuredRates
 
 
 def _rate(line: str, where: str) -> float:
@@ -102,11 +97,8 @@ class KnownRates:
     def __init__(self) -> None:
         self.rate_P = np.zeros(0)
 
-    def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
-        return self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
-
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
-        rate_P = self.predict(prompt_ids)
+        rate_P = self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
         return rate_P, 1.0 - rate_P
 
     def update(

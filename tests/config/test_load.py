@@ -65,6 +65,10 @@ def test_every_cpu_recipe_loads(path):
             "advantage: {pass_rate: haldane}}",
             "use pass_rate: shrunk",
         ),
+        (
+            "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",
+            "set reinforce_ada.sampling.scheduler=continuous",
+        ),
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
         ("reinforce_ada={preset: grpo, advantage: {normalize: batch}}", "set reinforce_ada.advantage.baseline=shrunk"),
         ("reinforce_ada.advantage={keep_rows: 0.5, denominator: live_rows}", "denominator=all_rows"),
@@ -85,13 +89,6 @@ def test_with_issue_order_no_pool_is_smaller_than_its_group():
     plan = load_run(SUDOKU, overrides).reinforce_ada.plan(4, 17)
     assert plan.exit.smallest_pool == 4
     assert plan.exit.met(np.array([1, 1, 0]), np.array([0, 3, 8])).tolist() == [False, True, False]
-
-
-def test_issue_order_cannot_have_a_barrier():
-    with pytest.raises(UserError, match=r"set reinforce_ada\.sampling\.scheduler=continuous"):
-        load_run(
-            SUDOKU, ["reinforce_ada.sampling.stopping={kind: issue_order}", "reinforce_ada.sampling.scheduler=rounds"]
-        )
 
 
 def test_own_keys_override_a_preset_and_another_kind_replaces_its_whole_section():

@@ -17,7 +17,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Requests
 from nemo_ada.errors import InvariantError
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates, resampled_pass_rates
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 PROMPTS, SEEDS = 64, range(10)
 BARRIER = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, scheduler="rounds")
@@ -113,12 +113,10 @@ def test_labels_and_lengths_have_the_stated_distributions():
     assert tokens_N.max() == 400
 
 
-def test_pass_rates_come_from_a_beta_or_from_measurements():
+def test_pass_rates_come_from_a_beta():
     rates = beta_pass_rates(20_000, 0.6, 1.5, seed=0)
     assert rates.mean() == pytest.approx(0.6 / 2.1, abs=0.01)
     np.testing.assert_array_equal(rates, beta_pass_rates(20_000, 0.6, 1.5, seed=0))
-    drawn = resampled_pass_rates(1000, np.array([0.1, 0.7]), seed=0)
-    assert set(drawn.tolist()) == {0.1, 0.7}
 
 
 # what the session makes of it -----------------------------------------------------------------------------------------

@@ -20,10 +20,6 @@ from nemo_ada.errors import InvariantError, UserError
 class PassRateEstimator(Protocol):
     """Predicts pass rates before a step and learns from its pools afterwards."""
 
-    def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
-        """Predicted pass rate of each prompt, inside (0, 1)."""
-        ...
-
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """(a, b) of each prompt's Beta distribution; a / (a + b) is the prediction."""
         ...

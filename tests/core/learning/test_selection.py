@@ -19,17 +19,6 @@ def expected_kept(pos, neg, n):
     return keep_pos, keep_neg
 
 
-def test_an_empty_pool_gives_placeholders():
-    empty = np.zeros(0, np.int64)
-    row_PR, weight_PR = select_step(empty, empty, empty.astype(bool), np.arange(2), 3, run_seed=0, step=0)
-    assert row_PR.tolist() == [[-1] * 3] * 2
-    assert not weight_PR.any()
-    one = np.array([1])
-    row_PR, weight_PR = select_step(one, one * 0, one > 0, np.arange(2), 3, run_seed=0, step=0)
-    assert row_PR.tolist() == [[-1] * 3, [0] * 3]
-    assert weight_PR.tolist() == [[0, 0, 0], [1, 0, 0]]
-
-
 @settings(max_examples=150)
 @given(st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=8), st.integers(1, 9), st.randoms())
 def test_a_step_keeps_the_rule_per_prompt_in_any_order(pools, n, random):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import UserError
 
 PROMPTS, GROUP = 40_000, 4
 
@@ -53,12 +53,6 @@ def test_with_the_right_prior_it_has_less_variance_than_leave_one_out():
     others = plain * GROUP / (GROUP - 1)  # the mean of the other responses as baseline
     gradient = rates * (1 - rates)
     assert (ours - gradient).var() < 0.97 * (others - gradient).var()
-
-
-@pytest.mark.parametrize("options", [{"normalize": "std"}, {"weighting": "objective"}])
-def test_it_is_not_combined_with_other_weights(options):
-    with pytest.raises(InvariantError, match="needs reference weighting"):
-        updates(0.3, prior_P=prior(1.0, 1.0), **options)
 
 
 def test_rewards_that_are_no_labels_are_refused():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
-from nemo_ada.errors import InvariantError
 from tests.core.test_sampler import knowing, sampler
 
 MASS = st.floats(0.05, 50.0)
@@ -68,8 +67,3 @@ def test_a_weighted_choice_takes_uncertain_prompts_more_often_and_leaves_none_ou
     rate_P = a_P / (a_P + b_P)
     weight_P = np.sqrt(rate_P * (1 - rate_P)) + 0.05
     np.testing.assert_allclose(np.bincount(first) / 3000, weight_P / weight_P.sum(), atol=0.04)
-
-
-def test_without_an_estimator_there_is_no_choice():
-    with pytest.raises(InvariantError, match="chosen by an estimator"):
-        sampler().choose(0, ["a", "b"], 1)

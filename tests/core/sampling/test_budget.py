@@ -49,23 +49,6 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
         assert cap - len(source.issued) < (16 if options["window"] is None else 1)
 
 
-@given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.integers(0, 2))
-@settings(max_examples=80)
-def test_tokens_are_never_exceeded_with_worst_case_reservation(rates, options, spare, seed, reserve):
-    cap = first_responses(options, len(rates)) * LONGEST + spare
-    plan = plan_with(Caps(max_tokens=cap), options, token_reservation="worst_case")
-    run = Driven(plan, Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1), reserve=reserve)
-
-    def could_end_within_the_cap():
-        assert run.source.tokens + LONGEST * len(run.source.running) <= cap
-
-    run.source.watch = could_end_within_the_cap  # at each submission
-    result = run_sampling(run.session, run.source)
-    assert run.source.tokens == result.stats["tokens_drawn"] <= cap
-    assert result.stats["tokens_overshoot"] == 0
-    assert run.session.ledger.tokens_reserved == 0
-
-
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=80)
 def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, options, spare, seed, seen):

@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core import seeds
-from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -192,23 +190,6 @@ def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
     assert result.size_P.tolist() == [4, 4, 4, 4, 4, 4, 0]
     assert result.stats["groups_replaced"] == 3
     assert {prompt for prompt, _ in source.issued.values()} == set(range(6))
-
-
-@given(PASS_RATES, st.integers(0, 10**6), st.sampled_from([None, 2]), st.integers(0, 40), st.booleans())
-@settings(max_examples=80)
-def test_refilling_within_caps_never_raises(rates, seed, window, spare, idle):
-    script = Script.random(seed, [*rates, 0.5, 0.0, 1.0], failed=0.1)
-    first = 2 * len(rates)
-    caps = Caps(max_samples=first + spare, max_tokens=40 * first + 3 * spare, max_seconds=2.0 + spare)
-    latency = LatencyModel()
-    for step in range(2):
-        plan = wave_plan(
-            BalancedExit(1, 1), (2,), 8, window=window, caps=caps, idle=idle and window is None, expected_tokens=5
-        )
-        result, source = collect(plan, script, order=seed + step, reserve=3, latency=latency, step=step)
-        assert len(source.issued) <= first + spare
-        assert (result.size_P[~result.drawn_P] == 0).all()
-        assert result.drawn_P[: len(rates)].all()
 
 
 # stopping -------------------------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert (result.pos_P == np.bincount(result.prompt_N, result.positive_N, len(result.uid_P))).all()
         assert np.isfinite(result.reward_N).all()
         assert self.session.ledger.tokens_reserved == 0
+        assert result.stats["tokens_drawn"] == self.source.tokens
+        assert not self.worst_case or result.stats["tokens_overshoot"] == 0
 
 
 SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
