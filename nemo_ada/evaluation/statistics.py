@@ -118,13 +118,13 @@ def paired_test(
     return PairedTest(mean, low, high, p_bootstrap, p_t, detectable_difference(spread, count), count)
 
 
-def detectable_difference(spread: float, prompts: int, level: float = 0.05, chance: float = 0.8) -> float:
-    """The true difference that the paired test at `level` finds with this chance (normal approximation).
+def detectable_difference(spread: float, prompts: int) -> float:
+    """The true difference that the paired test at 5 % finds with a chance of 80 % (normal approximation).
 
     spread: standard deviation of the differences per prompt.
     """
     quantile = NormalDist().inv_cdf
-    return (quantile(1.0 - level / 2.0) + quantile(chance)) * spread / math.sqrt(prompts)
+    return (quantile(0.975) + quantile(0.8)) * spread / math.sqrt(prompts)
 
 
 def student_p(t: float, freedom: int) -> float:
@@ -144,12 +144,12 @@ def student_p(t: float, freedom: int) -> float:
     return max(0.0, 1.0 - inside)
 
 
-def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The t that a variable of Student's t with this freedom exceeds in size with chance 1 - confidence."""
+def student_quantile(freedom: int) -> float:
+    """The t that a variable of Student's t with this freedom exceeds in size with chance 1 - CONFIDENCE."""
     low, high = 0.0, 1e6
     for _ in range(70):  # halvings
         middle = (low + high) / 2.0
-        low, high = (middle, high) if student_p(middle, freedom) > 1.0 - confidence else (low, middle)
+        low, high = (middle, high) if student_p(middle, freedom) > 1.0 - CONFIDENCE else (low, middle)
     return high
 
 
