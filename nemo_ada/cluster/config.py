@@ -114,7 +114,10 @@ class RolloutSizes:
 
 
 def rollout_sizes(get: Callable[..., Any]) -> RolloutSizes:
-    """As NeMo-RL derives them. get(dotted key, default) looks up a value; dynamic sampling draws grpo.batch_multiplier times the prompts of a step."""
+    """As NeMo-RL derives them; dynamic sampling draws grpo.batch_multiplier times the prompts of a step.
+
+    get(key, default) looks up a dotted key.
+    """
     multiplier = float(get("grpo.batch_multiplier", 1)) if get("grpo.use_dynamic_sampling", False) else 1.0
     room = int(get("policy.max_total_sequence_length"))
     turns = int(get("grpo.max_rollout_turns", 1))

@@ -17,7 +17,8 @@ from nemo_ada.planning.roofline import RANGE, Roofline
 from nemo_ada.planning.sampling import Phases
 
 DRAWS = 4000
-DRIVER_SECONDS = 0.0077  # of CPU per response in one thread of NeMo-RL's driver (no GPU); 0.3 ms of it are ours (bench_driver.py)
+# of CPU per response in one thread of NeMo-RL's driver (no GPU); 0.3 ms of it are ours (bench_driver.py)
+DRIVER_SECONDS = 0.0077
 
 
 @dataclass(frozen=True, slots=True)

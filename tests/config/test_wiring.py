@@ -79,7 +79,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
     ("section", "path", "value"),
     [
         ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "plan.exit", BalancedExit(1, 3)),
-        ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "rows.stop.exit", BalancedExit(1, 3)),
         ({"sampling": {"exit": {"kind": "positive", "k_pos": 2}}}, "plan.exit", PositiveExit(2)),
         ({"sampling": {"wave_size": [8, 4, 4]}}, "plan.wave_sizes", (8, 4, 4)),
         ({"sampling": {"wave_size": [8, 4, 4]}}, "rows.stop.wave_sizes", (8, 4, 4)),

@@ -42,10 +42,6 @@ def test_balanced_costs_what_inclusion_and_exclusion_says(sizes, p):
     assert summary(rule, p).expected_samples == pytest.approx(expected, rel=1e-9)
 
 
-def test_zero_signal_of_grpo_is_the_closed_form():
-    assert summary(StopRule(FixedExit(8), (8,), 8), 0.1).p_zero_signal == pytest.approx(0.9**8 + 0.1**8, rel=1e-12)
-
-
 def test_the_size_distribution_is_a_distribution_with_the_reported_mean():
     result = summary(StopRule(BalancedExit(2, 2), (8, 4), 32), 0.2)
     assert sum(result.size_distribution.values()) == pytest.approx(1.0)

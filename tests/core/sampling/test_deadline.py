@@ -101,17 +101,6 @@ def test_what_was_granted_before_counts():
     assert run.session.state.refusals["max_seconds"] == 1
 
 
-def test_what_runs_beside_a_granted_wave_counts_in_its_risk():
-    """Beside four others a token takes 9 s: 28 of them fit into 260 s, and a wave's risk is -4 log .9 = .42, of which
-    .69 bears one. Alone it would take 5 s: 52 tokens fit, and there is no risk."""
-    run = within(260.0, "+", "+", latency=known(MOSTLY_SHORT, slope=1.0))
-    run.ask()
-    run.end(0.0, 0, 1, 2, 3)
-    assert len(run.ask()) == 4  # beside four that run
-    run.end(0.0, 4, 5, 6, 7)
-    assert len(run.ask()) == 0  # its own risk is the same, and the two are more than is borne
-
-
 @pytest.mark.parametrize(("first_wave", "issued"), [(10.0, 4), (15.0, 4), (15.1, 0)])
 def test_a_first_step_takes_a_wave_to_last_as_long_as_the_batch_has(first_wave, issued):
     run = within(30.0, "+")

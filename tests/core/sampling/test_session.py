@@ -156,15 +156,6 @@ def test_the_estimation_variant_draws_what_was_allocated(allocation, seed):
     np.testing.assert_array_equal(result.first_size_P, result.size_P)
 
 
-def test_pass_rates_of_prefixes_are_haldanes():
-    """The K-th success ends the pool: (K - 1) / (N - 1); the first wave of the same labels says 1/4 and 3/4."""
-    script = Script.of("--+-+", "+-+")
-    prefix, _ = collect(SamplingPlan(PositiveExit(2), (4,), 16, 4, 40, window=3), script)
-    np.testing.assert_allclose(prefix.rate_F, [1 / 4, 1 / 2])
-    waves, _ = collect(SamplingPlan(PositiveExit(2), (4,), 16, 4, 40), script)
-    np.testing.assert_allclose(waves.rate_F, [1 / 4, 3 / 4])
-
-
 def test_seeds_follow_the_uid_and_not_the_position():
     plan = wave_plan(FixedExit(3), (3,), 3)
     drawn = {}
