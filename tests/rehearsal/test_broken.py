@@ -36,6 +36,14 @@ def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, m
     assert ends_as_told(name, tmp_path, monkeypatch) == 2
 
 
+def test_nemo_rls_own_example_gets_as_far_as_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prompts and responses together may be longer than a row: NeMo-RL then shortens the response."""
+    monkeypatch.setattr(places, "find", lambda: (_ for _ in ()).throw(UserError("workers are wanted")))
+    config, *overrides = recipe.MODELS["plain-nemo-rl-megatron"]
+    report = recipe.rehearse(tmp_path / "out", config, overrides, 3, resume=False)
+    assert report["failure"] == ("config", "workers are wanted")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", LATE)
