@@ -39,6 +39,11 @@ class History:
     evaluation: float
     lengths_L: IntArray
 
+    @property
+    def step_S(self) -> FloatArray:
+        """Duration of each step."""
+        return self.sampling_S + self.update_S + self.refit_S
+
     @classmethod
     def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
         """The first `steps` steps of a run (all by default). Raises UserError where there is too little, or damage."""
