@@ -2,11 +2,12 @@
 
 PyYAML silently takes the last of two equal keys. It copies nothing for an alias, so ten lines can stand for billions of
 values in a configuration. For values such as `!!bool x` it raises bare errors of its constructors. All of these are
-errors here, with the file and the line where there is one.
+errors here, with the file and the line where there is one. `1e-8` is a number.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ class _Loader(yaml.SafeLoader):
                 )
             seen[key_node.value] = key_node
         return dict(super().construct_mapping(node, deep))
+
+
+# PyYAML wants a point and a sign in `1.0e-8`. OmegaConf, which reads NeMo-RL's files there, does not.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
+)
 
 
 def read_yaml(path: Path, what: str = "the configuration") -> Any:
