@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
 
 # PyYAML wants a point and a sign in `1.0e-8`. OmegaConf, which reads NeMo-RL's files there, does not.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
