@@ -157,19 +157,22 @@ def test_a_seed_decides_the_response_whatever_surrounds_it(engine, model):
     requests = [(p, i) for p in range(4) for i in range(4)]
     asked = prompts(4, length=40)
 
-    def draw(order: list[tuple[int, int]], window: int) -> dict[object, Payload | None]:
+    def draw(order: list[tuple[int, int]], window: int, *, unseeded: bool = False) -> dict[object, Payload | None]:
         engine.refit(dict(model.state_dict()))
         waiting, finished = list(order), {}
         while waiting or engine.in_flight:
             while waiting and engine.in_flight < window:
                 p, i = waiting.pop(0)
+                if unseeded:
+                    engine.add((p, i, "unseeded"), asked[p], Sampling(16))
                 engine.add((p, i), asked[p], Sampling(16, seed=100 * p + i))
             finished.update((done.request_id, done.payload) for done in engine.step())
         return finished
 
     together = draw(requests, window=16)
     shuffled = [requests[k] for k in np.random.default_rng(1).permutation(len(requests))]
-    for other in (draw(shuffled, window=5), draw(list(reversed(requests)), window=1)):
+    alone, mixed = draw(list(reversed(requests)), window=1), draw(shuffled, window=8, unseeded=True)
+    for other in (draw(shuffled, window=5), alone, mixed):
         assert all(same(together[request], other[request]) for request in requests)
     assert len({tuple(payload.token_ids.tolist()) for payload in together.values()}) == len(requests)
 
