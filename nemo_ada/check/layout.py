@@ -182,6 +182,14 @@ def packing(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
     if r.cp > 1 and not r.packing:
         yield error("policy.sequence_packing.enabled", f"CP {r.cp} needs sequence packing; set it to true")
+    hybrid = r.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
+    padded = [why for why, holds in ((f"PP {r.pp}", r.pp > 1), ("FP8", r.fp8_train), ("HybridEP", hybrid)) if holds]
+    if r.packing and padded and r.values.get("policy.sequence_packing.fuse_loss", False):
+        yield error(
+            "policy.sequence_packing.fuse_loss",
+            f"{' and '.join(padded)} pads each pack, and NeMo-RL v0.7.0's fused loss ends on that padding (its pull "
+            "request 3182 mends it); set it to false",
+        )
 
 
 def length_multiple(recipe: ClusterConfig, shape: ModelShape) -> Findings:

@@ -1,8 +1,8 @@
 """`nemo-ada rehearse`: shrink, run, resume, compare, report.
 
 The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint, which
-transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint of it and continues from there with
-resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
+transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint of it
+and continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
 """
 
 from __future__ import annotations

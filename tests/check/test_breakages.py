@@ -33,7 +33,7 @@ OUTER = [f"{LEARNER}.num_layers_in_{end}_pipeline_stage" for end in ("first", "l
 NODES, BATCH = "cluster.num_nodes", "policy.train_global_batch_size"
 MULTIPLE, PACKING = "policy.make_sequence_length_divisible_by", "policy.sequence_packing.enabled"
 PRECISE, REFERENCE = f"{OPTIMIZER}.use_precision_aware_optimizer", "grpo.skip_reference_policy_logprobs_calculation"
-PACK = "policy.sequence_packing.train_mb_tokens"
+PACK, FUSED = "policy.sequence_packing.train_mb_tokens", "policy.sequence_packing.fuse_loss"
 SAVES, KEEP = "checkpointing.checkpoint_dir", "checkpointing.keep_top_k"
 VALIDATION, POSITIONS = "data.validation.dataset_name", "policy.hf_config_overrides.max_position_embeddings"
 
@@ -48,6 +48,8 @@ WRONG_VALUES = [
     ("policy.logprob_batch_size", 2, "set logprob_batch_size=1"),
     ("loss_fn.force_on_policy_ratio", True, "policy.train_global_batch_size=2048"),
     ("policy.dynamic_batching.enabled", True, "set it to false"),
+    (FUSED, True, "set it to false", {PP: 2}),
+    (FUSED, True, "set it to false", FP8_TRAINING),
     (MULTIPLE, 2, "4 would work"),
     (BATCH, 600, "2048 would work"),
     (BATCH, 1, "2048 would work"),
