@@ -1,8 +1,8 @@
 """`nemo-ada rehearse`: shrink, run, resume, compare, report.
 
 The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint, which
-transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint of it
-and continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
+transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint and
+continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 LIMIT_SECONDS = 1800.0
 TAIL_LINES = 25
 LOGPROBS = "logprobs.pt"
-SHORTENED = "policy.generation.max_new_tokens"  # NeMo-RL shortens responses behind long prompts; its examples rely on it
+SHORTENED = "policy.generation.max_new_tokens"  # NeMo-RL shortens responses behind long prompts; its examples need that
 Say = Callable[[str], None]
 
 

@@ -129,8 +129,9 @@ def _layout(s: Shrinker) -> Layout:
             s.at_most("conversion", f"{prefix}.{key}", 2)
         s.at_most("conversion", f"{prefix}.expert_tensor_parallel_size", 1)
         pp, ep = s.get(f"{prefix}.pipeline_model_parallel_size", 1), s.get(f"{prefix}.expert_model_parallel_size", 1)
-        uneven = [f"{prefix}.num_layers_in_{which}_pipeline_stage" for which in ("first", "last")]
-        for key, layers in zip([key for key in uneven if s.get(key) is not None], (1, STAGE_LAYERS * pp - 1), strict=False):
+        stages = [f"{prefix}.num_layers_in_{which}_pipeline_stage" for which in ("first", "last")]
+        uneven = [key for key in stages if s.get(key) is not None]
+        for key, layers in zip(uneven, (1, STAGE_LAYERS * pp - 1), strict=False):
             s.set("shrunk", "conversion", key, layers)
     else:
         if s.get("policy.dtensor_cfg._v2", False):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from omegaconf import OmegaConf
 
 from nemo_ada.config.load import backend_of, load_run, load_yaml
@@ -126,7 +125,9 @@ def test_an_unknown_backend_is_refused():
         backend_of(config)
 
 
-@pytest.mark.parametrize("number", ["1e-8", "-2E5", "1.5e3", "1.e-6", ".5e+1", "0.1", "7", "1e", "e5", "1e-8x", "v1e-8"])
+@pytest.mark.parametrize(
+    "number", ["1e-8", "-2E5", "1.5e3", "1.e-6", ".5e+1", "0.1", "7", "1e", "e5", "1e-8x", "v1e-8"]
+)
 def test_numbers_are_those_that_nemo_rl_reads(tmp_path, number):
     (tmp_path / "config.yaml").write_text(f"eps: {number}\n")
     read = load_yaml(tmp_path / "config.yaml").eps

@@ -33,6 +33,17 @@ def _device_id(names: Names) -> None:
     names.put("VllmInternalWorkerExtension.report_device_id", report_device_id)
 
 
+@REPLACEMENTS.after(
+    "nemo_rl.models.generation.vllm.vllm_backend",
+    "VllmInternalWorkerExtension",
+    why="vLLM refuses an extension with a name of its worker; NeMo-RL main's is for sparse refits, the worker's is newer.",
+)
+def _one_synchronize_device(names: Names) -> None:
+    extension = names.get("VllmInternalWorkerExtension")
+    if "synchronize_device" in vars(extension):
+        del extension.synchronize_device
+
+
 @REPLACEMENTS.during(
     "nemo_rl.models.policy",
     why="It refuses the newer transformers that vLLM's CPU build needs; the code that it guards is for other models.",
