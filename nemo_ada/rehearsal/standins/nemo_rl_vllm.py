@@ -36,7 +36,7 @@ def _device_id(names: Names) -> None:
 @REPLACEMENTS.after(
     "nemo_rl.models.generation.vllm.vllm_backend",
     "VllmInternalWorkerExtension",
-    why="vLLM refuses an extension with a name of its worker; NeMo-RL main's is for sparse refits, the worker's is newer.",
+    why="vLLM refuses an extension that names a method of its worker; NeMo-RL main does, for its sparse refit.",
 )
 def _one_synchronize_device(names: Names) -> None:
     extension = names.get("VllmInternalWorkerExtension")
