@@ -1,7 +1,8 @@
 """Writes the configs that follow from a model's `ada-*.yaml`: `python configs/variants.py [MODEL ...]`.
 
-A new model needs that one file. Methods differ in what METHODS says and in nothing else, so that baselines match.
-Each header gets its memory from `check` and its step time from `plan`: NEMO_RL_HOME must name a checkout.
+MODEL is the folder's name. Methods differ in what METHODS says and in nothing else, so that baselines match. Every
+file's header gets its memory from `check` and its step time from `plan`: NEMO_RL_HOME must name a checkout. What else
+the header of `ada-*.yaml` says is written by hand.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 
 from nemo_ada.check.command import examine
 from nemo_ada.cluster.memory import H100_GIB
+from nemo_ada.errors import UserError
 from nemo_ada.planning.command import make_plan
 
 HERE = Path(__file__).parent
+NEVER_RAN = "# Never ran on a GPU.\n"
 NAME = re.compile(
     r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
     r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex)?"
@@ -79,11 +82,26 @@ def bases() -> list[Path]:
 
 def _text(base: Path, method: str) -> str:
     title, basis, keys = METHODS[method]
-    model, where = base.read_text(encoding="utf-8").split(" on ", 1)[1].split(". ", 1)
-    head = f"{title.format(model=model)}. {where.splitlines()[0]}"
-    lines = [*textwrap.wrap(head, 118), *textwrap.wrap(f"Basis: {basis}", 118), "Never ran on a GPU."]
+    name = NAME.fullmatch(base.stem)
+    assert name is not None
+    nodes, gpus = int(name["nodes"]), int(name["gpus"])
+    where = f"{nodes} node{'s' if nodes > 1 else ''} x {gpus} GPUs (H100-80GB), {nodes * gpus} GPUs."
+    head = f"{title.format(model=_model(base))}. {where}"
+    lines = [*textwrap.wrap(head, 118), *textwrap.wrap(f"Basis: {basis}", 118)]
     run = f"run_dir: runs/{base.stem.replace('ada-', f'{method}-', 1)}\n"
-    return "".join(f"# {line}\n" for line in lines) + f"defaults: {base.name}\n{run}{keys}"
+    return "".join(f"# {line}\n" for line in lines) + NEVER_RAN + f"defaults: {base.name}\n{run}{keys}"
+
+
+def _model(base: Path) -> str:
+    """By the file's own policy.model_name, else by its first line. Raises UserError where neither names it."""
+    text = base.read_text(encoding="utf-8")
+    found = re.search(r"^ +model_name: *(?:\S+/)?(\S+)", text, re.M) or re.match(r"# .+? on (\S+)\. ", text)
+    if found is None:
+        raise UserError(
+            f"{base} names no model: set policy.model_name there, or begin with a line such as "
+            "`# Reinforce-Ada-Seq-balance on Qwen2.5-14B. 1 node x 8 GPUs (H100-80GB), 8 GPUs.`"
+        )
+    return found[1]
 
 
 def measured(path: Path) -> list[str]:
@@ -99,15 +117,22 @@ def measured(path: Path) -> list[str]:
 
 
 def refresh(path: Path) -> None:
-    """Write the two measured lines before the header's last line."""
+    """Write the two measured lines before the header's last line, `Never ran on a GPU.`, or at its end."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(("# Memory: ", "# Forecast: "))]
-    at = kept.index("# Never ran on a GPU.\n")
+    header = next((i for i, line in enumerate(kept) if not line.startswith("#")), len(kept))
+    at = kept.index(NEVER_RAN) if NEVER_RAN in kept else header
     path.write_text("".join([*kept[:at], *measured(path), *kept[at:]]), encoding="utf-8")
 
 
 def main(models: list[str]) -> None:
-    """Write the files of these models, or of all."""
+    """Write the files of these models (folders of configs/), or of all. Raises UserError."""
+    folders = [base.parent.name for base in bases()]
+    for model in models:
+        if model not in folders:
+            raise UserError(
+                f"configs/{model} has no ada-{model}-<n>n<g>g-<layout>.yaml; there are {', '.join(folders)}"
+            )
     for base in bases():
         if models and base.parent.name not in models:
             continue
@@ -119,4 +144,7 @@ def main(models: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -62,6 +62,7 @@ sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -) and OVER
       --force) PREFLIGHT=0 ;;
       --export | --export=*) die "--export: the job needs its whole environment; put variables in front of the command" ;;
       -*) OPTIONS+=("$word") ;;
+      run_dir=* | +run_dir=* | ++run_dir=*) die "$word: the job watches RUN_DIR, so name the folder there: RUN_DIR=${word#*=} in front of the command" ;;
       *=* | '~'*) OVERRIDES+=("$word") ;;
       *) die "$word is neither key=value nor an option of sbatch in one word: write --time=08:00:00, not --time 08:00:00" ;;
     esac

@@ -22,6 +22,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "configs"))
 import variants
@@ -115,7 +116,7 @@ def test_every_model_has_every_method_and_fp8():
         name = NAME.fullmatch(path.stem)
         if name and name["suffix"] in (None, "-fp8"):
             have.setdefault(name["model"], set()).add(name["algo"] + (name["suffix"] or ""))
-    assert len(have) == 10
+    assert len(have) >= 10
     assert {model: methods - {"ada-est"} for model, methods in have.items()} == dict.fromkeys(
         have, ALGORITHMS | {"ada-fp8"}
     )
@@ -127,6 +128,25 @@ def test_a_models_methods_are_what_the_generator_writes(base):
         there = (base.parent / name).read_text(encoding="utf-8").splitlines()
         kept = [line for line in there if not line.startswith(("# Memory: ", "# Forecast: "))]
         assert kept == text.splitlines(), f"{name}: python configs/variants.py writes it"
+
+
+def test_a_new_models_file_needs_no_header_of_its_own(tmp_path, monkeypatch):
+    base = tmp_path / "qwen2.5-14b" / "ada-qwen2.5-14b-2n8g-tp2.yaml"
+    base.parent.mkdir()
+    base.write_text(
+        "# A copy on Qwen2.5-Math-7B. 1 node\ndefaults: ../x.yaml\npolicy:\n  model_name: Qwen/Qwen2.5-14B # own\n"
+    )
+    assert variants.variants(base)["grpo4-qwen2.5-14b-2n8g-tp2.yaml"].startswith(
+        "# GRPO, n = 4, on Qwen2.5-14B. 2 nodes x 8 GPUs (H100-80GB), 16 GPUs.\n"
+    )
+    monkeypatch.setattr(variants, "measured", lambda path: ["# Memory: m\n", "# Forecast: f\n"])
+    variants.refresh(base)
+    assert base.read_text().splitlines()[1:4] == ["# Memory: m", "# Forecast: f", "defaults: ../x.yaml"]
+    base.write_text("defaults: ../x.yaml\n")
+    with pytest.raises(UserError, match="names no model: set policy.model_name"):
+        variants.variants(base)
+    with pytest.raises(UserError, match="configs/qwen-7b has no ada-qwen-7b-"):
+        variants.main(["qwen-7b"])
 
 
 @every_recipe

@@ -151,9 +151,11 @@ def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_
     [
         (("--time", "08:00:00"), "08:00:00 is neither key=value nor an option of sbatch in one word"),
         (("--export=NONE",), "--export: the job needs its whole environment"),
+        (("grpo.seed=1", "run_dir=runs/own"), "RUN_DIR=runs/own in front of the command"),
+        (("++run_dir=/x",), "RUN_DIR=/x in front of the command"),
     ],
 )
-def test_arguments_that_sbatch_would_misread_are_refused(
+def test_arguments_that_the_job_would_misread_are_refused(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = script(tmp_path, *arguments, DRY_RUN="1")
