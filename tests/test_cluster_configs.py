@@ -149,6 +149,23 @@ def test_a_new_models_file_needs_no_header_of_its_own(tmp_path, monkeypatch):
         variants.main(["qwen-7b"])
 
 
+def test_the_table_of_models_repeats_the_headers():
+    """Layout, memory and forecast of each train script's config stand in configs/README.md."""
+    scripts = sorted((CONFIGS.parent / "slurm").glob("train_*.sh"))
+    wanted = set()
+    for script in scripts:
+        path = CONFIGS.parent / re.search(r"CONFIG:-(.+?)\}", script.read_text(encoding="utf-8"))[1]
+        header = path.read_text(encoding="utf-8")
+        memory = re.search(r"Memory: learner (\d+) of", header)[1]
+        forecast = re.search(r"Forecast: (\d+) s per step, (\d+ to \d+)", header)
+        name = named(path)
+        seconds = f"{forecast[1]} ({forecast[2]})"
+        wanted.add((name["model"], name["nodes"], name["layout"], memory, seconds, f"`{script.name}`"))
+    table = (CONFIGS / "README.md").read_text(encoding="utf-8")
+    cell = r" ([^|]+) \|"
+    assert set(re.findall(rf"^\| \[[^|]+\]\(([^)|]+)\) \|{cell * 5}$", table, re.M)) == wanted
+
+
 @every_recipe
 def test_name_follows_the_grammar_and_names_the_run(path):
     assert named(path)["model"] == path.parent.name

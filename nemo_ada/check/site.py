@@ -78,11 +78,12 @@ def checkout(values: Values) -> Findings:
         return
     for split in ("default", "train", "validation"):
         name = values.get(f"data.{split}.env_name")
-        if name is not None and name not in {*environments, OWN_ENVIRONMENT}:
+        own = values.get(f"env.{name}.class")
+        if name is not None and own is None and name not in {*environments, OWN_ENVIRONMENT}:
             yield error(
                 f"data.{split}.env_name",
-                f"{name}: NeMo-RL has no such environment; {OWN_ENVIRONMENT} or math would work (if your script "
-                "registers it, --force)",
+                f"{name}: NeMo-RL has no such environment; {OWN_ENVIRONMENT} or math would work, or name your own: "
+                f"env.{name}.class=MODULE.CLASS",
             )
         elif name is not None and values.get(f"env.{name}") is None:
             yield error(f"data.{split}.env_name", f"{name} has no section env.{name}; add it, `workers: 16` in it")

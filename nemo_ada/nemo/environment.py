@@ -6,10 +6,13 @@ counted by its cause and drawn again; in validation it counts as wrong, and vali
 did. NeMo-RL's own estimators would train on NaN, so the launcher refuses them here; preset `grpo` is plain GRPO.
 
     env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
+
+`register` also takes environments of your own: configs/README.md has an example.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +20,7 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
+from nemo_ada.errors import UserError
 from nemo_ada.nemo.response import ADA_MATH, NO_VERDICT
 from nemo_ada.verify import MathVerifier, VerifierLimits
 
@@ -64,13 +68,36 @@ def _observation(label: float | None, cause: str | None) -> str:
 AdaMathEnvironment = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=256)(MathJudge)
 
 
-def register() -> None:
-    """Make the environment known to NeMo-RL under the name `ada_math`; repeated calls do nothing."""
+def register(sections: Mapping[str, Any] | None = None) -> None:
+    """Make `ada_math` and every environment with a `class` in its section known to NeMo-RL. May be called repeatedly.
+
+    sections: the configuration's `env`. `class` is the path of a Ray actor class with NeMo-RL's EnvironmentInterface,
+    such as my_reward.Mine. It gets its section as its only argument. Raises UserError.
+    """
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
     from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 
-    path = f"{__name__}.AdaMathEnvironment"
-    ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
-    if ADA_MATH not in ENV_REGISTRY:
-        register_env(ADA_MATH, path)
+    named = {name: section.get("class") for name, section in (sections or {}).items() if isinstance(section, Mapping)}
+    own = {name: str(path) for name, path in named.items() if path}
+    for name, path in {ADA_MATH: f"{__name__}.AdaMathEnvironment", **own}.items():
+        if name in ENV_REGISTRY:
+            if name in own and ENV_REGISTRY[name]["actor_class_fqn"] != path:
+                raise UserError(f"env.{name}.class={path}: NeMo-RL has an environment {name}; take another name")
+            continue
+        if name in own:
+            _check_actor(f"env.{name}.class", path)
+        ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
+        register_env(name, path)
+
+
+def _check_actor(key: str, path: str) -> None:
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{key}={path}: {error}; name MODULE.CLASS, and put the module into the project's root or on PYTHONPATH"
+        ) from None
+    if not hasattr(found, "options"):
+        raise UserError(f"{key}={path} is no Ray actor class; put @ray.remote in front of it")

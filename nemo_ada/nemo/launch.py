@@ -105,6 +105,7 @@ def train(resolved: dict[str, Any]) -> int:
     if nemo_settings.chosen(master_config):
         nemo_settings.read(master_config)
     check_data(resolved, adaptive=nemo_settings.chosen(master_config))
+    check_environments(resolved)
     check_learner(resolved)
     folder = str(resolved.get("run_dir") or "")
     if not folder:
@@ -208,11 +209,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     from nemo_rl.models.generation import configure_generation_config
     from nemo_rl.utils.logger import get_next_experiment_dir
 
-    from nemo_ada.nemo import environment
-
     master_config.logger["log_dir"] = get_next_experiment_dir(master_config.logger["log_dir"])
     continue_tracking(master_config.logger, run_dir)
-    environment.register()
     init_ray()
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     policy = resolved["policy"]
@@ -254,6 +252,25 @@ def check_data(config: Mapping[str, Any], *, adaptive: bool) -> None:
             f"data: env_name={ADA_MATH} gives no reward to an answer that it could not judge, which only "
             f"grpo.adv_estimator.name={nemo_settings.NAME} can take (preset grpo is plain GRPO); use env_name: math"
         )
+
+
+def check_environments(config: Mapping[str, Any]) -> None:
+    """Register our environment and the user's. Raise UserError for one that the data names and nobody can make."""
+    from nemo_rl.data.datasets.utils import extract_necessary_env_names
+    from nemo_rl.environments.utils import ENV_REGISTRY
+
+    from nemo_ada.nemo import environment
+
+    sections = config.get("env") or {}
+    environment.register(sections)
+    for name in extract_necessary_env_names(config["data"]):
+        if name not in ENV_REGISTRY:
+            raise UserError(
+                f"data: env_name={name}: NeMo-RL has no such environment; choices: {', '.join(sorted(ENV_REGISTRY))}; "
+                f"for your own, name its class: env.{name}.class=MODULE.CLASS"
+            )
+        if name not in sections:
+            raise UserError(f"data: env_name={name} needs its settings; add a section env.{name}")
 
 
 def check_learner(config: Mapping[str, Any]) -> None:

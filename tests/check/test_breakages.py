@@ -230,6 +230,10 @@ def test_a_valid_recipe_has_no_errors(changes):
     assert errors(changes) == []
 
 
+def test_an_environment_of_the_users_own_is_taken_with_its_class(site):
+    assert errors({"data.default.env_name": "mine", "env.mine": {"class": "my_reward.Mine"}}, site) == []
+
+
 def test_the_value_that_a_message_recommends_works():
     assert [key for key, (bound, works) in BOUNDS.items() if not bound.holds(works)] == []
 

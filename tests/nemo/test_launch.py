@@ -38,7 +38,15 @@ from nemo_ada.nemo.job import (
     timed_saves,
     timed_validations,
 )
-from nemo_ada.nemo.launch import check_checkpoint, check_data, check_learner, continue_tracking, load, lost_process
+from nemo_ada.nemo.launch import (
+    check_checkpoint,
+    check_data,
+    check_environments,
+    check_learner,
+    continue_tracking,
+    load,
+    lost_process,
+)
 from nemo_ada.nemo.targets import LOOP
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
@@ -243,6 +251,7 @@ def launched(tmp_path, monkeypatch):
     def launch(set_up, supervised=lambda *_: False):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
         monkeypatch.setattr(launch_module, "check_names", lambda *_: None)
+        monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
         monkeypatch.setattr(launch_module.nemo_settings, "chosen", lambda _: False)
         monkeypatch.setattr(launch_module, "_set_up", set_up)
         monkeypatch.setattr(launch_module, "supervised", supervised)
@@ -359,6 +368,41 @@ def test_a_process_that_ray_lost_is_told_from_a_failure():
 )
 def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, adaptive, message):
     refused(message, check_data, {"data": data, "env": env}, adaptive=adaptive)
+
+
+OWN_REWARD = """
+import ray
+
+class Plain: ...
+
+@ray.remote
+class Mine: ...
+"""
+
+
+@pytest.mark.nemo_rl
+@pytest.mark.parametrize(
+    ("name", "section", "message"),
+    [
+        ("mine", {"class": "own_reward.Mine"}, None),
+        ("mine", {}, "NeMo-RL has no such environment; choices: ada_math, code"),
+        ("ada_maths", None, "env_name=ada_maths: NeMo-RL has no such environment"),
+        ("math", None, "env_name=math needs its settings; add a section env.math"),
+        ("math", {"class": "own_reward.Mine"}, "NeMo-RL has an environment math; take another name"),
+        ("mine", {"class": "own_reward.Plain"}, "is no Ray actor class; put @ray.remote in front of it"),
+        ("mine", {"class": "own_reward.Other"}, "has no attribute 'Other'; name MODULE.CLASS"),
+        ("mine", {"class": "own_rewards.Mine"}, "No module named 'own_rewards'; name MODULE.CLASS"),
+    ],
+)
+def test_an_environment_is_known_or_named_by_its_class(name, section, message, tmp_path, monkeypatch, harness):
+    utils = importlib.import_module("nemo_rl.environments.utils")
+    monkeypatch.setattr(utils, "ENV_REGISTRY", dict(utils.ENV_REGISTRY))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_reward.py").write_text(OWN_REWARD)
+    env = {} if section is None else {name: section}
+    config = {"data": {"default": {"env_name": name}, "train": {}, "validation": None}, "env": env}
+    for _ in range(2):  # a second run in the same process
+        refused(message, check_environments, config)
 
 
 @pytest.mark.parametrize(
