@@ -83,7 +83,8 @@ def bases() -> list[Path]:
 def _text(base: Path, method: str) -> str:
     title, basis, keys = METHODS[method]
     name = NAME.fullmatch(base.stem)
-    assert name is not None
+    if name is None:
+        raise UserError(f"{base.name}: name it ada-<model>-<n>n<g>g-<layout>.yaml")
     nodes, gpus = int(name["nodes"]), int(name["gpus"])
     where = f"{nodes} node{'s' if nodes > 1 else ''} x {gpus} GPUs (H100-80GB), {nodes * gpus} GPUs."
     head = f"{title.format(model=_model(base))}. {where}"
