@@ -89,3 +89,21 @@ def test_a_command_has_the_options_that_a_page_uses(page: str, words: str) -> No
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     used = {word.partition("=")[0] for word in rest if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
     assert used - known - {"--help"} == set()
+
+
+def test_every_make_target_that_a_page_uses_exists() -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    used = {
+        (str(page.relative_to(ROOT)), target)
+        for page in PAGES
+        for target in re.findall(r"(?:^|`|; |&& )make ([a-z][\w-]*)", page.read_text(encoding="utf-8"), re.M)
+    }
+    assert len(used) > 10
+    assert sorted(use for use in used if use[1] not in targets) == []
+
+
+def test_no_page_gives_run_dir_to_a_train_script() -> None:
+    """The job watches RUN_DIR, so the script refuses it."""
+    blocks = [(page, block[2]) for page in PAGES for block in FENCE.findall(page.read_text(encoding="utf-8"))]
+    lines = [(page, line) for page, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    assert [(page, line) for page, line in lines if re.search(r"slurm/train_\S+ .*\brun_dir=", line)] == []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import assert_never
 
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.reasoning import MiniSudoku, SpellBackward
-from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, MiniSudokuSettings
+from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, MiniSudokuSettings, SpellBackwardSettings
 
 
 def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None) -> Task:
@@ -19,4 +20,6 @@ def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None) -> Task
         return JsonlTask(settings)
     if isinstance(settings, MiniSudokuSettings):
         return MiniSudoku(settings, cache_dir)
-    return SpellBackward(settings, cache_dir)
+    if isinstance(settings, SpellBackwardSettings):
+        return SpellBackward(settings, cache_dir)
+    assert_never(settings)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,3 +222,9 @@ def test_prompts_and_answers_fit_the_token_limits(task: Task) -> None:
 def test_too_few_problems_for_the_splits_is_a_user_error() -> None:
     with pytest.raises(UserError, match=r"task\.size=200 gives \d+ different problems.*raise size"):
         small("mini_sudoku", size=200, train_prompts=190).splits()
+
+
+def test_settings_that_the_registry_forgets_are_an_error_and_no_other_task() -> None:
+    forgotten: Any = object()
+    with pytest.raises(AssertionError):
+        build_task(forgotten)
