@@ -79,10 +79,15 @@ def _child(
 
 
 def _convert(values: Values, environment: Mapping[str, str]) -> str:
-    """HF to Megatron by NeMo-RL's own code, on one GPU; else the first job does it."""
+    """Convert on one GPU, where there is one; else the first job does it."""
     python = worker_python("megatron")
     if python is None or not Path("/dev/nvidiactl").exists():
         return "not converted to Megatron's format: no GPU or no Megatron worker here; the first job converts"
+    return convert(values, python, {**environment, "PYTHONPATH": site_setting(HOME)})
+
+
+def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str:
+    """Hugging Face to Megatron by NeMo-RL's own code, as one process of `python`; the outcome. Later jobs find it."""
     policy = dict(values.get("policy"))
     policy["megatron_cfg"] = {**policy["megatron_cfg"], "sequence_parallel": False}
     policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
@@ -91,8 +96,8 @@ def _convert(values: Values, environment: Mapping[str, str]) -> str:
         file.flush()
         done = subprocess.run(
             [python, "-c", CONVERT, file.name],
-            env={**environment, "PYTHONPATH": site_setting(HOME), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"},
+            env={**environment, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": "29517"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     last = (done.stderr.strip().splitlines() or [""])[-1]

@@ -148,7 +148,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
     else:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
-        _furnish(config, shrinker, layout, where, folder)
+        furnish(config, shrinker, layout, where, folder)
         code = _runs(Rehearsal(where, folder, layout, say), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
@@ -237,7 +237,7 @@ def _failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
 
 
-def _furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, where: places.Places, folder: Path) -> None:
+def furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, where: places.Places, folder: Path) -> None:
     """Make data, tokenizer and model in the rehearsal's folder."""
     texts = problems.write(folder / "data")
     for key in ("data.default", "data.train", "data.validation"):

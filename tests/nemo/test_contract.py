@@ -44,7 +44,8 @@ ISSUE_ORDER = {
     "sampling": {"kind": "sequential", "stopping": {"kind": "issue_order", "window": 3}},
 }
 SEQUENTIAL = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
-EVERYWHERE = [{"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value")]
+SINGLE = {"preset": "ada_single", "advantage": {"keep_rows": 0.5}}
+EVERYWHERE = [*({"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value", "ada_single")), SINGLE]
 
 
 def script(prompt, draw):
@@ -68,7 +69,7 @@ class Case:
 
     @property
     def group(self):
-        return 8 if "est" in self.ada["preset"] else 4
+        return 1 if self.ada["preset"] == "ada_single" else 8 if "est" in self.ada["preset"] else 4
 
     def sampler(self):
         return ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
@@ -235,7 +236,7 @@ def check_equal(path, reference):
 
 
 @pytest.mark.parametrize("path", [embedded_rollout, sync, one_by_one])
-@pytest.mark.parametrize("ada", EVERYWHERE, ids=lambda ada: ada["preset"])
+@pytest.mark.parametrize("ada", EVERYWHERE, ids=lambda ada: "-".join([ada["preset"], *ada.get("advantage", ())]))
 def test_every_path_gives_the_same_pools_rows_and_advantages(tmp_path, monkeypatch, ada, path):
     case = Case(ada, tmp_path, monkeypatch)
     check_equal(path(case), bare(case))
