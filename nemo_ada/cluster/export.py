@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nemo_ada.cluster.config import HOME
@@ -19,6 +19,19 @@ from nemo_ada.cluster.site import site_setting, worker_python
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MANIFEST, verify_folder, write_folder
 from nemo_ada.run.folder import RunDir
+
+TO_SAFETENSORS = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+weights = Path(sys.argv[1]) / "pytorch_model.bin"
+if weights.is_file():
+    tensors = torch.load(weights, map_location="cpu", weights_only=True)
+    whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    save_file(whole, weights.with_name("model.safetensors"), {"format": "pt"})
+    weights.unlink()
+"""  # the converter of DTensor's files writes a pickle
 
 
 def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object]) -> Path:
@@ -83,16 +96,20 @@ def _convert(folder: Path, place: Path) -> None:
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
     python = worker_python(worker) or Path(sys.executable)
-    done = subprocess.run(
-        [python, script, "--config", folder / "config.yaml", flag, source, "--hf-ckpt-path", out],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode or not out.is_dir():
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"{script.name} failed in {python}: {last[:500]}; run it in NeMo-RL's container")
+    _run(script.name, [python, script, "--config", folder / "config.yaml", flag, source, "--hf-ckpt-path", out])
+    if not out.is_dir():
+        raise UserError(f"{script.name} wrote nothing in {python}; run it in NeMo-RL's container")
+    _run("safetensors", [python, "-c", TO_SAFETENSORS, out])
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
+
+
+def _run(name: str, command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
 
 
 def _whole(file: Path) -> bool:

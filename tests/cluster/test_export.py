@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from safetensors.torch import load_file
 
 from nemo_ada.cluster.export import export
 from nemo_ada.errors import UserError
@@ -19,6 +20,11 @@ out.mkdir()
 (out / "config.json").write_text(given["{flag}_ckpt_path"])
 header = b'{{"w": {{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}}}'
 (out / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes({size}))
+"""
+PICKLES = """
+import torch
+(out / "model.safetensors").unlink()
+torch.save({"w": torch.ones(2), "tied": torch.ones(2)}, out / "pytorch_model.bin")
 """
 
 
@@ -75,6 +81,23 @@ def test_nemo_rls_converter_runs_in_the_workers_interpreter(flag, kind, files, t
     with pytest.raises(UserError, match=r"not be whole: model\.safetensors"):
         export(tmp_path / "run", step=None, out=tmp_path / "again", say=lambda line: None)
     assert not (tmp_path / "again").exists()
+
+
+def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_path, monkeypatch):
+    saved = tmp_path / "run/checkpoints/step_7/policy"
+    for folder in (saved / "weights", saved / "tokenizer", tmp_path / "examples/converters"):
+        folder.mkdir(parents=True)
+    (saved / "tokenizer/tokenizer.json").write_text("{}")
+    script = tmp_path / "examples/converters/convert_dcp_to_hf.py"
+    script.write_text(CONVERTER.format(flag="dcp", size=4) + PICKLES)
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+    made = export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    assert {name: tensor.tolist() for name, tensor in load_file(made / "model.safetensors").items()} == {
+        "w": [1.0, 1.0],
+        "tied": [1.0, 1.0],
+    }
+    assert not list(made.glob("*.bin"))
 
 
 def test_a_run_that_saved_nothing_is_named(tmp_path):
