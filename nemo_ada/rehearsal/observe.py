@@ -154,7 +154,7 @@ def _number(value: Any) -> float | None:
 
 
 LAST_BATCH: dict[str, Any] = {}
-"""Arguments of the newest Policy.train call of this process: `probe` trains on them again."""
+"""Arguments of this process's newest Policy.train call with a gradient: `probe` trains on them again."""
 
 
 def _observe_rows(module: ModuleType) -> None:
@@ -162,7 +162,8 @@ def _observe_rows(module: ModuleType) -> None:
 
     @functools.wraps(train)
     def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        LAST_BATCH.update(data=data, loss_fn=loss_fn)
+        if bool((data["advantages"] != 0).any()):
+            LAST_BATCH.update(data=data, loss_fn=loss_fn)
         note(event="rows", rows=row_hashes(data))
         return train(self, data, loss_fn, *args, **kwargs)
 

@@ -117,8 +117,8 @@ def numbers(events: Events) -> list[Number]:
         made.append(Number("|log-prob - Hugging Face's|, nats", told["difference"], MAX_LOGPROB_DIFFERENCE))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
-        made.append(Number("packed against unpacked gradient norm, relative",
-                           abs(packed - unpacked) / max(abs(unpacked), 1e-12), MAX_NORM_DIFFERENCE))  # fmt: skip
+        difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
+        made.append(Number("packed against unpacked gradient norm, relative", difference, MAX_NORM_DIFFERENCE))
     return made
 
 

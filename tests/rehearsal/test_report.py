@@ -31,8 +31,9 @@ def test_a_stale_refit_fails(metric: str, value: float) -> None:
     assert not all(number.passed for number in numbers(run({1: GOOD | {metric: value}}, [])))
 
 
-def test_packed_gradients_that_differ_fail() -> None:
-    norms = {"event": "gradient norms", "packed": 1.0, "unpacked": 1.1}
+@pytest.mark.parametrize(("packed", "unpacked"), [(1.0, 1.1), (0.0, 0.0)], ids=["differ", "nothing to compare"])
+def test_packed_gradients_that_are_not_seen_to_be_equal_fail(packed: float, unpacked: float) -> None:
+    norms = {"event": "gradient norms", "packed": packed, "unpacked": unpacked}
     assert [number.passed for number in numbers(run({}, [], norms))] == [False]
 
 
