@@ -50,6 +50,7 @@ WRONG_VALUES = [
     ("policy.dynamic_batching.enabled", True, "set it to false"),
     (FUSED, True, "set it to false", {PP: 2}),
     (FUSED, True, "set it to false", FP8_TRAINING),
+    (FUSED, True, "HybridEP", EXPERTS | {f"{LEARNER}.moe_flex_dispatcher_backend": "hybridep"}),
     (MULTIPLE, 2, "4 would work"),
     (BATCH, 600, "2048 would work"),
     (BATCH, 1, "2048 would work"),
@@ -146,6 +147,7 @@ BREAKAGES = [
         "policy.train_micro_batch_size",
         "activation_checkpointing=true",
     ),
+    ({PACK: 2**18, f"{LEARNER}.sequence_parallel": False}, "policy.train_micro_batch_size", "sequence_parallel=true"),
     ({"reinforce_ada.budget": {"max_seconds": 1}}, "reinforce_ada.budget.max_seconds", "`nemo-ada plan CONFIG`"),
     ({"grpo.val_period": 5}, "data.validation", "dataset_name: AIME2024 would work"),
     (
@@ -227,7 +229,9 @@ WORKING = {
 
 @pytest.mark.parametrize("changes", WORKING.values(), ids=WORKING)
 def test_a_valid_recipe_has_no_errors(changes):
-    assert errors(changes) == []
+    found = everything(changes)
+    assert [finding for finding in found if finding.level == "error"] == []
+    assert {"policy.model_name", "policy.train_micro_batch_size", SHARE} <= {f.key for f in found if f.level == "ok"}
 
 
 def test_an_environment_of_the_users_own_is_taken_with_its_class(site):

@@ -55,6 +55,7 @@ def test_every_line_is_kept_or_listed_with_a_reason_and_the_card_describes_the_s
     assert card["settings"]["model"] == {"name": "adder", "fingerprint": "0" * 16}
     text = (tmp_path / "set" / "README.md").read_text()
     assert "| distinct |" in text and "exact (nemo-ada" in text and str(tmp_path) not in text
+    assert all(f"\n\n{block}" in text for block in ("| stage |", "| pass rate", "## Settings", "- source:"))
 
 
 @pytest.mark.parametrize(("what", "seed"), [("prepare", 1), ("prepare", 2), ("evaluate", 3)])

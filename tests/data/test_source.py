@@ -66,15 +66,27 @@ def test_without_a_package_the_message_says_what_to_do(tmp_path, monkeypatch, na
         next(iter(open_source(name).records()))
 
 
-def test_a_hub_id_without_a_network_is_refused_at_once(monkeypatch):
-    """The package is there (an empty stand-in: it must not be asked), the hub's host is not."""
+def test_a_hub_id_without_a_network_is_refused_at_once_and_asked_for_through_a_proxy(monkeypatch):
+    """The package is there (a stand-in that must not be asked without a proxy), the hub's host is not."""
     pytest.importorskip("huggingface_hub")
-    monkeypatch.setitem(sys.modules, "datasets", type(sys)("datasets"))
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+    stand_in, proxies = type(sys)("datasets"), ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", *proxies):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match="no network to the Hugging Face hub; download it"):
         next(iter(open_source("owner/some-set").records()))
+
+    def load_dataset(*_arguments, streaming, **_options):
+        assert streaming
+        raise ValueError("no such split\nfurther lines")
+
+    stand_in.load_dataset = load_dataset
+    for name in proxies:
+        with monkeypatch.context() as proxy:
+            proxy.setenv(name, "http://127.0.0.1:9")
+            with pytest.raises(UserError, match="cannot be read: no such split; download it"):
+                next(iter(open_source("owner/some-set").records()))
 
 
 def test_a_hub_id_offline_names_the_variable(monkeypatch):

@@ -116,6 +116,8 @@ def test_a_preset_takes_a_local_copy_and_changes_from_the_command_line(tmp_path)
     (found,) = resolve([f"math500={tmp_path}/m.jsonl"], {"max_new_tokens": 64, "system": None})
     assert found.source == f"{tmp_path}/m.jsonl" and found.name == "math500"
     assert found.max_new_tokens == 64 and found.system is not None and found.expected_problems is None
+    (hub,) = resolve(["owner/some-set"], NONE)
+    assert (hub.name, hub.source) == ("some-set", "owner/some-set")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def test_the_command_writes_page_figures_and_summary(report):
     for path in pictures:
         with Image.open(path) as picture:
             assert min(picture.size) > 300 and len(picture.getcolors(10**6)) > 10
+            title = picture.crop((0, 0, picture.width, 30))
+            assert len(title.getcolors(10**6)) > 2
 
 
 def test_names_of_runs_and_metrics_cannot_leave_the_folder_of_the_figures(report):

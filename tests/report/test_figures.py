@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from nemo_ada.core import metrics
 from nemo_ada.report import summary
 from nemo_ada.report.curves import against, comparison_rows, difference, markdown_table
 from nemo_ada.report.draw import panel_canvas, panel_svg
-from nemo_ada.report.figures import all_figures
+from nemo_ada.report.figures import SAMPLING, all_figures
 from nemo_ada.report.run import Run, read_usable
 from nemo_ada.report.series import TREND, Blocks, number_text, trend
 from tests.lazy import Lazy
@@ -49,6 +51,7 @@ def test_shares_are_of_the_prompts_that_were_drawn_for(tmp_path):
     assert [row for _, row in figure.rows] == [
         (str(step), 20.0, 32 / 64, 12 / 64, 4 / 64, 0.25, 0.5) for step in (1, 2, 3)
     ]
+    assert figure.caption == SAMPLING.caption, "so few steps have no rolling means"
 
 
 def test_rows_with_a_gradient_are_a_share_of_the_kept_rows_also_when_the_first_steps_are_gone(tmp_path):
@@ -68,6 +71,38 @@ def test_lines_are_drawn_through_the_values_of_the_table(tmp_path):
         for i, line in enumerate(drawn):
             assert line.get_ydata().tolist() == [row[column] for run, row in figure.rows if run == i]
     assert len(drawn) == 2
+
+
+def test_points_stay_apart_in_the_pages_drawings_and_texts_lie_inside(tmp_path):
+    runs = runs_of(make_run(tmp_path / "a", 17, **{"ada/budget_bound": 1.0}))
+    for key in ("pools", "pass-rates", "budget", "time"):
+        for panel in figure_of(runs, key).panels[-2:]:
+            svg = ElementTree.fromstring(panel_svg(panel, ["a"], set()))
+            width, height = (float(size) for size in svg.attrib["viewBox"].split()[2:])
+            texts = [text for text in svg.iter("text") if "x" in text.attrib]
+            assert {panel.title, panel.x_label} <= {text.text for text in texts}
+            assert all(0 < float(text.attrib["x"]) < width and 0 < float(text.attrib["y"]) < height for text in texts)
+            if key == "pools":
+                (line,) = (re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d", "")) for path in svg.iter("path")
+                           if "stroke:var(--c0)" in path.get("style", ""))  # fmt: skip
+                assert np.diff([float(x) for x, _ in line]) == pytest.approx(np.full(16, 292 / 17), abs=0.11)
+
+
+def test_what_a_run_reached_cost_and_comes_from_stands_in_its_row_and_card(tmp_path):
+    folder = make_run(tmp_path / "a", 60)
+    facts = {"command": "c", "commit": "d", "started": "e", "nemo_ada": "f", "python": "g", "platform": "h"}
+    (folder / "environment.json").write_text(json.dumps(facts | {"packages": {"numpy": "2", "ray": "3"}}))
+    runs = runs_of(folder)
+    card = {"folder": str(folder), "state": "done", **facts, "packages": "numpy 2, ray 3"}
+    assert summary.provenance(runs[0]) == card
+    grid = summary.overview(runs)
+    rates = [step_record(step)["ada/pass_rate"] for step in range(55, 61)]
+    times = np.percentile([step_record(step)["time/step"] for step in range(1, 61)], (50, 95))
+    scores = [f"{0.2 + more:.3f} → {0.2 + more + 0.4 * (1 - math.exp(-60 / 40)):.3f}" for more in (0.0, 0.2)]
+    totals = [number_text(float(value)) for value in (76_800, 76_800 * 17, 192 * 60, 2.6 * 60)]
+    ends = [number_text(float(np.mean(rates))), "20", "25.0%", "50.0%", *totals]
+    assert grid.rows == [("a", "done", "60", *scores, *ends, " / ".join(number_text(float(t)) for t in times))]
+    assert str(summary.terminal_table(grid, "Overview").title) == "Overview"
 
 
 def test_times_are_compared_with_the_plan(tmp_path):

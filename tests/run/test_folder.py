@@ -118,8 +118,12 @@ def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
         run = RunDir(tmp_path)
         run.open(capped, resume=True)
         run.close()
-    (line,) = read_lines(tmp_path / CHANGES)
-    assert line["changed"] == {"reinforce_ada.budget.max_samples": [None, 900]}
+    more = {**capped, "reinforce_ada": {"budget": {"max_samples": 950, "mode": "capped"}}}
+    run.open(more, resume=True)
+    run.close()
+    assert [line["changed"] for line in read_lines(tmp_path / CHANGES)] == [
+        {"reinforce_ada.budget.max_samples": caps} for caps in ([None, 900], [900, 950])
+    ]
     idle = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "mode": "idle"}}}
     with pytest.raises(UserError, match=r"budget\.mode: 'capped' -> 'idle'"):
         RunDir(tmp_path).open(idle, resume=True)
