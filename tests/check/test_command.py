@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from nemo_ada.check.finding import exit_code
 from nemo_ada.cli.main import app
 from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.verify import VerifierSelfTestError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import changed
@@ -166,8 +168,11 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
     assert [finding.level for finding in data.image()] == ["skipped"]
 
 
-def test_the_verifier_is_tried():
-    assert [finding.level for finding in data.verifier()] == ["ok"]
+def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
+    assert [(finding.level, finding.key) for finding in data.verifier()] == [("ok", "verifier")]
+    for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
+        monkeypatch.setattr(data, "MathVerifier", Mock(side_effect=problem))
+        assert [(f.level, f.key, str(problem) in f.message) for f in data.verifier()] == [("error", "verifier", True)]
 
 
 @pytest.mark.parametrize(("override", "code"), [([], 0), (["policy.data_parallel_size=0"], 2)])

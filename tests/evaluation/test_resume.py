@@ -46,9 +46,7 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     sums = [("1+1=", 2), ("9+9=", 18), ("1+1=", 3), (" 1+1= ", 2), ("9" * 12 + "+1=", 1), ("\0", 1), ("30+9=", 39)]
     source = tmp_path / "sums.jsonl"
     source.write_text("{broken\n" + "".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in sums))
-    benchmark = Benchmark(
-        name="sums", source=str(source), verifier="exact", max_prompt_tokens=12, expected_problems=9
-    )
+    benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12, expected_problems=9)
     model, seen = Adder(), []
     jobs, drawing = [BenchmarkJob(benchmark, Characters(), model)], Drawing(4, 0, {"temperature": 0.5}, chunk=2)
     found = evaluate(jobs, drawing, tmp_path / "out", lambda *progress: seen.append(progress))

@@ -6,9 +6,11 @@
 mutmut makes the mutants of the Python files (its operators and its rules of what to leave alone); this script applies
 one at a time, because mutmut's own runner forks the test process, which Ray and vLLM do not survive. Left out beside
 what mutmut leaves out: texts for people (messages of exceptions and logs, help texts, strings with a space), since a
-test of wording is not a test. slurm/lib.sh has operators of its own (SHELL). A mutant's tests are those of its room,
-the files that name its module first. The sample is those of the smallest hashes of seed and mutant, so it changes only
-where the code does.
+test of wording is not a test, and fixed looks of the report's drawings: in report/draw.py, keyword arguments of
+matplotlib's methods whose value is a number, a text or a named constant (`fontsize=11, color=INK`). Positions and
+computed values take part there too. slurm/lib.sh has operators of its own (SHELL). A mutant's tests are those of its
+room, the files that name its module first. The sample is those of the smallest hashes of seed and mutant, so it changes
+only where the code does.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ ROOMS = {  # folder or file -> test folders or files
     "nemo_ada/run": ["tests/run"],
     "slurm/lib.sh": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
 }
+DRAWING, DRAWS = "nemo_ada/report/draw.py", re.compile(r"(axes|canvas)\.(?!savefig)")
+FIXED = re.compile(r"-?[\d.]+|\"[^\"]*\"|[A-Z_]+|\([-\d., ]+\)")
 SHELL = (
     (r"(?<=\s)-lt(?=\s)", "-le"), (r"(?<=\s)-gt(?=\s)", "-ge"), (r"(?<=\s)-eq(?=\s)", "-ne"),
     (r"(?<=\s)==(?=\s)", "!="), (r"(?<=\s)!=(?=\s)", "=="), (r"&&", "||"), (r"\|\|", "&&"),
@@ -59,17 +63,28 @@ class Mutant:
 
 
 def of_python(file: str) -> Iterator[Mutant]:
-    """mutmut's mutants of a Python file, without texts for people."""
+    """mutmut's mutants of a Python file, without texts for people and fixed looks."""
     import libcst as cst
     from mutmut.mutation.file_mutation import create_mutations, deep_replace
 
     module, mutations, _, _ = create_mutations(file, (ROOT / file).read_text(encoding="utf-8"))
     texts: set[int] = set()
 
+    def arguments(call: cst.Call) -> dict[tuple[str, str], int]:
+        """Keyword ("" where there is none) and value of the arguments -> identity of the node."""
+        return {(arg.keyword.value if arg.keyword else "", code(arg.value)): id(arg) for arg in call.args}
+
+    def looks(node: cst.CSTNode) -> set[tuple[str, str]]:
+        """Arguments that only set how something is drawn."""
+        if file != DRAWING or not isinstance(node, cst.Call) or not DRAWS.match(code(node.func)):
+            return set()
+        return {(name, value) for name, value in arguments(node) if name and FIXED.fullmatch(value)}
+
     def walk(node: cst.CSTNode, for_people: bool) -> None:
         call = isinstance(node, cst.Call) and re.match(r"(log|logging|typer|warnings|Field)\b", code(node.func))
         if for_people or call or isinstance(node, cst.Raise | cst.FormattedString | cst.ConcatenatedString):
             texts.add(id(node))
+        texts.update(arguments(node)[look] for look in looks(node))
         for child in node.children:
             walk(child, id(node) in texts)
 
@@ -85,8 +100,10 @@ def of_python(file: str) -> Iterator[Mutant]:
     seen: Counter[str] = Counter()
     for mutation in mutations:
         node, function = mutation.original_node, mutation.contained_by_top_level_function
+        only_looks = looks(node) and arguments(node).keys() - arguments(mutation.mutated_node).keys() <= looks(node)
         if (
             id(node) in texts
+            or only_looks
             or not isinstance(function, cst.FunctionDef)
             or (isinstance(node, cst.SimpleString) and " " in node.value)
         ):
