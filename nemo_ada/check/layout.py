@@ -7,10 +7,12 @@ import os
 from nemo_ada.check.finding import Findings, divisors, error, listed, warning
 from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.config.strict import suggestion
 
 LEARNER = "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"
 IGNORE_TP = "NRL_IGNORE_TP_ACCURACY_CHECK"
+PACKERS = ("concatenative", "first_fit_decreasing", "first_fit_shuffle", "modified_first_fit_decreasing")
 
 
 def gpus_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
@@ -182,6 +184,10 @@ def packing(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
     if r.cp > 1 and not r.packing:
         yield error("policy.sequence_packing.enabled", f"CP {r.cp} needs sequence packing; set it to true")
+    packer = str(r.values.get("policy.sequence_packing.algorithm", PACKERS[-1]))
+    if r.packing and packer.lower() not in PACKERS:
+        choices = suggestion(packer.lower(), PACKERS, "choices")
+        yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL v0.7.0; {choices}")
     hybrid = r.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
     padded = [why for why, holds in ((f"PP {r.pp}", r.pp > 1), ("FP8", r.fp8_train), ("HybridEP", hybrid)) if holds]
     if r.packing and padded and r.values.get("policy.sequence_packing.fuse_loss", False):

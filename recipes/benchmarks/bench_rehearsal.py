@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "unknown vLLM argument": (
         "check", "max_num_seqs", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
     "unknown packing algorithm": (
-        "log-probs", "first_fit_increasing",
+        "check", "did you mean first_fit_decreasing?",
         MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
 }  # fmt: skip
 KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
