@@ -163,3 +163,18 @@ def _packed_attention(names: Names) -> None:
         return torch.cat(outputs)
 
     names.put("DotProductAttention.forward", forward)
+
+
+@REPLACEMENTS.after(
+    "megatron.core.dist_checkpointing.strategies.torch",
+    "get_async_strategy",
+    why="Newer versions save with nvidia-resiliency-ext, made for CUDA; megatron-core has its own writer.",
+)
+def _own_writer(names: Names) -> None:
+    choose = names.get("get_async_strategy")
+
+    @functools.wraps(choose)
+    def get_async_strategy(async_strategy: str = "mcore", *args: Any, **kwargs: Any) -> Any:
+        return choose("mcore", *args, **kwargs)
+
+    names.put("get_async_strategy", get_async_strategy)
