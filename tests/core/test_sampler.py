@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.rows import RowSettings
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.budget import Caps, Ledger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -175,3 +177,39 @@ def test_settings_that_need_an_estimator_are_refused_without_one():
     for options in ({"shrunk_baseline": True}, {"pass_rate": "shrunk"}):
         with pytest.raises(InvariantError, match="need an estimator"):
             AdaSampler(PLAN, RowSettings(4, ROWS.stop, **options), run_seed=0)
+
+
+def test_a_step_counts_its_responses_and_their_failures_by_cause():
+    own = sampler()
+    source = ScriptedSource(Script.of("+x-", "+-"), np.random.default_rng(0))
+    sampled = own.run_step(0, ["a", "b"], source)
+    assert sampled is not None
+    failed = {name: value for name, value in sampled.metrics.items() if name.startswith("ada/failed/")}
+    assert sampled.metrics["ada/samples_drawn"] == len(source.issued)
+    assert list(failed.values()) == [1.0]
+    assert sum(next(iter(sampled.lists.values()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "refused"),
+    [
+        (lambda: sampler().choose(0, ["a", "b"], 1), "chosen by an estimator"),
+        (
+            lambda: advantage_of_two(weighting="objective", prior_P=(np.ones(1), np.ones(1))),
+            "needs reference weighting",
+        ),
+        (lambda: advantage_of_two(weighting="objective"), "needs pass rates"),
+        (lambda: Ledger(Caps(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
+        (lambda: Ledger(Caps(max_tokens=3)).reserve(1, 4), "against max_tokens"),
+        (lambda: Ledger(Caps()).settle(1, 1), "settled 1 tokens of 0"),
+    ],
+    ids=["choice", "posterior", "objective", "samples", "tokens", "settled"],
+)
+def test_a_broken_promise_of_our_own_code_is_no_silent_number(ask, refused):
+    with pytest.raises(InvariantError, match=refused):
+        ask()
+
+
+def advantage_of_two(**options):
+    labels, row = np.array([1.0, 0.0]), np.arange(2)[None]
+    return advantages(labels, labels > 0, np.zeros(2, int), row, np.ones((1, 2)), weight_P=np.ones(1), **options)
