@@ -19,7 +19,7 @@ from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster import hub
 from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.memory import checkpoint_bytes
-from nemo_ada.cluster.shapes import TABLE
+from nemo_ada.cluster.shapes import TABLE, ModelShape
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -29,6 +29,8 @@ OPTIMIZER, CORRECTION = f"{LEARNER}.optimizer", "loss_fn.use_importance_sampling
 KWARGS, SHARE = "policy.generation.vllm_kwargs", f"{VLLM}.gpu_memory_utilization"
 TP, PP, CP = (f"{LEARNER}.{word}_parallel_size" for word in ("tensor_model", "pipeline_model", "context"))
 EP, VLLM_TP = f"{LEARNER}.expert_model_parallel_size", f"{VLLM}.tensor_parallel_size"
+ETP, VLLM_PP = f"{LEARNER}.expert_tensor_parallel_size", f"{VLLM}.pipeline_parallel_size"
+VLLM_EP = f"{VLLM}.expert_parallel_size"
 OUTER = [f"{LEARNER}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
 NODES, BATCH = "cluster.num_nodes", "policy.train_global_batch_size"
 MULTIPLE, PACKING = "policy.make_sequence_length_divisible_by", "policy.sequence_packing.enabled"
@@ -111,8 +113,8 @@ WRONG_VALUES = [
     (PP, 8, "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage", STAGES),
     (OUTER[0], 5, "would work", {TP: 1, PP: 4}),
     (OUTER[0], 10, "outer stages of 11 or 14 layers would work", STAGES | {OUTER[1]: 10}),
-    (f"{VLLM}.async_engine", False, "async_engine: true", {f"{VLLM}.pipeline_parallel_size": 2}),
-    (f"{VLLM}.expert_parallel_size", 4, "2 would work", EXPERTS),
+    (f"{VLLM}.async_engine", False, "async_engine: true", {VLLM_PP: 2}),
+    (VLLM_EP, 4, "2 would work", EXPERTS),
     (f"{VLLM}.precision", "fp8", "tensor_parallel_size=1 would work",
      FP8_ROLLOUT | {"policy.model_name": "Qwen/Qwen2.5-72B", VLLM_TP: 2, NODES: 8, PP: 4}),
     (CORRECTION, False, "set it to true", FP8_ROLLOUT),
@@ -139,9 +141,9 @@ WRONG_VALUES = [
 BREAKAGES = [
     ({"cluster.gpus_per_node": 6}, NODES, "cluster.num_nodes=2"),
     ({CP: 3, MULTIPLE: 24}, NODES, "cluster.num_nodes=3, 6 or 9"),
-    ({f"{VLLM}.pipeline_parallel_size": 3}, VLLM_TP, "do not divide"),
+    ({VLLM_PP: 3}, VLLM_TP, "do not divide"),
     ({"loss_fn.reference_policy_kl_penalty": 0.01}, REFERENCE, "set it to false"),
-    (EXPERTS | {f"{LEARNER}.expert_tensor_parallel_size": 8}, EP, "do not divide by EP 8 * expert TP 8"),
+    (EXPERTS | {ETP: 8}, EP, "do not divide by EP 8 * expert TP 8"),
     ({"grpo.async_grpo": {"enabled": True}}, "reinforce_ada", "set it to false"),
     (
         {TP: 1, PACK: 65536, f"{LEARNER}.activation_checkpointing": False},
@@ -225,6 +227,9 @@ WORKING = {
     "outer stages": STAGES | dict.fromkeys(OUTER, 11),
     "more positions": dict.fromkeys(("policy.max_total_sequence_length", f"{VLLM}.max_model_len", POSITIONS), 8192),
     "a number as text": {f"{OPTIMIZER}.lr": "1e-6"},
+    "sizes left to their defaults": dict.fromkeys(
+        (CP, EP, ETP, VLLM_TP, VLLM_PP, VLLM_EP, "policy.logprob_batch_size")
+    ),
 }
 
 
@@ -340,6 +345,14 @@ def test_fp8_blocks_must_fit_the_key_value_width_too(tmp_path):
     assert [finding.key for finding in found] == [f"{VLLM}.precision"]
     assert "tensor_parallel_size=1 or 2 would work" in found[0].message
     assert errors(narrow | {VLLM_TP: 2}) == []
+
+
+def test_a_published_config_json_gives_the_shape_of_the_table():
+    published = {"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+                 "moe_intermediate_size": 768, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+                 "num_hidden_layers": 48, "vocab_size": 151936, "max_position_embeddings": 40960, "num_experts": 128,
+                 "num_experts_per_tok": 8, "tie_word_embeddings": False}  # fmt: skip
+    assert ModelShape.from_hf_config(published) == TABLE["Qwen/Qwen3-30B-A3B"]
 
 
 @pytest.mark.parametrize(("model", "tp", "padded"), [("Qwen/Qwen2.5-Math-7B", 4, 152064), ("Qwen/Qwen3-4B", 8, 152576)])

@@ -138,3 +138,12 @@ def test_the_report_counts_and_the_exit_code_is_the_worst_level():
     text = report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=False)
     assert text.endswith("0 errors, 1 warnings")
     assert '"exit_code": 1' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "stages"), [(None, None, (12, 12)), (12, 10, (12, 10)), (10, None, (10, 12))]
+)
+def test_outer_stages_have_their_own_number_of_layers(first, last, stages):
+    outer = {f"{LEARNER}.num_layers_in_{end}_pipeline_stage": n for end, n in (("first", first), ("last", last))}
+    recipe, _ = read({f"{LEARNER}.pipeline_model_parallel_size": 8} | outer)
+    assert recipe.stage_layers(94) == stages

@@ -27,7 +27,7 @@ from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
 from nemo_ada.planning.command import make_plan, walltime
 from nemo_ada.planning.forecast import Forecast, Pace, Time
 from nemo_ada.planning.history import History
-from nemo_ada.planning.render import render
+from nemo_ada.planning.render import _even_line, render
 from nemo_ada.planning.sampling import Phases, capped, drawn_again, simulate, variant, worst_work
 from nemo_ada.planning.slots import parse_time, plan_slots
 from nemo_ada.report.figures import step_time
@@ -110,8 +110,11 @@ def test_another_plan_is_carried_over_by_simulation_beside_the_presets_that_can_
     true = 512 * 9.4  # tokens of GRPO's step: 64 prompts x 8 responses
     assert eight.forecast.sampling.p50 == pytest.approx(0.003 * 16 + 2e-5 * true, rel=0.3)
     assert "carried" in eight.forecast.step.source and not eight.own_run
-    names = {cost.name for cost in eight.costs}
-    assert "ada_seq_balance" in names and "ada_seq_lean" not in names
+    signal = {cost.name: 1.0 - cost.zero_signal for cost in eight.costs}
+    assert "ada_seq_balance" in signal and "ada_seq_lean" not in signal
+    update = float(np.median(History.read(past, steps=10).update_S))
+    carried = update * signal["this plan"] / signal["ada_seq_balance"]  # rows with an advantage cost time
+    assert eight.forecast.phases["update"].p50 == pytest.approx(carried, rel=0.02)
 
 
 def test_warm_up_steps_are_simulated_but_not_counted():
@@ -259,6 +262,7 @@ def test_where_no_cap_makes_phases_even_the_evenest_is_named():
     evenest = even_cap(lambda cap: free if cap is None else narrow.get(cap, free))
     assert evenest.max_seconds == 9.0 and evenest.uncapped > EVEN and evenest.cut == 0.25
     assert evenest.capped == pytest.approx(np.quantile([10.0] * 9 + [12.5], 0.95) / 10)
+    assert _even_line(evenest).endswith("25% of the prompts another response")
     useless = even_cap(lambda cap: free)
     assert useless.max_seconds is None and useless.capped == useless.uncapped
 
