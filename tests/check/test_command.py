@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_ada.check import data, gpu
-from nemo_ada.check.command import examine
+from nemo_ada.check.command import _key_in, examine
 from nemo_ada.check.command import recipe as check_recipe
 from nemo_ada.check.finding import exit_code
 from nemo_ada.cli.main import app
@@ -160,12 +160,21 @@ def test_the_assumed_gpu_is_said(tmp_path):
 
 
 def test_an_image_file_must_exist(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTAINER", str(tmp_path / "image.sqsh"))
-    assert [finding.level for finding in data.image()] == ["error"]
+    def found(image):
+        monkeypatch.setenv("CONTAINER", str(image))
+        return [(finding.level, finding.key) for finding in data.image()]
+
+    assert found(tmp_path / "image.sqsh") == [("error", "CONTAINER")]
     (tmp_path / "image.sqsh").touch()
-    assert [finding.level for finding in data.image()] == ["ok"]
-    monkeypatch.setenv("CONTAINER", "nvcr.io/nvidia/nemo-rl:v0.7.0")
-    assert [finding.level for finding in data.image()] == ["skipped"]
+    assert found(tmp_path / "image.sqsh") == [("ok", "CONTAINER")]
+    assert found("nvcr.io/nvidia/nemo-rl:v0.7.0") == [("skipped", "CONTAINER")]
+
+
+@pytest.mark.parametrize(
+    "message", ["a.b=3: too many", "a.b: 3 is", "a.b, 3", "a.b; 3", "unknown key a.b; c", "no a.b"]
+)
+def test_the_key_that_a_message_begins_with_is_the_findings(message):
+    assert _key_in(message) == ("configuration" if message.startswith("no") else "a.b")
 
 
 def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):

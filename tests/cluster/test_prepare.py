@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from nemo_ada.cluster import hub
-from nemo_ada.cluster.prepare import isolation, prepare
+from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.prepare import convert, isolation, prepare
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
@@ -109,3 +110,15 @@ def test_no_connection_leaves_an_isolated_process(home):
     ask = f"import urllib.request; urllib.request.urlopen('{os.environ['HF_ENDPOINT']}/api/models/org/small')"
     assert subprocess.run([sys.executable, "-c", ask], check=False, capture_output=True).returncode == 0
     assert subprocess.run([*prefix, sys.executable, "-c", ask], check=False, capture_output=True).returncode != 0
+
+
+def test_megatrons_worker_converts_with_the_configs_policy_on_one_gpu(tmp_path):
+    worker = tmp_path / "python"
+    worker.write_text(f"#!/bin/sh\ncp $3 {tmp_path}/policy.yaml; echo no room >&2; exit $CODE\n")
+    worker.chmod(0o755)
+    outcomes = [convert(Values(changed({})), worker, {"CODE": code, "PATH": "/bin:/usr/bin"}) for code in ("0", "1")]
+    assert outcomes == ["converted to Megatron's format", "not converted (no room); the job will"]
+    policy, layout = yaml.safe_load((tmp_path / "policy.yaml").read_text()), changed({})["policy"]["megatron_cfg"]
+    assert policy["model_name"] == "Qwen/Qwen2.5-Math-7B" and policy["megatron_cfg"]["sequence_parallel"] is False
+    sizes = {key for key in layout if key.endswith("_parallel_size")}
+    assert {policy["megatron_cfg"][key] for key in sizes} == {1} and layout["tensor_model_parallel_size"] == 4

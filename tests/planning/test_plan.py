@@ -27,8 +27,9 @@ from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
 from nemo_ada.planning.command import make_plan, walltime
 from nemo_ada.planning.forecast import Forecast, Pace, Time
 from nemo_ada.planning.history import History
+from nemo_ada.planning.job import Job
 from nemo_ada.planning.render import _even_line, render
-from nemo_ada.planning.sampling import Phases, capped, drawn_again, simulate, variant, worst_work
+from nemo_ada.planning.sampling import Phases, SimulatedJob, capped, drawn_again, simulate, variant, worst_work
 from nemo_ada.planning.slots import parse_time, plan_slots
 from nemo_ada.report.figures import step_time
 from nemo_ada.report.run import Run
@@ -348,7 +349,7 @@ def test_dynamic_sampling_draws_until_enough_groups_have_signal(tmp_path):
     assert any("NeMo-RL ends the run there" in warning for warning in never.warnings)
 
 
-def test_batches_of_dynamic_sampling_are_those_that_fill_the_step():
+def test_batches_of_dynamic_sampling_are_those_that_fill_the_step(tmp_path):
     batch = taking(*[1.0] * 200)
     assert drawn_again(batch, 512, 512, 11).batches == 1.0, "all groups have signal"
     half = drawn_again(replace(batch, zero_signal=0.45), 512, 512, 11)
@@ -356,6 +357,10 @@ def test_batches_of_dynamic_sampling_are_those_that_fill_the_step():
     assert half.seconds_S.tolist() == [2.0] * 200
     bounded = drawn_again(replace(batch, zero_signal=1.0), 512, 512, 3)
     assert (bounded.batches, bounded.unfilled) == (3.0, 1.0)
+    job = Job.read(config(tmp_path, {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": 2}), [])
+    plan = job.ada.plan(job.group, job.longest)
+    bound = worst_work(plan, 2 * job.prompts, job.slots, job.longest)
+    assert SimulatedJob(job, BetaRates(1, 1), LENGTHS, 1).worst(plan) == tuple(11 * work for work in bound)
 
 
 def test_lengths_say_their_rule(tmp_path):
@@ -407,6 +412,10 @@ def test_a_plan_without_a_long_enough_run_or_with_two_sources_of_lengths_is_refu
         make_plan(JSONL, own, time="01:00:00", steps=1)
     with pytest.raises(UserError, match="lengths of its own"):
         make_plan(JSONL, own, time="1:00:00", run=past, median_tokens=9.0)
+    write_run(tmp_path)
+    (tmp_path / "config.yaml").write_text("{reinforce_ada: {preset: grpo}, grpo: {num_generations_per_prompt: 0}}")
+    with pytest.raises(UserError, match=r"grpo\.num_generations_per_prompt=0 is no number"):
+        make_plan(JSONL, own, time="1:00:00", run=tmp_path)
 
 
 BASES = sorted(
