@@ -118,7 +118,7 @@ WRONG_VALUES = [
     (f"{VLLM}.precision", "fp8", "tensor_parallel_size=1 would work",
      FP8_ROLLOUT | {"policy.model_name": "Qwen/Qwen2.5-72B", VLLM_TP: 2, NODES: 8, PP: 4}),
     (CORRECTION, False, "set it to true", FP8_ROLLOUT),
-    (CORRECTION, False, "set it to true", FP8_TRAINING),
+    (CORRECTION, None, "set it to true", FP8_TRAINING),
     (f"{LEARNER}.fp8_cfg.fp8", "hybrid", "'e4m3'", FP8_TRAINING),
     (f"{LEARNER}.fp8_cfg.fp8_recipe", "tensorwise", "'blockwise'", FP8_TRAINING),
     (f"{LEARNER}.fp8_cfg.fp8_param", True, "False", FP8_TRAINING),
@@ -219,7 +219,7 @@ def errors(changes, tmp=""):
 
 WORKING = {
     "bf16": {},
-    "fp8 training": FP8_TRAINING,
+    "fp8 training": FP8_TRAINING | {PRECISE: None},
     "fp8": FP8_ROLLOUT,
     "experts": EXPERTS,
     "pipeline": {TP: 2, PP: 2},

@@ -167,7 +167,9 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
     assert found(tmp_path / "image.sqsh") == [("error", "CONTAINER")]
     (tmp_path / "image.sqsh").touch()
     assert found(tmp_path / "image.sqsh") == [("ok", "CONTAINER")]
-    assert found("nvcr.io/nvidia/nemo-rl:v0.7.0") == [("skipped", "CONTAINER")]
+    monkeypatch.setenv("NEMO_ADA_SITE", "/none")
+    for image in ("nvcr.io/nvidia/nemo-rl:v0.7.0", ""):
+        assert found(image) == [("skipped", "CONTAINER")]
 
 
 @pytest.mark.parametrize(

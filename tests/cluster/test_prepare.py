@@ -67,6 +67,7 @@ def home(tmp_path, monkeypatch):
     files.mkdir()
     CharTokenizer("abc").write_hf(files)
     (files / "config.json").write_text('{"model_type": "qwen2"}')
+    (files / "pytorch_model.bin").touch()
     (files / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Small", (Hub,), {"files": files}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -93,6 +94,7 @@ def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
     assert said[-1] == f"all of it was loaded again {isolation()[1]}"
     folder = hub.snapshot("org/small")
     assert folder is not None and hub.missing_files(folder, weights=True) == []
+    assert not (folder / "pytorch_model.bin").exists(), "a copy of the weights in another format"
 
 
 def test_what_the_hub_does_not_have_is_named(home, tmp_path):
