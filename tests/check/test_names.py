@@ -44,6 +44,15 @@ def test_known_keys_are_not_refused(changes, upstream):
     assert [finding.level for finding in names.key_names(changed(changes), upstream)] == ["ok"]
 
 
+def test_only_what_nemo_rls_own_files_say_is_the_upstream_part(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path / "RL"))
+    (tmp_path / "RL").mkdir()
+    (tmp_path / "RL/base.yaml").write_text("grpo: {seed: 1}")
+    (tmp_path / "own.yaml").write_text("{defaults: RL/base.yaml, grpo: {seed: 2}}")
+    (tmp_path / "run.yaml").write_text("{defaults: [own.yaml], cluster: {num_nodes: 1}}")
+    assert upstream_part(tmp_path / "run.yaml") == {"grpo": {"seed": 1}}
+
+
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
 def test_a_misspelled_override_of_a_recipe_is_found():
     assert set(upstream_part(RECIPE)) >= {"grpo", "policy", "data"}
