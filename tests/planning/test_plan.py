@@ -206,10 +206,11 @@ def test_suggested_caps_make_the_worst_step_fit_or_say_that_none_can():
 
 
 @pytest.mark.parametrize(
-    ("text", "hours"), [("04:00:00", 4), ("2-00:00:00", 48), ("90", 1.5), ("30:00", 0.5), ("1-06", 30)]
-)  # fmt: skip
-def test_slurms_times_are_understood(text, hours):
-    assert parse_time(text) == hours * 3600
+    ("text", "seconds"),
+    [("04:30:09", 16_209), ("2-01:30:09", 178_209), ("90", 5400), ("30:09", 1809), ("1-06", 108_000)],
+)
+def test_slurms_times_are_understood(text, seconds):
+    assert parse_time(text) == seconds
 
 
 def test_every_figure_says_where_it_comes_from(past):
