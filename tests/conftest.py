@@ -1,6 +1,8 @@
-"""Settings for all tests: no deadline per hypothesis case, and one worker for all that share the embedded stack."""
+"""Settings for all tests: no deadline per case, one worker for all that share the embedded stack, skips in brief."""
 
 import os
+import re
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -22,3 +24,11 @@ def pytest_xdist_make_scheduler(config, log):
             return "stack" if nodeid.startswith("tests/embedded/") and not own_process else super()._split_scope(nodeid)
 
     return LoadRoomScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line per reason to skip; reasons that differ only in a path are one."""
+    reasons = (report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    counts = Counter(re.sub(r"\S*/\S*[^\s,;:)]", "PATH", reason.splitlines()[0]) for reason in reasons)
+    for reason, count in counts.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")

@@ -13,12 +13,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 from rich.console import Console
 
 from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.exits import PilotExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 from nemo_ada.simulate import exact
@@ -40,6 +42,8 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 """Bounds of options. Outside them the model has no answer or takes hours."""
 TABLE_WIDTH = 160  # where the output is no terminal
+PILOT_GROUPS = (4, 8, 16, 32, 64)
+PILOT_RATES = 100  # pass rates that the comparison averages over
 
 RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
 EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
@@ -50,7 +54,7 @@ def simulate(
     context: typer.Context,
     pass_rate: Annotated[float | None, typer.Option(help="exact cost of one prompt with this pass rate")] = None,
     exit_kind: Annotated[
-        str | None, typer.Option("--exit", help="a rule of your own: positive, balanced or fixed (at n responses)")
+        str | None, typer.Option("--exit", help="your own rule: positive, balanced, fixed (at n responses) or pilot")
     ] = None,
     k_pos: Annotated[int | None, typer.Option(help="of --exit: correct responses wanted")] = None,
     k_neg: Annotated[int | None, typer.Option(help="of --exit: incorrect responses wanted")] = None,
@@ -95,6 +99,8 @@ def simulate(
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     variants = _variants(own, preset, group, setting, Caps(max_samples, max_tokens, max_steps))
     _print(simulation.compare(variants, setting), plot, as_json)
+    if not as_json and any(isinstance(variant.plan.exit, PilotExit) for variant in variants):
+        typer.echo(_pilot_against_grpo(rates))
 
 
 def _variants(
@@ -123,6 +129,21 @@ def _variants(
     return variants
 
 
+def _pilot_against_grpo(rates: simulation.RateDistribution) -> str:
+    """From which n on giving up after a pilot yields more signal per response than GRPO."""
+    rate_P = np.clip(rates.draw(PILOT_RATES, seed=0), 1e-6, 1.0 - 1e-6)
+
+    def signal(name: str, n: int) -> float:
+        plan = ada_settings({"preset": name}).plan(n, 1)
+        return exact.signal_per_response(StopRule(plan.exit, plan.wave_sizes, plan.max_responses), n, rate_P)
+
+    gain = {n: signal("ada_pilot", n) / signal("grpo", n) for n in PILOT_GROUPS}
+    found = ", ".join(f"n={n} {ratio:.2f}" for n, ratio in gain.items())
+    pays = [n for n, ratio in gain.items() if ratio >= 1.0]
+    verdict = f"it pays from n = {pays[0]} on" if pays else "it pays at none of these"
+    return f"ada_pilot's signal per response, relative to grpo: {found}; {verdict}"
+
+
 def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         simulation.plot(rows, plot)
@@ -142,7 +163,8 @@ def _check_effect(context: typer.Context) -> None:
     alone = [option for option in given if option in RULE]
     if alone and "--exit" not in given:
         raise UserError(
-            f"{', '.join(alone)} belongs to a rule of your own; add --exit positive, balanced or fixed, or leave it out"
+            f"{', '.join(alone)} belongs to a rule of your own; add --exit positive, balanced, fixed or pilot, or "
+            "leave it out"
         )
     without = [option for option in given if option not in EXACT]
     if "--pass-rate" in given and without:
@@ -170,7 +192,7 @@ def _own_settings(
     scheduler: str | None,
 ) -> AdaSettings:
     wanted = {"k_pos": k_pos, "k_neg": k_neg}
-    useless = {"positive": ["k_neg"], "fixed": ["k_pos", "k_neg"]}.get(kind, [])
+    useless = {"positive": ["k_neg"], "fixed": ["k_pos", "k_neg"], "pilot": ["k_pos", "k_neg"]}.get(kind, [])
     for name in useless:
         if wanted[name] is not None:
             raise UserError(f"--{name.replace('_', '-')} has no effect with --exit {kind}; leave it out")
@@ -179,7 +201,7 @@ def _own_settings(
         sizes = None if wave is None else [int(size) for size in wave.split(",")]
     except ValueError:
         raise UserError(f"--wave={wave}: give a size, or sizes separated by commas such as 8,4,4") from None
-    if kind != "fixed":
+    if kind not in ("fixed", "pilot"):
         sizes, cap = sizes or [8], cap if cap is not None else 32
     sampling: dict[str, Any] = {"kind": "sequential", "exit": rule, "wave_size": sizes, "max_responses": cap}
     if scheduler is not None:

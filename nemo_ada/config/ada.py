@@ -17,7 +17,7 @@ from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -65,7 +65,22 @@ class FixedSettings(Section):
         return FixedExit(self.n or group)
 
 
-Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings, Field(discriminator="kind")]
+class PilotSettings(Section):
+    """Give a prompt up when its first responses have equal labels, else draw all n (Pilot-Commit)."""
+
+    kind: Literal["pilot"]
+    pilot: Responses | None = None
+    """Responses of the first wave, from 2 to n - 1; null takes 4, or n - 1 in a smaller group."""
+
+    def size(self, group: int) -> int:
+        """Responses of the first wave for groups of n = `group`."""
+        return self.pilot or min(4, group - 1)
+
+    def rule(self, group: int) -> ExitRule:
+        return PilotExit(group, self.size(group))
+
+
+Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings | PilotSettings, Field(discriminator="kind")]
 
 
 class WaveStopping(Section):
@@ -103,6 +118,9 @@ class SequentialSampling(Section):
 
     def waves(self, group: int) -> tuple[int, ...]:
         """The wave plan for groups of n = `group`."""
+        if isinstance(self.exit, PilotSettings):
+            size = self.exit.size(group)
+            return (size, group - size)
         if self.wave_size is None:
             return (group,)
         return tuple(self.wave_size) if isinstance(self.wave_size, list) else (self.wave_size,)
@@ -369,6 +387,8 @@ class AdaSettings(Section):
         self, sampling: SequentialSampling, rule: ExitRule, waves: tuple[int, ...], cap: int, group: int
     ) -> None:
         here = "reinforce_ada.sampling"
+        if isinstance(sampling.exit, PilotSettings):
+            self._check_pilot(sampling, waves[0], cap, group)
         if rule.smallest_pool > cap:
             raise UserError(
                 f"{here}.exit needs {rule.smallest_pool} responses (k_pos + k_neg), but {here}.max_responses={cap} "
@@ -408,6 +428,25 @@ class AdaSettings(Section):
             raise UserError(
                 f"reinforce_ada.reserve_prompts={self.reserve_prompts} would start new prompts after the first waves, "
                 "which reinforce_ada.budget.mode=idle rules out; set reserve_prompts to 0 or mode to capped"
+            )
+
+    def _check_pilot(self, sampling: SequentialSampling, size: int, cap: int, group: int) -> None:
+        here = "reinforce_ada.sampling"
+        if not 2 <= size < group:
+            raise UserError(
+                f"{here}.exit.pilot={size} with grpo.num_generations_per_prompt={group}: a pilot has at least 2 "
+                "responses and fewer than the group; set num_generations_per_prompt to 8 or more, or exit.pilot "
+                f"between 2 and {max(group - 1, 2)}"
+            )
+        if sampling.wave_size is not None or cap != group or sampling.stopping.kind != "wave":
+            raise UserError(
+                f"{here}.exit.kind=pilot has two waves, the pilot and the rest of the group: leave out "
+                f"{here}.wave_size and max_responses, and use {here}.stopping.kind=wave"
+            )
+        if self.advantage.weighting == "objective":
+            raise UserError(
+                f"{here}.exit.kind=pilot gives up prompts by their labels, which no weight of "
+                "reinforce_ada.advantage.weighting=objective undoes; use weighting: reference"
             )
 
     def _check_advantage(self, group: int) -> None:

@@ -26,7 +26,7 @@ from nemo_ada.run.files import read_json, write_folder
 from nemo_ada.run.folder import STATE, RunDir, fingerprint
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
-TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
+TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
 
 
 def _numbers(totals: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Totals:
     tokens: int = 0
     rows: int = 0
     live_rows: int = 0
+    engine_steps: int = 0
     seconds: float = 0.0
 
 
@@ -235,6 +236,7 @@ class Trainer:
         self.totals.tokens += int(data.metrics["ada/tokens_drawn"])
         self.totals.rows += len(data.length_R)
         self.totals.live_rows += int(data.metrics["ada/live_rows"])
+        self.totals.engine_steps += data.engine_steps
         self.totals.seconds += seconds
         self.control.observe_step(seconds)
         record = {

@@ -18,7 +18,9 @@ from nemo_ada.report.summary import overview
 
 __all__ = ["ALL_AXES", "Difference", "Run", "against", "comparison_rows", "difference", "markdown_table"]
 
-ALL_AXES = ("step", "total/responses", "total/live_rows", "total/seconds", "total/rows")
+ALL_AXES = ("step", "total/responses", "total/engine_steps", "total/live_rows", "total/seconds", "total/rows")
+FINAL = "final accuracy"
+HALFWAY = "at half the responses - final"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,30 @@ def difference(values: Sequence[float]) -> Difference:
 def against(
     runs: Mapping[str, Sequence[Run]], baseline: str, key: str = "val/accuracy"
 ) -> dict[str, dict[str, Difference]]:
-    """method -> axis -> paired difference to the baseline; run i of every method has seed i.
+    """method -> axis -> paired difference of the area to the baseline; run i of every method has seed i.
 
     The common cost of an axis is per pair of method and baseline, so a cheap method does not cut the others short.
+    FINAL and HALFWAY: the method's accuracy at all and at half of the baseline's responses, minus the baseline's last;
+    nan where the method drew fewer.
     """
 
     def gain(own: Run, base: Run, axis: str) -> float:
         limit = min(own.curve(axis, key)[0][-1], base.curve(axis, key)[0][-1])
         return own.area(axis, limit, key) - base.area(axis, limit, key)
 
-    return {
-        name: {
-            axis: difference([gain(own, base, axis) for own, base in zip(mine, runs[baseline], strict=True)])
-            for axis in ALL_AXES
-        }
-        for name, mine in runs.items()
-        if name != baseline
-    }
+    def accuracy(own: Run, base: Run, share: float) -> float:
+        """At `share` of the baseline's responses, minus the baseline's last one."""
+        responses, final = base.curve("total/responses", key)
+        return float(np.interp(share * responses[-1], *own.curve("total/responses", key), right=np.nan) - final[-1])
+
+    found = {}
+    for name, mine in runs.items():
+        if name != baseline:
+            pairs = list(zip(mine, runs[baseline], strict=True))
+            found[name] = {axis: difference([gain(*pair, axis) for pair in pairs]) for axis in ALL_AXES}
+            found[name][FINAL] = difference([accuracy(*pair, 1.0) for pair in pairs])
+            found[name][HALFWAY] = difference([accuracy(*pair, 0.5) for pair in pairs])
+    return found
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:

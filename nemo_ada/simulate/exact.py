@@ -137,3 +137,12 @@ def gradient_factor(
         pull_E = keep_pos_E / rows * (neg_E / end.total_E)
         push_E = keep_neg_E / rows * (pos_E / end.total_E)
     return end.mean(weight_E * (pull_E / p + push_E / (1.0 - p)))
+
+
+def signal_per_response(rule: StopRule, n: int, rate_P: FloatArray) -> float:
+    """Expected update along grad p, per response issued, over prompts with these pass rates (0 < p < 1).
+
+    For reference weighting. GRPO's is the mean of (n-1)/n p (1-p).
+    """
+    signal = sum(n * p * (1.0 - p) * gradient_factor(rule, p, n=n, weighting="reference") for p in rate_P.tolist())
+    return signal / sum(summary(rule, p).expected_samples for p in rate_P.tolist())

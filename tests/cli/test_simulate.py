@@ -96,3 +96,9 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     assert "ada_seq_idle (n=8)" in names
     assert "ada_est_ema (n=8, pass rates known)" in names
     assert "left out: ada_seq_lean: reinforce_ada.sampling.wave_size=4 is below" in done.stderr
+
+
+def test_the_pilot_says_from_which_group_size_on_it_pays():
+    flat = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta 400,400")).stdout
+    ends = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta .05,.05")).stdout
+    assert "none" in flat.splitlines()[-1] and "n = 4 on" in ends.splitlines()[-1]

@@ -14,7 +14,7 @@ from nemo_ada.core.learning.rows import RowSettings
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Caps
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 
@@ -41,6 +41,7 @@ PRESETS = {
         EmaBeta,
     ),
     "ada_single": (1, StopRule(FixedExit(1), (1,), 1), {}, {"shrunk_baseline": True}, None, EmaBeta),
+    "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
 }

@@ -29,7 +29,7 @@ CONFIG = {"run_dir": "run", "grpo": {"seed": 0, "max_num_steps": 5}, "task": {"n
 STATE = {
     "step": 2,
     "position": 32,
-    "totals": {"responses": 64, "tokens": 900, "rows": 64, "live_rows": 20, "seconds": 1.5},
+    "totals": {"responses": 64, "tokens": 900, "rows": 64, "live_rows": 20, "engine_steps": 90, "seconds": 1.5},
     "sampler": {"estimator": None, "latency": {"lengths": [3, 4]}},
     "evaluated": {"step": 0, "val/accuracy": 0.25},
     "fingerprint": "f",

@@ -76,6 +76,7 @@ def _totals(step: int) -> dict[str, float]:
         "total/tokens": 20 * PROMPTS * 17 * step,
         "total/rows": PROMPTS * GROUP * step,
         "total/live_rows": 192 * step,
+        "total/engine_steps": 17 * step,
         "total/seconds": 2.6 * step,
     }
 

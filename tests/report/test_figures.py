@@ -15,7 +15,7 @@ from made_runs import make_run, rewrite, step_record
 import nemo_ada.report
 from nemo_ada.core import metrics
 from nemo_ada.report import summary
-from nemo_ada.report.curves import against, comparison_rows, difference, markdown_table
+from nemo_ada.report.curves import ALL_AXES, FINAL, HALFWAY, against, comparison_rows, difference, markdown_table
 from nemo_ada.report.draw import panel_canvas, panel_svg
 from nemo_ada.report.figures import SAMPLING, all_figures
 from nemo_ada.report.run import Run, read_usable
@@ -208,10 +208,11 @@ def test_methods_are_compared_in_pairs_of_seeds_at_their_common_cost(tmp_path):
     ada = [Run.read(make_run(tmp_path / f"ada{i}", 30, lift=0.1 + 0.02 * i), "ada") for i in range(3)]
     base = [Run.read(make_run(tmp_path / f"grpo{i}", 60, lift=0.02 * i), "grpo") for i in range(3)]
     gains = against({"ada": ada, "grpo": base}, "grpo")["ada"]
-    assert {axis: (gain.mean, gain.half_width) for axis, gain in gains.items()} == {
-        axis: pytest.approx((0.1, 0.0), abs=1e-9) for axis in gains
-    }
-    assert "total/rows" in gains and "total/responses" in gains
+    for axis in ALL_AXES:
+        assert (gains[axis].mean, gains[axis].half_width) == pytest.approx((0.1, 0.0), abs=1e-9)
+    behind = 0.4 * (np.exp(-30 / 40) - np.exp(-60 / 40))  # the curve from 30 to 60 steps
+    assert gains[HALFWAY].mean == pytest.approx(0.1 - behind) and np.isnan(gains[FINAL].mean)
+    assert against({"ada": ada, "grpo": ada}, "grpo")["ada"][FINAL].mean == 0.0
     table = markdown_table(comparison_rows([ada[0], base[0]])).splitlines()
     assert len(table) == 4 and len({line.count("|") for line in table}) == 1
 

@@ -13,6 +13,7 @@ from cluster import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SCRIPT = ROOT / "slurm" / "train_7b_ada.sh"
+PATIENCE = 240.0  # seconds for anything to happen; only a failing test waits so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class Run:
     def attempts(self) -> int:
         return len((self.run_dir / "attempts.tsv").read_text().splitlines())
 
-    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
             time.sleep(0.2)
 
-    def ends(self, *states: str, seconds: float = 60.0) -> None:
+    def ends(self, *states: str, seconds: float = PATIENCE) -> None:
         try:
             self.cluster.wait(self.job, *states, seconds=seconds)
         except TimeoutError as error:

@@ -37,7 +37,7 @@ def test_slurm_itself_sends_the_signal_and_the_run_knows_the_job_end(
 ) -> None:
     submitted = time.time()
     run = start(one_node, "steps=400", "step_seconds=0.2", options=("--time=1", "--signal=B:USR1@50"), REQUEUE="none")
-    run.ends("COMPLETED", seconds=70)
+    run.ends("COMPLETED")
     assert "USR1: the job's end is near" in run.log()
     assert "ended: stopped" in run.log()
     end = float((run.run_dir / "job_end").read_text())
@@ -54,14 +54,14 @@ def test_a_failed_run_is_not_requeued(one_node: Cluster, start: Callable[..., Ru
 
 def test_two_attempts_without_a_new_step_end_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "kill_at=2", "always=1", "save_each=1", "step_seconds=0.1")
-    run.ends("FAILED", seconds=90)
+    run.ends("FAILED")
     assert run.attempts() == 3, "the first reached step 2, the next two nothing new"
     assert "the last two attempts saved no new step beyond 2" in run.log()
 
 
 def test_a_chain_that_never_saves_ends(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "kill_at=2", "always=1", "step_seconds=0.1")
-    run.ends("FAILED", seconds=90)
+    run.ends("FAILED")
     assert run.attempts() == 2 and run.steps() == [1, 2, 1, 2]
     assert "the last two attempts saved no new step beyond 0" in run.log()
 
@@ -78,7 +78,7 @@ def test_a_driver_that_is_killed_or_lost_a_process_resumes_from_its_last_save(
 
 def test_a_stall_is_noticed_dumped_and_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "hang_at=2", "save_each=1", "step_seconds=0.1", STALL_SECONDS="4")
-    run.ends("COMPLETED", seconds=90)
+    run.ends("COMPLETED")
     assert "watchdog: no heartbeat for" in run.log()
     stacks = (run.run_dir / "attempts" / f"{run.job}-0" / "stacks-n1.txt").read_text()
     assert "standin.py" in stacks
@@ -90,7 +90,7 @@ def test_a_follow_up_job_where_users_may_not_requeue(one_node: Cluster, start: C
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.ends("COMPLETED")
-    run.until(lambda: "ended: done" in run.log(), seconds=40)
+    run.until(lambda: "ended: done" in run.log())
     assert run.steps() == list(range(1, 9))
     jobs = {line.split("\t")[1] for line in (run.run_dir / "attempts.tsv").read_text().splitlines()}
     assert jobs == {str(run.job), str(run.job + 1)}
@@ -144,7 +144,7 @@ def test_a_follow_up_job_has_the_options_of_the_first_submission(
     follow_up = two_nodes.run("scontrol", "show", "job", str(run.job + 1))
     for part in ("TimeLimit=00:17:00", "Comment=carried over", "ExcNodeList=n2", "MinMemoryNode=1M"):
         assert part in follow_up
-    run.until(lambda: "ended: done" in run.log(), seconds=40)
+    run.until(lambda: "ended: done" in run.log())
     assert run.steps() == list(range(1, 9))
 
 
@@ -154,7 +154,7 @@ def test_scancel_leaves_no_process(one_node: Cluster, start: Callable[..., Run])
     assert one_node.processes(), "the search for processes finds them while the job runs"
     one_node.run("scancel", str(run.job))
     run.ends("CANCELLED")
-    run.until(lambda: not one_node.processes(), seconds=20)
+    run.until(lambda: not one_node.processes())
 
 
 def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> None:
@@ -162,9 +162,9 @@ def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> 
     run = start(
         two_nodes, "cluster.num_nodes=2", driver="ray_count.py", options=("--nodes=2",), RAY_START="1", RAY_SECONDS="90"
     )
-    run.ends("COMPLETED", seconds=120)
+    run.ends("COMPLETED")
     assert (run.run_dir / "nodes.txt").read_text().split() == ["n1", "n2"]
-    run.until(lambda: not two_nodes.processes(), seconds=20)
+    run.until(lambda: not two_nodes.processes())
 
 
 def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
@@ -184,17 +184,17 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
         REQUEUE="none",
         extra=absent,
     )
-    run.until(lambda: "ended: interrupted" in run.log(), seconds=120)
+    run.until(lambda: "ended: interrupted" in run.log())
     head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
     assert re.search(r"Ray runs on 1 of 2 nodes; missing: n2\.", head)
-    run.until(lambda: not two_nodes.processes(), seconds=20)
+    run.until(lambda: not two_nodes.processes())
 
 
 def test_an_unhealthy_node_is_left_out_of_the_next_job(two_nodes: Cluster, start: Callable[..., Run]) -> None:
     gpus = 'nvidia-smi() { [[ $1 != -L ]] || { echo "GPU 0"; [[ $me == n1 ]] || seq -f "GPU %g" 7; }; }'
     run = start(two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0", extra=gpus)
-    run.ends("FAILED", "COMPLETED", seconds=120)
-    run.until(lambda: "ended: done, step 3 of 3" in run.log(), seconds=120)
+    run.ends("FAILED", "COMPLETED")
+    run.until(lambda: "ended: done, step 3 of 3" in run.log())
     log = run.log()
     assert "node n1 is unhealthy: nvidia-smi sees 1 GPUs, cluster.gpus_per_node is 8" in log
     assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3]
@@ -207,7 +207,7 @@ def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..
     short = tmp_path / "urgent.sh"
     short.write_text("#!/bin/bash\ntrue\n")
     one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive"))
-    run.ends("COMPLETED", seconds=200)
+    run.ends("COMPLETED")
     assert "ended: stopped" in run.log()
     assert run.steps() == list(range(1, 13)), "each step once, in order"
 

@@ -77,9 +77,9 @@ def test_a_run_over_two_jobs_and_one_whose_driver_was_killed_are_the_same_run(
     one_node: Cluster, launch: Callable[[Cluster], Run]
 ) -> None:
     stopped = launch(one_node)
-    stopped.until(lambda: len(records(stopped.run_dir)) >= 1, seconds=240)
+    stopped.until(lambda: len(records(stopped.run_dir)) >= 1)
     one_node.run("scancel", "--signal=USR1", "--batch", str(stopped.job))
-    stopped.ends("COMPLETED", seconds=240)
+    stopped.ends("COMPLETED")
     assert stopped.attempts() == 2
     assert f"ended: done, step {STEPS} of {STEPS}" in stopped.log()
     expected = records(stopped.run_dir)
@@ -87,10 +87,10 @@ def test_a_run_over_two_jobs_and_one_whose_driver_was_killed_are_the_same_run(
     stopped.run_dir.rename(stopped.folder / "first")
 
     killed = launch(one_node)
-    killed.until(lambda: len(records(killed.run_dir)) >= 3, seconds=240)
+    killed.until(lambda: len(records(killed.run_dir)) >= 3)
     os.kill(json.loads((killed.run_dir / "status.json").read_text())["pid"], signal.SIGKILL)
-    killed.ends("COMPLETED", seconds=240)
+    killed.ends("COMPLETED")
     assert killed.attempts() == 2
     assert "ended: interrupted" in killed.log()
     assert records(killed.run_dir) == expected
-    killed.until(lambda: not one_node.processes(), seconds=120)  # Ray's agents notice a killed driver in their own time
+    killed.until(lambda: not one_node.processes())  # Ray's agents notice a killed driver in their own time

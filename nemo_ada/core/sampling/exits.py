@@ -83,6 +83,28 @@ class FixedExit:
 
 
 @dataclass(frozen=True, slots=True)
+class PilotExit:
+    """`pilot(n, k)`: n responses, or the first k when their labels are equal (Pilot-Commit, arXiv 2605.26606).
+
+    The one rule that a pool may meet and then miss, so it is judged only after waves of k and n - k responses.
+    """
+
+    n: int
+    k: int
+
+    @property
+    def smallest_pool(self) -> int:
+        return self.n
+
+    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+        size_P = pos_P + neg_P
+        return (size_P >= self.n) | ((size_P >= self.k) & ((pos_P == 0) | (neg_P == 0)))
+
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        return pos_P == 0, neg_P == 0
+
+
+@dataclass(frozen=True, slots=True)
 class AtLeastExit:
     """Another rule, for pools of at least `size` responses. With `issue_order` each pool then fills its group."""
 

@@ -21,7 +21,6 @@ from tests.faults.processes import MARK, ROOT, marked
 RECIPE = ROOT / "configs" / "qwen2.5-math-1.5b" / "ada-qwen2.5-math-1.5b-1n8g-tp1.yaml"
 HANGING_REFERENCE = "9^{9^{9^{9}}}"
 KILLED = -9
-CLEAN_SECONDS = 60.0
 STEP_KEYS = ("step", "train/loss", "train/reward", "ada/samples_drawn", "ada/pass_rate", "ada/live_rows")
 STEP_TOTALS = ("total/responses", "total/tokens", "total/rows", "total/live_rows")
 SCORE_KEYS = ("step", "val/accuracy", "val/response_length", "val/without_label")
@@ -92,7 +91,7 @@ class Lab:
     def launch(self, *launches: dict[str, Any]) -> tuple[int, list[int], str]:
         """One process. (its exit code, the codes of its launches, what it wrote to standard error).
 
-        Raises AssertionError when one of its processes outlives it by CLEAN_SECONDS.
+        Returns when all of its processes are gone. Where one stays, the test's time-out says so.
         """
         results = self.folder / "codes"
         results.unlink(missing_ok=True)
@@ -109,12 +108,10 @@ class Lab:
                 stderr=errors,
                 timeout=600,
             )
-            ended = time.monotonic()
             errors.seek(0)
             told = errors.read()
             file.write(told)
-        while left := [f"{process.pid} {process.name()}" for process in marked(mark)]:
-            assert time.monotonic() - ended < CLEAN_SECONDS, f"processes left behind: {left}"
+        while marked(mark):
             time.sleep(0.2)
         codes = [int(line) for line in results.read_text().split()] if results.exists() else []
         return done.returncode, codes, told
