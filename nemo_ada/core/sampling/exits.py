@@ -98,7 +98,7 @@ class PilotExit:
 
     def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
         size_P = pos_P + neg_P
-        return (size_P >= self.n) | ((size_P >= self.k) & ((pos_P == 0) | (neg_P == 0)))
+        return np.asarray((size_P >= self.n) | ((size_P >= self.k) & ((pos_P == 0) | (neg_P == 0))))
 
     def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
         return pos_P == 0, neg_P == 0
