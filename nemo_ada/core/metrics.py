@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nemo_ada.core.arrays import FloatArray
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
@@ -67,8 +67,11 @@ RATE_BINS = ("0", *(f"{i}/{EIGHTHS}" for i in range(1, EIGHTHS)), "1")
 """Bins of pass rates: exactly 0, exactly 1, and between them the nearest eighth. A first wave of 8 can fill every bin,
 one of 4 every other bin."""
 
+TENTHS = 10
 LISTS: Mapping[str, str] = {
     "pass_rate_histogram": "prompts per bin of their pass rates: " + ", ".join(RATE_BINS),
+    "predicted_responses": "with an estimator: first-wave responses per tenth of the predicted pass rate",
+    "predicted_correct": "correct ones among predicted_responses",
 }
 """Metrics with several values per step. Step records hold them; loggers of scalars do not."""
 
@@ -80,6 +83,13 @@ def rate_histogram(rate_P: FloatArray) -> list[int]:
     inner_P = np.clip(np.floor(rate_P * EIGHTHS + 0.5), 1, EIGHTHS - 1)
     bin_P = np.where(rate_P <= ROUNDING, 0, np.where(rate_P >= 1.0 - ROUNDING, EIGHTHS, inner_P)).astype(np.int64)
     return [int(count) for count in np.bincount(bin_P, minlength=len(RATE_BINS))]
+
+
+def calibration(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> dict[str, list[int]]:
+    """Responses and correct responses of the prompts in each tenth of their predicted pass rates."""
+    bin_P = np.minimum((predicted_P * TENTHS).astype(np.int64), TENTHS - 1)
+    counts = {"predicted_responses": total_P, "predicted_correct": pos_P}
+    return {name: np.bincount(bin_P, count_P, TENTHS).astype(np.int64).tolist() for name, count_P in counts.items()}
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:

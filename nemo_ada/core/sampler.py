@@ -16,7 +16,7 @@ import numpy as np
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
-from nemo_ada.core.metrics import PREFIX, listed, named, rate_histogram
+from nemo_ada.core.metrics import PREFIX, calibration, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
@@ -31,11 +31,16 @@ from nemo_ada.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class SampledStep:
-    """Pools and rows of one step. result.reward_N: rewards of the update; raw_reward_N: rewards of the source."""
+    """Pools and rows of one step.
+
+    result.reward_N: rewards of the update; raw_reward_N: rewards of the source. predicted_P: pass rates that the
+    estimator expected.
+    """
 
     result: SamplingResult
     rows: StepRows
     raw_reward_N: FloatArray
+    predicted_P: FloatArray | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -46,7 +51,11 @@ class SampledStep:
     @property
     def lists(self) -> dict[str, list[int]]:
         """The step's metrics with several values (metrics.LISTS)."""
-        return listed({"pass_rate_histogram": rate_histogram(self.result.rate_F)})
+        result, predicted_P = self.result, self.predicted_P
+        found = {"pass_rate_histogram": rate_histogram(result.rate_F)}
+        if predicted_P is not None:
+            found |= calibration(predicted_P, result.first_pos_P, result.first_size_P)
+        return listed(found)
 
 
 class AdaSampler:
@@ -127,7 +136,8 @@ class AdaSampler:
         )
         if self.estimator is not None:
             self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
-        return SampledStep(result, rows, raw_reward_N)
+        predicted_P = None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])
+        return SampledStep(result, rows, raw_reward_N, predicted_P)
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Responses per prompt in the estimation variant; None where the plan's waves hold."""

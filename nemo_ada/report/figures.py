@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from nemo_ada.core.metrics import BOUNDS, RATE_BINS
+from nemo_ada.core.metrics import BOUNDS, RATE_BINS, TENTHS
 from nemo_ada.report.draw import MAX_PALE_RUNS, Line, draw_bars, draw_lines, draw_ranges, draw_shares
 from nemo_ada.report.run import Run
 from nemo_ada.report.series import AXES, NOT_RECORDED, TREND, Blocks, Figure, Panel, Row, ratio, span, trend
@@ -23,6 +23,7 @@ ROLLING = (
     f"{MAX_PALE_RUNS} runs, behind the lines in pale."
 )
 HISTOGRAM = "ada/pass_rate_histogram"
+PREDICTED = ("responses", "correct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def all_figures(runs: Sequence[Run]) -> list[Figure]:
         *(_score(runs, key) for key in score_keys(runs)),
         _pass_rate(runs),
         rates_over_time(runs),
+        *predictions(runs),
         over_steps(SAMPLING, SAMPLING_QUANTITIES, runs),
         over_steps(POOLS, POOLS_QUANTITIES, runs),
         budget(runs),
@@ -277,6 +279,31 @@ def rates_over_time(runs: Sequence[Run]) -> Figure:
         rows,
         legend=False,
     )
+
+
+def predictions(runs: Sequence[Run]) -> list[Figure]:
+    """Observed against predicted pass rates, for runs with an estimator; no figure where there is none."""
+    lines, rows = [], list[Row]()
+    for i, run in enumerate(runs):
+        half = len(run.steps) // 2  # the estimator knows little at the start
+        total_B, correct_B = (run.counts(f"ada/predicted_{name}", TENTHS)[half:].sum(axis=0) for name in PREDICTED)
+        if not total_B.any():
+            continue
+        middle_B, observed_B = (np.arange(TENTHS) + 0.5) / TENTHS, ratio(correct_B, total_B)
+        lines.append(Line(i, middle_B, observed_B))
+        rows += [
+            (i, (f"{b / TENTHS:.1f} to {(b + 1) / TENTHS:.1f}", float(total_B[b]), float(observed_B[b])))
+            for b in range(TENTHS)
+        ]
+    if not lines:
+        return []
+    caption = (
+        "Do prompts pass as often as the estimator predicted before the step? Each point is a tenth of the predicted "
+        "pass rates, over the later half of the steps. A good estimator lies on the diagonal and uses its whole length."
+    )
+    panels = [_curves("observed pass rate", "predicted pass rate", lines, (0.0, 1.0))]
+    columns = ("predicted", "first-wave responses", "observed")
+    return [Figure("predictions", "Predicted pass rates", caption, panels, columns, rows)]
 
 
 def budget(runs: Sequence[Run]) -> Figure:

@@ -56,6 +56,19 @@ def test_the_estimator_learns_each_prompts_pool_under_its_id():
     np.testing.assert_allclose(own.estimator.predict(["a", "b"]), [2 / 6, (2 + 1) / (0.5 * 8 + 4 + 2)])
 
 
+def test_predictions_are_counted_against_first_waves_in_tenths():
+    own = sampler(estimator=knowing({"low": 0.1, "half": 0.5, "high": 1.0}))
+    sampled = own.run_step(
+        0, ["half", "low", "high"], ScriptedSource(Script.of("+---", "---++", "++++-"), np.random.default_rng(0))
+    )
+    drawn, correct = (sampled.lists[f"ada/predicted_{name}"] for name in ("responses", "correct"))
+    assert drawn == [0, 4, 0, 0, 0, 4, 0, 0, 0, 4] and correct == [0, 1, 0, 0, 0, 1, 0, 0, 0, 4]
+    assert (
+        "ada/predicted_responses"
+        not in sampler().run_step(0, ["a"], ScriptedSource(Script.of("+-+-"), np.random.default_rng(0))).lists
+    )
+
+
 def test_features_reach_the_estimator_before_and_after_the_step():
     seen = []
 

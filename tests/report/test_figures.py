@@ -166,6 +166,20 @@ def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_pat
     assert figure_of(runs[:1], "pass-rates").panels == []
 
 
+def test_predicted_pass_rates_stand_against_observed_ones_of_the_later_half(tmp_path):
+    folder = make_run(tmp_path / "a", 10)
+    with rewrite(folder) as records:
+        for record in records:
+            late = record["step"] > 5
+            record["ada/predicted_responses"] = [8, 0, 4, *[0] * 7]
+            record["ada/predicted_correct"] = [2, 0, 3, *[0] * 7] if late else [8, 0, 4, *[0] * 7]
+    runs = runs_of(folder, make_run(tmp_path / "without", 10))
+    rows = figure_of(runs, "predictions").rows
+    assert [(i, row[1]) for i, row in rows] == [(0, n) for n in (40.0, 0.0, 20.0, *[0.0] * 7)]
+    assert rows[0][1][2] == 0.25 and np.isnan(rows[1][1][2]) and rows[2][1][2] == 0.75
+    assert not [figure for figure in all_figures(runs[1:]) if figure.key == "predictions"]
+
+
 @pytest.mark.parametrize("damage", [None, "x", [1], [1] * 8 + ["x"], [1] * 8 + [-1], [1] * 8 + [1e999]])
 def test_a_damaged_histogram_is_a_gap(tmp_path, damage):
     folder = make_run(tmp_path / "a", 4)
