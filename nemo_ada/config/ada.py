@@ -141,13 +141,13 @@ class EmaEstimator(Section):
 
 
 class ValueEstimator(Section):
-    """A small regressor of the pass rate on prompt features, trained online."""
+    """Bayesian logistic regression of the pass rate on prompt features, online."""
 
     kind: Literal["value"]
-    learning_rate: PositiveFloat = ValueRegressor.learning_rate
-    """Adagrad step size of the regressor."""
+    decay: Quantile = ValueRegressor.decay
+    """What each step keeps of what the regression knows; lower follows a faster policy."""
     strength: PositiveFloat = ValueRegressor.strength
-    """Responses that a prediction is worth as a prior."""
+    """Responses that a sure prediction is worth as a prior."""
 
 
 Estimator = Annotated[EmaEstimator | ValueEstimator, Field(discriminator="kind")]
@@ -322,7 +322,7 @@ class AdaSettings(Section):
                     "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
                     "set reinforce_ada.estimator.kind=ema"
                 )
-            return ValueRegressor(features, own.learning_rate, strength=own.strength)
+            return ValueRegressor(features, own.decay, own.strength)
         used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
         if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
             return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)

@@ -41,11 +41,11 @@ METHODS = {
         "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: value, strength: 4}}"
     ],
     "grpo n=4, chosen prompts": [
-        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: value, learning_rate: 0.25}}"
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: value}}"
     ],
     "grpo n=4, chosen prompts, shrunk baseline": [
         "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, advantage: {baseline: shrunk}, "
-        "estimator: {kind: value, learning_rate: 0.25}}"
+        "estimator: {kind: value}}"
     ],
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
@@ -61,8 +61,7 @@ METHODS = {
         N1,
     ],
     "ada_single n=2, chosen prompts": [
-        "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2, "
-        "estimator: {kind: value, learning_rate: 0.25}}",
+        "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2, estimator: {kind: value}}",
         "PROMPTS x2",
         N2,
     ],

@@ -1,6 +1,6 @@
 """Which hidden states of the policy tell the value estimator a prompt's pass rate: at its end, their mean, or both.
 
-    python recipes/benchmarks/value_features.py [--task mini_sudoku] [--rates 0.25 0.5 1] [--orders 20]
+    python recipes/benchmarks/value_features.py [--task mini_sudoku] [--decays 0.9 0.97 0.99] [--orders 20]
                                                [--steps 8] [--prompts 32]
 
 Takes the task's base model (trained when it is not cached) with the pass rates that were measured on it, shuffles its
@@ -47,12 +47,12 @@ def hidden_states(folder: Path, prompts: list[list[int]]) -> dict[str, FloatArra
 
 
 def online_correlation(
-    features_PF: FloatArray, rate_P: FloatArray, learning_rate: float, steps: int, prompts: int, group: int, seed: int
+    features_PF: FloatArray, rate_P: FloatArray, decay: float, steps: int, prompts: int, group: int, seed: int
 ) -> float:
     """Correlation of predictions, each made before its prompt was drawn, with `rate_P`; first quarter left out."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(rate_P))[: steps * prompts]
-    estimator, predicted_P = ValueRegressor(features_PF.shape[1], learning_rate), np.zeros(len(rate_P))
+    estimator, predicted_P = ValueRegressor(features_PF.shape[1], decay), np.zeros(len(rate_P))
     for chosen in np.split(order, steps):
         ids = [str(position) for position in chosen]
         predicted_P[chosen] = estimator.predict(ids, features_PF[chosen])
@@ -66,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
     parser.add_argument(
-        "--rates", type=float, nargs="+", default=[0.25, 0.5, 1.0], help="the estimator's learning rates"
+        "--decays", type=float, nargs="+", default=[0.9, 0.97, 0.99], help="of what the estimator knows, per step"
     )
     parser.add_argument("--orders", type=int, default=20)
     parser.add_argument("--steps", type=int, default=8)
@@ -89,12 +89,14 @@ def main() -> int:
     schedule = arguments.steps, arguments.prompts, arguments.group
     rows = []
     for name, features_PF in hidden_states(folder, prompts).items():
-        for rate in arguments.rates:
-            found = [online_correlation(features_PF, rate_P, rate, *schedule, seed) for seed in range(arguments.orders)]
+        for decay in arguments.decays:
+            found = [
+                online_correlation(features_PF, rate_P, decay, *schedule, seed) for seed in range(arguments.orders)
+            ]
             rows.append(
                 {
                     "features": name,
-                    "rate": f"{rate:g}",
+                    "decay": f"{decay:g}",
                     "correlation": f"{np.mean(found):.2f}",
                     "deviation": f"{np.std(found):.2f}",
                 }

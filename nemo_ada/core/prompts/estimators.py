@@ -2,7 +2,7 @@
 
 Both estimators know prompts by stable ids, never by positions in a batch. Both return a Beta distribution per prompt:
 its mean is the prediction, its mass a + b says how many responses the prediction is worth. Their state is numbers,
-lists and arrays (no pickle) and restores bit for bit. P prompts of a step, F features.
+lists and arrays (no pickle) and restores bit for bit. P prompts of a step, F features, D regression weights.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import InvariantError, UserError
+
+MAX_WIDTH = 64
+WEIGHT_VARIANCE = 10.0  # prior variance of the logit over prompts, from the features
+BIAS_VARIANCE = 4.0
+INNER_STEPS = 8
+MIN_MASS = 1e-3
+_ARRAYS = ("weight_D", "precision_DD", "mean_F", "spread_F")
 
 
 class PassRateEstimator(Protocol):
@@ -104,40 +111,51 @@ class EmaBeta:
 
 @dataclass
 class ValueRegressor:
-    """Logistic regression of the pass rate on prompt features, trained online with the Bernoulli log loss.
+    """Bayesian logistic regression of the pass rate on prompt features, online and with forgetting.
 
-    Features are standardised with their running mean and variance, clipped at 5 deviations and scaled by 1/sqrt(F). So
-    one learning rate suits hidden states of any width. Each update takes `inner_steps` Adagrad steps on the step's
-    prompts, weighted by their responses, with an L2 penalty. Unlike EmaBeta it generalises over prompts.
-    strength: how many responses a prediction is worth in `beta`.
+    Unlike EmaBeta it generalises over prompts. After each step the weights are the mode of the step's likelihood times
+    the Gaussian of the steps before, whose precision first decays towards the prior's (Laplace approximation). Features
+    are standardised with their running mean and variance and clipped at 5 deviations. More than 64 go through a fixed
+    random projection to 64, so the state stays small.
+
+    decay in (0, 1): what a step keeps of the precision. strength: how many responses a sure prediction is worth in
+    `beta`; one with uncertain weights is worth less. It is also the scatter of prompts with equal features: n responses
+    of one prompt count (strength + 1) / (strength + n) each.
     """
 
     features: int
-    learning_rate: float = 0.5
-    inner_steps: int = 8
-    l2: float = 1e-3
-    initial_pass_rate: float = 0.5
+    decay: float = 0.97
     strength: float = 4.0
-    _weight_F: FloatArray = field(init=False)
-    _bias: float = field(init=False)
-    _square_F: FloatArray = field(init=False)
-    _bias_square: float = field(init=False, default=0.0)
+    _weight_D: FloatArray = field(init=False)
+    _precision_DD: FloatArray = field(init=False)
     _seen: float = field(init=False, default=0.0)
     _mean_F: FloatArray = field(init=False)
     _spread_F: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        self._weight_F, self._square_F = np.zeros(self.features), np.zeros(self.features)
+        width = min(self.features, MAX_WIDTH)
+        self._prior_D = 1.0 / np.r_[np.full(width, WEIGHT_VARIANCE), BIAS_VARIANCE]
+        self._precision_DD = np.diag(self._prior_D)
+        self._weight_D = np.zeros(width + 1)
         self._mean_F, self._spread_F = np.zeros(self.features), np.zeros(self.features)
-        self._bias = float(np.log(self.initial_pass_rate / (1.0 - self.initial_pass_rate)))
+        self._project_FD = np.eye(self.features)
+        if self.features > width:
+            self._project_FD = np.random.default_rng(0).normal(size=(self.features, width)) / np.sqrt(width)
 
     def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
-        input_PF = self._standardised(self._checked(prompt_ids, features_PF))
-        return np.clip(_sigmoid(input_PF @ self._weight_F + self._bias), 1e-4, 1.0 - 1e-4)
+        a_P, b_P = self.beta(prompt_ids, features_PF)
+        return a_P / (a_P + b_P)
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
-        rate_P = self.predict(prompt_ids, features_PF)
-        return self.strength * rate_P, self.strength * (1.0 - rate_P)
+        input_PD = self._standardised(self._checked(prompt_ids, features_PF))
+        logit_P = input_PD @ self._weight_D
+        variance_P = (input_PD @ np.linalg.inv(self._precision_DD) * input_PD).sum(axis=1)
+        rate_P = _sigmoid(logit_P / np.sqrt(1.0 + np.pi / 8.0 * variance_P))  # MacKay (1992)
+        rate_P = np.clip(rate_P, 1e-4, 1.0 - 1e-4)
+        sure = self.strength / (self.strength + 1.0)  # share of the label's variance that a sure prediction leaves
+        left_P = sure / (1.0 + rate_P * (1.0 - rate_P) * variance_P)
+        mass_P = np.maximum(left_P / (1.0 - left_P), MIN_MASS)
+        return mass_P * rate_P, mass_P * (1.0 - rate_P)
 
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
@@ -147,34 +165,34 @@ class ValueRegressor:
         if len(raw_PF) == 0:
             return
         self._observe(raw_PF)
-        input_PF = self._standardised(raw_PF)
-        pos_P, total_P = np.asarray(pos_P)[drawn_P], np.asarray(total_P)[drawn_P]
-        share_P, rate_P = total_P / total_P.sum(), pos_P / total_P
-        step = self.learning_rate
-        for _ in range(self.inner_steps):
-            error_P = share_P * (_sigmoid(input_PF @ self._weight_F + self._bias) - rate_P)
-            slope_F = error_P @ input_PF + self.l2 / self.features * self._weight_F
-            self._square_F = self._square_F + slope_F**2
-            self._weight_F = self._weight_F - step * slope_F / (np.sqrt(self._square_F) + 1e-12)
-            slope = float(error_P.sum())
-            self._bias_square += slope**2
-            self._bias -= step * slope / (float(np.sqrt(self._bias_square)) + 1e-12)
+        input_PD = self._standardised(raw_PF)
+        total_P = np.asarray(total_P)[drawn_P]
+        count_P = total_P * (self.strength + 1.0) / (self.strength + total_P)
+        rate_P = np.asarray(pos_P)[drawn_P] / total_P
+        before_D = self._weight_D
+        kept_DD = self.decay * self._precision_DD + (1.0 - self.decay) * np.diag(self._prior_D)
+        # A bound on the curvature, so that each step climbs (Boehning and Lindsay, 1988).
+        step_DD = np.linalg.inv(kept_DD + (input_PD * (count_P / 4.0)[:, None]).T @ input_PD)
+        for _ in range(INNER_STEPS):
+            error_P = count_P * (rate_P - _sigmoid(input_PD @ self._weight_D))
+            slope_D = error_P @ input_PD - kept_DD @ (self._weight_D - before_D)
+            self._weight_D = self._weight_D + step_DD @ slope_D
+        found_P = _sigmoid(input_PD @ self._weight_D)
+        self._precision_DD = kept_DD + (input_PD * (count_P * found_P * (1.0 - found_P))[:, None]).T @ input_PD
 
     def state_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).copy() for name in ("_weight_F", "_square_F", "_mean_F", "_spread_F")}
-        scalars = {name: float(getattr(self, name)) for name in ("_bias", "_bias_square", "_seen")}
-        return {name.lstrip("_"): value for name, value in (arrays | scalars).items()}
+        arrays = {name: getattr(self, "_" + name).copy() for name in _ARRAYS}
+        return arrays | {"seen": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if len(state["weight_F"]) != self.features:
+        if len(state["mean_F"]) != self.features:
             raise UserError(
-                f"the saved value estimator has {len(state['weight_F'])} features, this run has {self.features}; "
+                f"the saved value estimator has {len(state['mean_F'])} features, this run has {self.features}; "
                 "resume with the model that the run was started with"
             )
-        for name in ("weight_F", "square_F", "mean_F", "spread_F"):
+        for name in _ARRAYS:
             setattr(self, "_" + name, np.array(state[name], np.float64))
-        for name in ("bias", "bias_square", "seen"):
-            setattr(self, "_" + name, float(state[name]))
+        self._seen = float(state["seen"])
 
     def _checked(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> FloatArray:
         if features_PF is None or features_PF.shape != (len(prompt_ids), self.features):
@@ -197,7 +215,8 @@ class ValueRegressor:
     def _standardised(self, raw_PF: FloatArray) -> FloatArray:
         deviation_F = np.sqrt(self._spread_F / max(self._seen, 1.0))
         scale_F = np.where(deviation_F > 1e-8, 1.0 / np.maximum(deviation_F, 1e-8), 0.0)
-        return np.asarray(np.clip((raw_PF - self._mean_F) * scale_F, -5.0, 5.0) / np.sqrt(self.features))
+        scaled_PF = np.clip((raw_PF - self._mean_F) * scale_F, -5.0, 5.0) / np.sqrt(self.features)
+        return np.hstack([scaled_PF @ self._project_FD, np.ones((len(raw_PF), 1))])
 
 
 def _sigmoid(logit_P: FloatArray) -> FloatArray:

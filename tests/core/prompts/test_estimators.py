@@ -7,7 +7,7 @@ from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.errors import InvariantError, UserError
 from tests.lazy import Lazy
 
-stats = Lazy("scipy.stats")
+stats, optimize = Lazy("scipy.stats"), Lazy("scipy.optimize")
 
 FEATURES = 24
 
@@ -84,11 +84,15 @@ def test_the_value_estimator_ranks_prompts_it_has_never_seen():
     assert rates.max() < 1
 
 
-@pytest.mark.parametrize(("start", "predicted"), [(0.3, 0.3), (1 - 1e-9, 1 - 1e-4), (1e-9, 1e-4)])
-def test_the_value_estimator_begins_at_its_initial_rate_and_is_never_quite_sure(start, predicted):
-    features, _ = task(3, 0)
-    rates = ValueRegressor(FEATURES, initial_pass_rate=start).predict(ids(3), features)
-    np.testing.assert_allclose(rates, predicted, rtol=1e-9)
+@pytest.mark.parametrize(("share", "low", "high"), [(0, 1e-4, 0.01), (1, 0.99, 1 - 1e-4)])
+def test_the_value_estimator_begins_at_one_half_and_is_never_quite_sure(share, low, high):
+    features, _ = task(200, 0)
+    estimator = ValueRegressor(FEATURES)
+    np.testing.assert_array_equal(estimator.predict(ids(200), features), 0.5)
+    for _ in range(50):
+        estimator.update(ids(200), np.full(200, 8 * share), np.full(200, 8), features)
+    rates = estimator.predict(ids(200), features)
+    assert (rates >= low).all() and (rates <= high).all()
 
 
 def test_features_are_standardised_with_mean_and_variance_of_all_that_were_drawn():
@@ -112,7 +116,7 @@ def test_features_in_single_precision_are_computed_with_in_double():
         estimator.update(ids(64), np.arange(64) % 9, np.full(64, 8), one)
         states.append(estimator.state_dict())
     np.testing.assert_array_equal(states[0]["mean_F"], states[1]["mean_F"])
-    np.testing.assert_array_equal(states[0]["weight_F"], states[1]["weight_F"])
+    np.testing.assert_array_equal(states[0]["weight_D"], states[1]["weight_D"])
 
 
 def test_prompts_without_responses_teach_nothing():
@@ -138,9 +142,50 @@ def test_features_are_checked():
         ValueRegressor(7).load_state_dict(estimator.state_dict())
 
 
-def test_a_value_prediction_is_worth_its_strength_in_responses():
+def test_a_prediction_is_worth_more_responses_the_more_was_seen_and_never_more_than_its_strength():
     features, _ = task(50, 777)
-    estimator = trained(5, ValueRegressor(FEATURES, strength=6.0))
-    a_P, b_P = estimator.beta(ids(50), features)
-    np.testing.assert_allclose(a_P + b_P, 6.0)
-    np.testing.assert_allclose(a_P / (a_P + b_P), estimator.predict(ids(50), features))
+    masses = [
+        sum(trained(steps, ValueRegressor(FEATURES, strength=6.0)).beta(ids(50), features)) for steps in (0, 2, 40)
+    ]
+    assert masses[0].max() < masses[1].mean() < masses[2].mean() < 6.0
+    assert masses[2].min() > 3.0
+
+
+def test_a_step_ends_at_the_mode_of_its_likelihood_and_of_what_came_before():
+    features, p = task(64, 0)
+    estimator = ValueRegressor(FEATURES, strength=1e9)  # no scatter: every response counts fully
+    estimator.update(ids(64), np.random.default_rng(0).binomial(2, p), np.full(64, 2), features)
+    state = estimator.state_dict()
+    scaled = np.clip((features - state["mean_F"]) / np.sqrt(state["spread_F"] / 64), -5, 5) / np.sqrt(FEATURES)
+    inputs, pos = np.c_[scaled, np.ones(64)], np.random.default_rng(0).binomial(2, p)
+    prior = np.r_[np.full(FEATURES, 1 / 10), 1 / 4]
+
+    def loss(w):
+        logit = inputs @ w
+        return (2 * np.logaddexp(0, logit) - pos * logit).sum() + 0.5 * (prior * w * w).sum()
+
+    best = optimize.minimize(loss, np.zeros(FEATURES + 1), method="BFGS", options={"gtol": 1e-8}).x
+    assert loss(state["weight_D"]) - loss(best) < 0.01 * (loss(np.zeros(FEATURES + 1)) - loss(best))
+    rate = 1 / (1 + np.exp(-inputs @ state["weight_D"]))
+    curvature = np.diag(prior) + (inputs * (2 * rate * (1 - rate))[:, None]).T @ inputs
+    np.testing.assert_allclose(state["precision_DD"], curvature)
+
+
+def test_it_follows_a_policy_that_changes():
+    features, p = task(64, 3)
+    estimator = ValueRegressor(FEATURES, decay=0.9)
+    for now in [p] * 40 + [1 - p] * 40:
+        estimator.update(ids(64), np.random.default_rng(5).binomial(8, now), np.full(64, 8), features)
+    assert stats.spearmanr(estimator.predict(ids(64), features), 1 - p).statistic > 0.9
+
+
+def test_wide_features_are_projected_and_the_state_stays_small():
+    rng = np.random.default_rng(0)
+    latent = rng.normal(size=(300, 8))
+    features = latent @ rng.normal(size=(8, 500)) + 0.1 * rng.normal(size=(300, 500))
+    p = 1 / (1 + np.exp(-latent @ rng.normal(size=8)))
+    estimator = ValueRegressor(500)
+    for step in range(30):
+        estimator.update(ids(300), np.random.default_rng(step).binomial(4, p), np.full(300, 4), features)
+    assert stats.spearmanr(estimator.predict(ids(300), features), p).statistic > 0.9
+    assert estimator.state_dict()["precision_DD"].shape == (65, 65)
