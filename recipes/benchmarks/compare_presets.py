@@ -1,12 +1,14 @@
-"""Presets against GRPO n = 4 on every axis of cost, over seeds, with paired intervals.
+"""Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|tail [--seeds 5]
-                                                [--first-seed 0] [--out FOLDER]
+    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|words|tail [--seeds 5]
+                                                [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
 
 `plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
-to eight drafts, of which the last one counts, so that lengths have a tail. All methods train at the rate that
-tune_lr.py chose for each of the four that it tunes on the task (GRPO n = 4 and n = 8, balance, lean; without
-drafts). A killed comparison goes on where it was when started again with the same --out. Writes presets.md.
+to eight drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts. A
+killed comparison goes on where it was when started again with the same --out. Writes presets.md.
+
+Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
+same for all. Each method trains at its own learning rate (RATES), tuned on seeds from 3000 on.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.tasks.registry import build_task
 
 BASELINE = "grpo n=4"
-N1, N2, N8 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8))
+N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16))
+VALUE = "estimator: {kind: value}"
+CHOSEN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {VALUE}}}"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
@@ -60,11 +64,23 @@ METHODS = {
         "PROMPTS x4",
         N1,
     ],
-    "ada_single n=2, chosen prompts": [
-        "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2, estimator: {kind: value}}",
-        "PROMPTS x2",
-        N2,
+    "ada_single n=1, value": [f"reinforce_ada={{preset: ada_single, {VALUE}}}", "PROMPTS x4", N1],
+    "ada_single n=2, value": [f"reinforce_ada={{preset: ada_single, {VALUE}}}", "PROMPTS x2", N2],
+    "ada_single n=2, value, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
+    "ada_single n=2, value, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "HALF"],
+    "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "HALF"],
+    "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
+        "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
     ],
+    "grpo n=4, advantage over the pass rate (MaxRL)": [
+        "reinforce_ada={preset: grpo, advantage: {objective: {kind: log}}}"
+    ],
+    "4 of 8 responses with the largest variance (PODS)": [
+        "reinforce_ada={sampling: {kind: sequential, exit: {kind: fixed, n: 8}, wave_size: 8, max_responses: 8}}"
+    ],
+    "grpo n=16": ["reinforce_ada.preset=grpo", N16],
+    "ada_pilot n=16 (Pilot-Commit)": ["reinforce_ada.preset=ada_pilot", N16],
+    "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: CANDIDATES}", N16],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
@@ -75,21 +91,35 @@ METHODS = {
 }
 PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
 REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
+RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); other methods take LEARNING_RATES
+    "mini_sudoku": {
+        "ada_single n=1, value": 3e-4,
+        "ada_single n=2, value": 3e-4,
+        "ada_single n=2, value, chosen prompts": 3e-4,
+    },
+    "spell_backward": {},
+}
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
+    "words": ("spell_backward", 32, 128, PLENTIFUL),
     "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
 }
 
 
 def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
-    """A method's overrides. `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise."""
+    """A method's overrides.
+
+    `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise, `HALF` for two updates per step.
+    """
 
     def times(match: re.Match[str]) -> str:
+        if match[0] == "HALF":
+            return f"policy.train_global_batch_size={2 * prompts}"
         many = int(match[2] or 1)
         return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(candidates * many)
 
-    pattern = re.compile(r"(PROMPTS|CANDIDATES)(?: x(\d))?")
+    pattern = re.compile(r"(PROMPTS|CANDIDATES|HALF)(?: x(\d))?")
     return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 
@@ -111,15 +141,17 @@ def main() -> int:
     parser.add_argument("--setting", choices=sorted(SETTINGS), default="plentiful")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0, help="above 0: seeds that no earlier look has seen")
+    parser.add_argument("--baseline", choices=list(METHODS), default=BASELINE)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first_seed < 0:
         parser.error("--seeds must be at least 1, --first-seed at least 0")
-    methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
+    baseline = arguments.baseline
+    methods = [baseline, *(name for name in arguments.methods if name != baseline)]
     if len(methods) == 1:
-        parser.error(f"--methods names nothing to compare with {BASELINE}")
+        parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
     task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
@@ -129,7 +161,7 @@ def main() -> int:
             [
                 *overrides_of(name, prompts, candidates),
                 *setting,
-                f"policy.megatron_cfg.optimizer.lr={LEARNING_RATES[task_name]['grpo n=4']}",
+                f"policy.megatron_cfg.optimizer.lr={RATES[task_name].get(name, LEARNING_RATES[task_name][BASELINE])}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",
@@ -155,10 +187,10 @@ def main() -> int:
     runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in methods}
     rows = [
         {"method": name, **{axis.removeprefix("total/"): str(found) for axis, found in differences.items()}}
-        for name, differences in against(runs, BASELINE).items()
+        for name, differences in against(runs, baseline).items()
     ]
     text = (
-        f"# {arguments.setting}: area under held-out accuracy against {BASELINE}, seeds {seeds[0]} to {seeds[-1]}, "
+        f"# {arguments.setting}: area under held-out accuracy against {baseline}, seeds {seeds[0]} to {seeds[-1]}, "
         f"paired, 95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
         f"{markdown_table([row for mine in zip(*runs.values(), strict=True) for row in comparison_rows(mine)])}\n"
     )

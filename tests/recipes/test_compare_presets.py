@@ -56,3 +56,11 @@ def test_the_runs_of_another_comparison_are_refused_and_kept(made, override, mes
     with pytest.raises(UserError, match=message):
         recipe.finished(config)
     assert len((config.folder / "evaluations.jsonl").read_text().splitlines()) == 3
+
+
+def test_every_method_is_a_valid_run_of_at_least_128_responses():
+    for name in recipe.METHODS:
+        config = load_run(SUDOKU, recipe.overrides_of(name, 32, 128))
+        grpo = config.grpo
+        assert grpo.num_prompts_per_step * grpo.num_generations_per_prompt >= 128, name
+        assert config.reinforce_ada.plan(grpo.num_generations_per_prompt, 17).group_size, name
