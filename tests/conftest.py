@@ -29,6 +29,6 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_terminal_summary(terminalreporter):
     """One line per reason to skip; reasons that differ only in a path are one."""
     reasons = (report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
-    counts = Counter(re.sub(r"\S*/\S*[^\s,;:)]", "PATH", reason.splitlines()[0]) for reason in reasons)
+    counts = Counter(re.sub(r"\S*/\S*[^\s,;:)]", "PATH", " ".join(reason.split()))[:160] for reason in reasons)
     for reason, count in counts.most_common():
         terminalreporter.write_line(f"skipped {count}: {reason}")

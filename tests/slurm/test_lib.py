@@ -430,6 +430,7 @@ def test_an_unhealthy_node_is_named_before_ray_starts(tmp_path: Path, fault: dic
     assert (done.returncode == 0) == (not cause), (tmp_path / "node-n1.log").read_text()
 
 
+@pytest.mark.slow  # each node imports torch
 def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
