@@ -92,12 +92,16 @@ METHODS = {
 PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
 REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
 RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); other methods take LEARNING_RATES
-    "mini_sudoku": {
+    "plentiful": {
         "ada_single n=1, value": 3e-4,
         "ada_single n=2, value": 3e-4,
         "ada_single n=2, value, chosen prompts": 3e-4,
     },
-    "spell_backward": {},
+    "words": {
+        BASELINE: 2.4e-4,
+        "ada_single n=1, value": 2.4e-4,
+        "ada_single n=2, value, chosen prompts": 2.4e-4,
+    },
 }
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
@@ -154,6 +158,7 @@ def main() -> int:
         parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
     task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
+    rates = RATES.get(arguments.setting, {})
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
@@ -161,7 +166,7 @@ def main() -> int:
             [
                 *overrides_of(name, prompts, candidates),
                 *setting,
-                f"policy.megatron_cfg.optimizer.lr={RATES[task_name].get(name, LEARNING_RATES[task_name][BASELINE])}",
+                f"policy.megatron_cfg.optimizer.lr={rates.get(name, LEARNING_RATES[task_name][BASELINE])}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",
