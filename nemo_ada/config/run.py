@@ -13,6 +13,15 @@ from nemo_ada.config.strict import Count, CountOrNone, Section, Size
 from nemo_ada.tasks.settings import TaskSettings
 
 
+class AsyncSettings(Section):
+    """Drawing the next step's responses while this step is trained on; keys as in NeMo-RL."""
+
+    enabled: bool = False
+    """Draw ahead."""
+    max_trajectory_age_steps: Annotated[int, Field(ge=0, le=1)] = 1
+    """Updates that may lie between the weights that drew a response and its own update; 0 draws nothing ahead."""
+
+
 class GrpoSettings(Section):
     """The training loop."""
 
@@ -28,6 +37,8 @@ class GrpoSettings(Section):
     """Evaluate before the first step."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of prompt order, responses and row selection."""
+    async_grpo: AsyncSettings = AsyncSettings()
+    """Asynchronous sampling."""
 
 
 class LossSettings(Section):

@@ -59,6 +59,7 @@ TABLE: Mapping[str, str] = {
     "seconds_overshoot": "seconds beyond max_seconds, until responses in flight had ended",
     "sampling_seconds": "duration of the sampling phase",
     "engine_utilisation": "mean number of responses in flight / its peak",
+    "response_age": "asynchronous: steps between the weights that a response was started with and its update, mean",
     "idle_label_bias": "idle mode: estimated rise of the pass rate of extra responses, because long waves are dropped",
 }
 

@@ -6,7 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +170,14 @@ class Stack:
 
         Raises ProcessLostError when the actor died, StallError when it is late, and what the method raises.
         """
+        return self.begin(method, *args, seconds=seconds)()
+
+    def begin(self, method: str, *args: Any, seconds: float | None = None) -> Callable[[], Any]:
+        """Start a method of the rollout, which runs its calls one by one; the result waits for it, as `call` does."""
         if not self._rollout_pid:
             self._rollout_pid = self._answer("warm_up", self._warm, processes.START_SECONDS)
         limit = self._config.stall_seconds if seconds is None else seconds
-        return self._answer(method, getattr(self._rollout, method).remote(*args), limit)
+        return partial(self._answer, method, getattr(self._rollout, method).remote(*args), limit)
 
     def _answer(self, method: str, pending: Any, seconds: float) -> Any:
         try:

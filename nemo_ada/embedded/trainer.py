@@ -1,14 +1,15 @@
 """The embedded training loop: sample, update, refit, evaluate, save; the steps of NeMo-RL's grpo_train.
 
 A step has timed phases: sampling (rollout actor), update (learner ranks) and refit, at times evaluation and save. The
-state between steps is learner, sampler, data position and totals. A checkpoint holds exactly that.
+state between steps is learner, sampler, data position and totals. A checkpoint holds exactly that. With async_grpo the
+next step is drawn during update and save; a resumed run draws it again, with the newer weights.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
+from nemo_ada.core.metrics import named
 from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
@@ -127,6 +129,8 @@ class Trainer:
         self.position = 0
         self.totals = Totals()
         self._learner: LearnerGroup | None = None
+        self._ahead: Callable[[], StepData | None] | None = None  # waits for the next step's responses
+        self._sampler_state: dict[str, Any] = {}  # before it began to draw them
         self._evaluated: dict[str, Any] = {}
         self._saved_at = -1
 
@@ -216,16 +220,15 @@ class Trainer:
         """One step; False when it was dropped while sampling, which changes nothing."""
         config, step = self.config, self.step + 1
         times: dict[str, float] = {}
-        reserve, candidates = config.reinforce_ada.reserve_prompts, config.reinforce_ada.candidate_prompts
-        prompts = config.grpo.num_prompts_per_step + reserve
-        indices = self.order.at(self.position, candidates or prompts)
+        ahead, asynchronous = self._ahead, config.grpo.async_grpo
         with self._phase("sampling", times):
-            features = self._features(indices)
-            data: StepData | None = self.stack.call(
-                "sample", step, indices.tolist(), reserve, features, prompts if candidates else None
-            )
-        if data is None:
-            return False
+            data = (ahead or self._draw(step, self.position))()
+            self._ahead = None
+            if data is None:
+                return False
+            if asynchronous.enabled and asynchronous.max_trajectory_age_steps and step < config.grpo.max_num_steps:
+                self._sampler_state = self.stack.call("sampler_state")
+                self._ahead = self._draw(step + 1, self.position + data.used)
         with self._phase("update", times):
             learned = train_on(self.learner, data, config, step)
         with self._phase("refit", times):
@@ -243,6 +246,7 @@ class Trainer:
             "step": step,
             **{f"train/{name}": value for name, value in learned.items()},
             **data.metrics,
+            **(named({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
             "engine_steps": data.engine_steps,
             **{f"time/{name}": value for name, value in times.items()},
             "time/step": seconds,
@@ -252,6 +256,15 @@ class Trainer:
         self.control.status("running", step)
         self.observer.on_step(record)
         return True
+
+    def _draw(self, step: int, position: int) -> Callable[[], StepData | None]:
+        """Begin to draw a step's responses, with the weights that the engine has now."""
+        grpo, ada = self.config.grpo, self.config.reinforce_ada
+        prompts = grpo.num_prompts_per_step + ada.reserve_prompts
+        indices = self.order.at(position, ada.candidate_prompts or prompts)
+        chosen = prompts if ada.candidate_prompts else None
+        features = self._features(indices)
+        return self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
         """Input of the value estimator: the policy's last hidden states, mean over each prompt, [P, hidden]."""
@@ -291,9 +304,8 @@ class Trainer:
             return
         times: dict[str, float] = {}
         with self._phase("save", times):
-            state = SavedState(
-                self.step, self.position, asdict(self.totals), self.stack.call("sampler_state"), self._evaluated
-            )
+            sampler = self._sampler_state if self._ahead is not None else self.stack.call("sampler_state")
+            state = SavedState(self.step, self.position, asdict(self.totals), sampler, self._evaluated)
             checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
         self._saved_at = self.step
         self.control.observe_save(times["save"])

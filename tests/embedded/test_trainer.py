@@ -32,6 +32,7 @@ EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 
 CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, reserve_prompts: 4, estimator: {kind: value}}"
 REPLACED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2}}}"
 BALANCED = "reinforce_ada.preset=ada_seq_balance"
+AHEAD = "grpo.async_grpo.enabled=true"
 TWO_STEPS = ("grpo.max_num_steps=2", "grpo.val_at_start=false", "validation.responses=2")
 
 
@@ -96,6 +97,47 @@ def test_stopping_and_resuming_changes_nothing(make, stack, task, trained, chose
     first, second = weights(whole.folder, 4), weights(parts.folder, 4)
     assert all((first[name] == second[name]).all() for name in first)
     assert saved_sampler(whole)["estimator"] == saved_sampler(parts)["estimator"]
+
+
+def sampled_metrics(config):
+    """Of each step, what sampling says of itself."""
+    lines = untimed(config.folder / "metrics.jsonl")
+    return [{key: line[key] for key in line if key.startswith("ada/") and key != "ada/response_age"} for line in lines]
+
+
+def ages(config):
+    return [line["ada/response_age"] for line in read_lines(config.folder / "metrics.jsonl")]
+
+
+def test_sampling_that_may_not_draw_ahead_is_the_synchronous_run(trained):
+    waiting = trained(BALANCED, AHEAD, "grpo.async_grpo.max_trajectory_age_steps=0")
+    assert sampled_metrics(waiting) == sampled_metrics(trained(BALANCED)) and ages(waiting) == [0, 0, 0, 0]
+    first, second = weights(waiting.folder, 4), weights(trained(BALANCED).folder, 4)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_a_step_that_is_drawn_ahead_has_the_weights_before_the_update(trained):
+    rate = "policy.megatron_cfg.optimizer.lr="
+    moved, still = f"{rate}0.05", trained(BALANCED, f"{rate}1e-30", *TWO_STEPS)
+    ahead, waiting = trained(BALANCED, AHEAD, moved, *TWO_STEPS), trained(BALANCED, moved, *TWO_STEPS)
+    assert ages(ahead) == [0, 1] and sampled_metrics(ahead) == sampled_metrics(still)
+    assert sampled_metrics(waiting)[1] != sampled_metrics(still)[1]
+
+
+def test_a_stopped_run_draws_the_step_again_that_it_had_drawn_ahead(make, stack, task, trained):
+    whole, parts = trained(BALANCED, AHEAD), make("parts-ahead", BALANCED, AHEAD)
+
+    def stop_after_two(record):
+        if record["step"] == 2:
+            (parts.folder / "STOP").touch()
+
+    assert training.Trainer(parts, stack, task, Observer(on_step=stop_after_two)).run().exit_code == EXIT_STOPPED
+    (parts.folder / "STOP").unlink()
+    assert sampled_metrics(parts) == sampled_metrics(whole)[:2]
+    assert training.Trainer(parts.model_copy(update={"resume": "auto"}), stack, task).run().exit_code == EXIT_DONE
+    assert ages(whole) == [0, 1, 1, 1] and ages(parts) == [0, 1, 0, 1]
+    ends = [json.loads((run.folder / "checkpoints/step_000004/state.json").read_text()) for run in (whole, parts)]
+    assert ends[0]["position"] == ends[1]["position"] and ends[0]["totals"]["rows"] == ends[1]["totals"]["rows"]
 
 
 def saved_sampler(config, step=4):
