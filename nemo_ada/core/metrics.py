@@ -13,7 +13,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
-BOUNDS = ("none", "max_samples", "max_tokens", "max_seconds", "idle", "stopped")
+BOUNDS = ("none", "max_samples", "max_tokens", "max_seconds", "idle", "stopped", "group_seconds")
 
 TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
@@ -59,6 +59,9 @@ TABLE: Mapping[str, str] = {
     "seconds_overshoot": "seconds beyond max_seconds, until responses in flight had ended",
     "sampling_seconds": "duration of the sampling phase",
     "engine_utilisation": "mean number of responses in flight / its peak",
+    "groups_given_up": "asynchronous: prompts given up after max_group_seconds, with the complete waves that they had",
+    "groups_redrawn": "asynchronous: prompts that were drawn again, because a stopped run had not finished them",
+    "pools_mixed_versions": "asynchronous: share of pools with responses of more than one version of the weights",
     "response_age": "asynchronous: steps between the weights that a response was started with and its update, mean",
     "idle_label_bias": "idle mode: estimated rise of the pass rate of extra responses, because long waves are dropped",
 }

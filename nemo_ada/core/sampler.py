@@ -2,11 +2,18 @@
 
     sampled = sampler.run_step(step, prompt_ids, source)    # SampledStep: pools, rows, metrics
 
+Asynchronous training draws every group by itself, ahead of its step, in another process where need be:
+
+    ledger = sampler.step_ledger(groups)                    # one per step, for all of its groups
+    session = sampler.group_session(step, ledger.start())   # one per group
+    sampled = sampler.finish_step(pools)                    # pools: GroupPool of each group
+
 Both back ends and the simulation call it, so equal responses give equal pools, rows and advantages everywhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,11 +27,13 @@ from nemo_ada.core.metrics import PREFIX, calibration, listed, named, rate_histo
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
+from nemo_ada.core.sampling.groups import GroupPool, merge
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
-from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.session import SamplingSession, check_failures
+from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.errors import InvariantError
 
@@ -131,13 +140,57 @@ class AdaSampler:
         raw_reward_N = result.reward_N
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
-        rows = build_rows(
-            result, self.rows, len(prompt_ids) - reserve, run_seed=self.run_seed, step=step, prior_P=prior_P
-        )
+        return self._finish(step, prompt_ids, result, raw_reward_N, prior_P, features_PF, len(prompt_ids) - reserve)
+
+    def _finish(
+        self,
+        step: int,
+        prompt_ids: Sequence[str],
+        result: SamplingResult,
+        raw_reward_N: FloatArray,
+        prior_P: tuple[FloatArray, FloatArray] | None,
+        features_PF: FloatArray | None,
+        batch: int,
+    ) -> SampledStep:
+        rows = build_rows(result, self.rows, batch, run_seed=self.run_seed, step=step, prior_P=prior_P)
         if self.estimator is not None:
             self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
         predicted_P = None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])
         return SampledStep(result, rows, raw_reward_N, predicted_P)
+
+    # groups of a step, drawn by themselves ----------------------------------------------------------------------------
+
+    def step_ledger(self, groups: int) -> StepLedger:
+        """The budget that the groups of one optimisation step have in common."""
+        plan = self.plan
+        return StepLedger(plan.caps, groups=groups, first=plan.first_issue, most=plan.max_responses)
+
+    def group_session(self, step: int, ledger: GroupLedger) -> SamplingSession:
+        """A session for one prompt. The group's number within its step is a part of every seed.
+
+        The latency model is shared by all sessions, so they must not run at the same moment in two threads.
+        """
+        if self.allocation is not None or self.plan.window is not None:
+            raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
+        uid_P = np.array([ledger.number], np.int64)
+        return SamplingSession(self.plan, uid_P, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
+
+    def finish_step(self, pools: Sequence[GroupPool]) -> SampledStep:
+        """Rows of the step whose groups these are, in this order; the estimator learns from the pools.
+
+        Raises FailedResponsesError when too many responses of the step have no label.
+        """
+        step, prompt_ids = pools[0].step, [pool.prompt_id for pool in pools]
+        if any(pool.step != step for pool in pools):
+            raise InvariantError(f"groups of steps {sorted({pool.step for pool in pools})} in one batch")
+        result = merge(pools, self.plan.caps)
+        issued = int(result.stats["samples_drawn"])
+        failed = [pool.prompt_id for pool in pools if pool.result.failures]
+        check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, step, failed)
+        features = [pool.features_F for pool in pools if pool.features_F is not None]
+        features_PF = np.stack(features) if features else None
+        prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
+        return self._finish(step, prompt_ids, result, result.reward_N, prior_P, features_PF, len(pools))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Responses per prompt in the estimation variant; None where the plan's waves hold."""

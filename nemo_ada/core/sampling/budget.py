@@ -44,6 +44,10 @@ class Ledger:
             return "max_tokens"
         return None
 
+    def waits(self, samples: int, tokens: int) -> bool:
+        """True while others decide whether so many more fit (shared_budget.py)."""
+        return False
+
     def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
         """Take what `refusal` allowed. `forced` (first waves) may pass the token cap, never the sample cap."""
         refused = self.refusal(samples, tokens)

@@ -66,9 +66,11 @@ class Granter:
         state, ledger = self._state, self._ledger
         if len(waiting) == 0:
             return waiting, waiting
+        total = int(state.want_P[waiting].sum())
+        if ledger.waits(total, total * each):
+            return waiting[:0], waiting[:0]
         claims = int(self._claims(waiting).sum()) if ledger.bounded else 0
         if self._fits(claims, each):
-            total = int(state.want_P[waiting].sum())
             ledger.reserve(total, total * each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)

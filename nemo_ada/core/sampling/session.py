@@ -45,6 +45,7 @@ class SamplingSession:
         first_wave_P: IntArray | None = None,
         reserve: int = 0,
         names_P: Sequence[str] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Prepare a step.
 
@@ -52,13 +53,16 @@ class SamplingSession:
         first_wave_P: responses per prompt in the estimation variant; they are also its caps.
         reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
         names_P: prompt ids for error messages.
+        ledger: a group's share of a budget that several sessions have in common (shared_budget.py). Whoever merges
+        their pools judges the share of failed responses then (groups.py).
         Raises UserError when the caps cannot hold the first waves.
         """
         if not 0 <= reserve < len(uid_P):
             raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
         self.plan, self.run_seed, self.step = plan, run_seed, step
         self.latency = latency if latency is not None else LatencyModel()
-        self.ledger = Ledger(plan.caps)
+        self.ledger = ledger if ledger is not None else Ledger(plan.caps)
+        self._judges_failures = ledger is None
         self.state = StepState(plan, uid_P, first_wave_P, reserve)
         plan.check_first_waves(self.state.n_starting, int(self.state.first_P[: self.state.n_starting].sum()))
         self.failures: Counter[str] = Counter()
@@ -90,6 +94,10 @@ class SamplingSession:
         state.cut_P[state.active_P] = True
         if not drain:
             state.end_now("stopped")
+
+    def give_up(self) -> None:
+        """The pools took too long: end them with their complete waves. An open wave is dropped whole."""
+        self.state.end_now("group_seconds")
 
     def next_requests(self, now: float) -> Requests:
         """What to issue now; empty when every prompt waits for outcomes."""
@@ -250,17 +258,12 @@ class SamplingSession:
 
     def _check_failures(self, responses: int) -> None:
         """Raise when too many responses failed, of `responses` or of those issued, whichever is more."""
-        failed, issued = len(self._failed_ids), self.state.table.n
-        if failed < MIN_FAILURES or failed <= self.plan.max_failed_share * max(issued, responses):
+        if not self._judges_failures:
             return
         prompts = dict.fromkeys(self.state.table.prompt[self._failed_ids].tolist())
-        names = [self._names_P[p] if self._names_P is not None else str(p) for p in list(prompts)[:3]]
-        causes = ", ".join(f"{cause}: {count}" for cause, count in self.failures.most_common())
-        raise FailedResponsesError(
-            f"{failed} of {issued} responses of step {self.step} have no label ({causes}), more than "
-            f"reinforce_ada.max_failed_share={self.plan.max_failed_share:g}; prompts {', '.join(names)}: repair the "
-            f"verifier or engine that these causes name; with a higher share the step would train on a biased sample"
-        )
+        names = [self._names_P[p] if self._names_P is not None else str(p) for p in prompts]
+        issued = self.state.table.n
+        check_failures(self.failures, issued, max(issued, responses), self.plan.max_failed_share, self.step, names)
 
     def _teach(self) -> None:
         """Teach the latency model, with lengths of a set from which no response was dropped for its length."""
@@ -276,3 +279,21 @@ class SamplingSession:
         seconds = table.ended_at[ended] - table.issued_at[ended]
         in_flight = table.load[ended] / np.where(seconds > 0, seconds, 1.0)
         self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, in_flight)
+
+
+def check_failures(
+    causes: Counter[str], issued: int, responses: int, max_share: float, step: int, names: Sequence[str]
+) -> None:
+    """Raise FailedResponsesError when more than `max_share` of `responses` have no label.
+
+    causes: failures by cause. issued: responses so far. names: ids of the prompts concerned.
+    """
+    failed = causes.total()
+    if failed < MIN_FAILURES or failed <= max_share * responses:
+        return
+    told = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
+    raise FailedResponsesError(
+        f"{failed} of {issued} responses of step {step} have no label ({told}), more than "
+        f"reinforce_ada.max_failed_share={max_share:g}; prompts {', '.join(names[:3])}: repair the "
+        f"verifier or engine that these causes name; with a higher share the step would train on a biased sample"
+    )
