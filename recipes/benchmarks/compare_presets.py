@@ -32,8 +32,8 @@ from nemo_ada.tasks.registry import build_task
 
 BASELINE = "grpo n=4"
 N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16))
-VALUE = "estimator: {kind: value}"
-CHOSEN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {VALUE}}}"
+CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
+TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
@@ -53,21 +53,20 @@ METHODS = {
     ],
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
+    "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
+    "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "HALF"],
     "ada_single n=1, half of the rows": [
         "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
         "PROMPTS x4",
         N1,
     ],
-    "ada_single n=1, weighted choice, batch normalisation (SPO)": [
-        "reinforce_ada={preset: ada_single, advantage: {normalize: batch}, candidate_prompts: CANDIDATES x4, "
-        "candidate_choice: weighted}",
+    "ada_single n=1, ema": [f"reinforce_ada={{preset: ada_single, {TRACKER}}}", "PROMPTS x4", N1],
+    "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": [
+        f"reinforce_ada={{preset: ada_single, advantage: {{normalize: batch}}, candidate_prompts: CANDIDATES x4, "
+        f"candidate_choice: weighted, {TRACKER}}}",
         "PROMPTS x4",
         N1,
     ],
-    "ada_single n=1, value": [f"reinforce_ada={{preset: ada_single, {VALUE}}}", "PROMPTS x4", N1],
-    "ada_single n=2, value": [f"reinforce_ada={{preset: ada_single, {VALUE}}}", "PROMPTS x2", N2],
-    "ada_single n=2, value, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
-    "ada_single n=2, value, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "HALF"],
     "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "HALF"],
     "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
         "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
@@ -93,14 +92,14 @@ PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
 REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
 RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); other methods take LEARNING_RATES
     "plentiful": {
-        "ada_single n=1, value": 3e-4,
-        "ada_single n=2, value": 3e-4,
-        "ada_single n=2, value, chosen prompts": 3e-4,
+        "ada_single n=1": 3e-4,
+        "ada_single n=2": 3e-4,
+        "ada_single n=2, chosen prompts": 3e-4,
     },
     "words": {
         BASELINE: 2.4e-4,
-        "ada_single n=1, value": 2.4e-4,
-        "ada_single n=2, value, chosen prompts": 2.4e-4,
+        "ada_single n=1": 2.4e-4,
+        "ada_single n=2, chosen prompts": 2.4e-4,
     },
 }
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides

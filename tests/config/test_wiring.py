@@ -40,7 +40,7 @@ PRESETS = {
         None,
         EmaBeta,
     ),
-    "ada_single": (1, StopRule(FixedExit(1), (1,), 1), {}, {"shrunk_baseline": True}, None, EmaBeta),
+    "ada_single": (1, StopRule(FixedExit(1), (1,), 1), {}, {"shrunk_baseline": True}, None, ValueRegressor),
     "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
