@@ -62,13 +62,16 @@ class DiscreteEventSource:
         self._queue.extend(ids)
         self._admit()
 
-    def poll(self) -> Outcomes:
-        """Run the engine until at least one response ends. Raises InvariantError when nothing runs."""
+    def poll(self, until: int | None = None) -> Outcomes:
+        """Run the engine until at least one response ends, at most to step `until`.
+
+        Raises InvariantError when nothing runs.
+        """
         while self._ends and self._ends[0][1] not in self._started:
             heapq.heappop(self._ends)
         if not self._ends:
             raise InvariantError("poll of an engine that has no requests")
-        end = self._ends[0][0]
+        end = self._ends[0][0] if until is None else min(self._ends[0][0], until)
         passed, running = end - self.steps, len(self._started)
         self.decoded += passed * running
         self._seconds += passed * (self._step_seconds + self._row_seconds * running)

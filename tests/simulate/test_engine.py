@@ -48,6 +48,14 @@ def test_every_running_request_gets_one_token_per_step():
     assert (engine.clock(), engine.decoded) == (5.0, 9)
 
 
+def test_a_poll_ends_at_the_step_that_it_may_reach_at_most():
+    engine = table_engine([5, 2])
+    engine.submit(requests(0, 1))
+    assert len(engine.poll(until=1)) == 0 and (engine.steps, engine.decoded) == (1, 2)
+    assert engine.poll(until=9).response_id_N.tolist() == [1] and engine.steps == 2
+    assert len(engine.poll(until=4)) == 0 and engine.poll().tokens_N.tolist() == [5]
+
+
 def test_at_most_slots_run_and_the_rest_waits_in_order():
     engine = table_engine([3, 5, 1, 1], slots=2)
     engine.submit(requests(0, 1, 2, 3))

@@ -1,0 +1,38 @@
+"""bench_async.py against closed forms: responses of one length, so that every step of the model is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lazy import Lazy
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
+bench = Lazy("bench_async")
+LENGTH = 130  # of a wrong answer: 1.3 times the median
+
+
+def found(method, *options):
+    short = "--sigma=0 --median=100 --steps=8 --prompts=16 --slots=4096 --refit=20"
+    return bench.measured(bench.arguments([*short.split(" "), "--beta", "1", "9", *options]), method, 0)
+
+
+@pytest.mark.parametrize("update", [10, 500])
+def test_a_synchronous_step_is_sampling_then_update_then_refit(update):
+    assert found("grpo, synchronous", "--update", str(update))[0] == LENGTH + update + 20
+
+
+@pytest.mark.parametrize("age", [1, 3])
+def test_an_asynchronous_step_takes_as_long_as_the_slower_of_both_sides(age):
+    assert found("grpo, asynchronous", "--update", "500", "--age", str(age))[0] == 500 + 20
+    fast = found("grpo, asynchronous", "--update", "10", "--age", str(age))[0]
+    assert LENGTH / (age + 1) <= fast < LENGTH + 10 + 20
+
+
+def test_adaptive_sampling_has_more_signal_in_both_modes_and_the_filter_leaves_none_without():
+    grpo, ada = (found(f"{name}, synchronous", "--update", "10") for name in ("grpo", "ada_seq_balance"))
+    assert ada[1] < grpo[1] and ada[0] > grpo[0]
+    assert found("ada_seq_balance, asynchronous", "--update", "10")[1] == pytest.approx(ada[1], abs=0.2)
+    assert found("grpo, dynamic sampling, synchronous", "--update", "10")[1] == 0.0
