@@ -62,10 +62,10 @@ def embedded(config: dict[str, Any]) -> list[Finding]:
     """A CPU run: the strict schema, and what its trainer refuses before it starts anything."""
     try:
         run = parse(RunConfig, config)
+        from nemo_ada.embedded.stack import run_task
         from nemo_ada.embedded.trainer import check_run
-        from nemo_ada.tasks.registry import build_task
 
-        task = build_task(run.task, Path(run.base.cache_dir))
+        task = run_task(run)
         shape = check_run(run, task)
     except UserError as problem:
         return [error(_key_in(str(problem)), str(problem))]

@@ -16,13 +16,13 @@ from rich.text import Text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
-from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.data.providers import Limits, open_provider
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.verify.judge import Judge
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message

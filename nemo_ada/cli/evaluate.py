@@ -16,13 +16,13 @@ from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, read_text
 from nemo_ada.cli.progress import counted
-from nemo_ada.data.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.data.providers import Limits, open_provider
 from nemo_ada.evaluation.benchmark import Benchmark, resolve
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 
 
 class _RunByDefault(TyperGroup):

@@ -30,6 +30,7 @@ COMMANDS = {
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
     "export": "Write a checkpoint as a Hugging Face folder.",
+    "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",
 }
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

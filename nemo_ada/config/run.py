@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, mo
 from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.strict import Count, CountOrNone, Section, Size
+from nemo_ada.tasks.prompting import Template
 from nemo_ada.tasks.settings import TaskSettings
 
 
@@ -111,13 +112,34 @@ class GenerationSettings(Section):
     """Longest response, tokens; null takes the task's."""
     max_num_seqs: Size = 256
     """Responses that decode at the same time."""
+    stop_at_line_end: bool = False
+    """A response also ends with its first line, as answers to few-shot prompts do."""
+
+
+class TokenizerSettings(Section):
+    """How a task's prompt is shown to the model of policy.model_name. Small models made here read the bare prompt."""
+
+    template: Template = "auto"
+    """`auto` uses the folder's chat template where it has one, `chat` needs one, `plain` gives the prompt alone."""
+    system: str | None = None
+    """System message of a chat."""
+
+
+class PackingSettings(Section):
+    """Micro-batches in which tokens that rows have in common are computed once (policy.model_name only)."""
+
+    enabled: bool = True
+    """Pack; false pads rows to the longest, train_micro_batch_size at a time."""
+    train_mb_tokens: Size = 1024
+    """Different tokens of a micro-batch."""
 
 
 class PolicySettings(Section):
     """The model and how it is trained."""
 
     model_name: str | None = None
-    """Folder of a Hugging Face Qwen2 checkpoint to start from; null makes a small model from `model` and `base`."""
+    """Folder of a Llama, Qwen2 or Qwen3 model to start from; null makes a small model from `model` and `base`."""
+    tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()
     megatron_cfg: MegatronSettings = MegatronSettings()
     data_parallel_size: Size = 1
@@ -126,6 +148,9 @@ class PolicySettings(Section):
     """Rows per optimizer step; null takes all rows of a step (one update)."""
     train_micro_batch_size: Size = 128
     """Rows per forward pass and rank."""
+    sequence_packing: PackingSettings = PackingSettings()
+    threads: Size = 1
+    """Threads of the engine and of every learner rank; more help from some ten million parameters on."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Gradient norm is clipped to this; 0 = never."""
     generation: GenerationSettings = GenerationSettings()

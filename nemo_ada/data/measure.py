@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.data.problem import Problem
-from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.providers import MeasuredResponse, Request, ResponseProvider
 from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
 
 REDRAWS = 3  # further responses per problem, in place of ones that the verifier failed on

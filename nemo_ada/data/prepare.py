@@ -23,7 +23,6 @@ from typing import Any
 from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claim, dump
 from nemo_ada.data.measure import Measurement
-from nemo_ada.data.prompting import PromptEncoder, PromptFormat
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, file_identity
 from nemo_ada.data.stages import (
@@ -45,6 +44,7 @@ from nemo_ada.data.stages import (
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.tasks.prompting import PromptEncoder, PromptFormat
 from nemo_ada.verify.judge import Judge
 
 WORK = "work"

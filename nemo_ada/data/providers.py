@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nemo_ada.data.prompting import ModelTokenizer, positions
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 if TYPE_CHECKING:
     from nemo_ada.embedded.engine.vllm_engine import Engine, Sampling
@@ -129,8 +129,8 @@ class EngineProvider(FolderProvider):
                 f"the CPU engine, vLLM, cannot be imported here ({problem}); start the model with `vllm serve "
                 f"{self.folder}` and repeat the command with --server http://HOST:8000, or run make install"
             ) from None
-        stop = self.tokenizer.stop_token
-        return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_token=stop)
+        stop = self.tokenizer.eos_id
+        return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=(stop,))
 
 
 class ServerProvider(FolderProvider):

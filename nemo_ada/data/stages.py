@@ -20,11 +20,11 @@ from typing import Any
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.measure import Measurement
 from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
-from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.jsonl import MAX_BYTES
 from nemo_ada.tasks.lines import parse_line
+from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.verify.judge import Judge, normalised
 

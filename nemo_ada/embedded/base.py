@@ -7,15 +7,15 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import PolicyShape
-from nemo_ada.embedded.stack import Stack, max_new_tokens, model_shape
+from nemo_ada.embedded.learner.shape import HF_NAMES, PolicyShape
+from nemo_ada.embedded.stack import Stack, model_shape, run_generation
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
@@ -31,11 +31,12 @@ VERSION = 1  # raise it when this module makes another model from the same setti
 
 def base_folder(config: RunConfig, task: Task) -> Path:
     """The cache folder of this run's base model; its name depends on everything that makes the model."""
+    shape = model_shape(config, task)
     facts = {
         "version": VERSION,
         "task": asdict(config.task),
         "data": getattr(task, "fingerprint", ""),
-        "shape": asdict(model_shape(config, task)),
+        "shape": {name: getattr(shape, name) for name in (*HF_NAMES, "tied_embeddings")},
         "base": config.base.model_dump(exclude={"cache_dir"}),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -100,7 +101,6 @@ def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np
     """Pass rates of some training prompts under the model in `folder`."""
     count = min(PROBE_PROMPTS, len(task.splits().train))
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
-    seqs = config.policy.generation.max_num_seqs
-    stack.call("open", str(folder.resolve()), sampler, 1.0, max_new_tokens(config, task), seqs)
+    stack.call("open", str(folder.resolve()), sampler, replace(run_generation(config, task), temperature=1.0))
     measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)
     return np.asarray(measured.reward_PK.mean(axis=1))

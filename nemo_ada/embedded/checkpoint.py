@@ -24,7 +24,7 @@ from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, write_folder
 from nemo_ada.run.folder import STATE, RunDir, fingerprint
-from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
 
@@ -47,9 +47,7 @@ class SavedState:
     evaluated: dict[str, Any]
 
 
-def save(
-    run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: CharTokenizer
-) -> None:
+def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: Tokenizer) -> None:
     """Write the folder of state.step, then delete all but the newest `checkpointing.keep`.
 
     Raises InvariantError when the disk refuses.

@@ -22,6 +22,7 @@ from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.learner.batch import Floats
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
+from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Task
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
@@ -50,6 +51,18 @@ class StepData:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """How responses are drawn, and by how many threads. tokenizer: of the model's folder; None takes the task's own."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    max_num_seqs: int = 256
+    threads: int = 1
+    stop_at_line_end: bool = False
+    tokenizer: ModelTokenizer | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeldoutScores:
     """Rewards and lengths (tokens) of k responses for each of P prompts."""
 
@@ -61,12 +74,13 @@ class Rollout:
     """One engine, one task, one sampler. Runs inside a Ray actor; usable without Ray in tests."""
 
     def __init__(self, task: AnyTaskSettings, cache_dir: str) -> None:
-        self._task: Task = build_task(task, Path(cache_dir))
+        self._settings, self._cache_dir = task, Path(cache_dir)
+        self._task: Task = build_task(task, self._cache_dir)
+        self._generation = Generation(self._task.max_new_tokens)
+        self._stop_tokens: tuple[int, ...] = ()
         self._control_dir: Path | None = None
         self._engine: Engine | None = None
         self._sampler: AdaSampler | None = None
-        self._temperature = 1.0
-        self._max_new_tokens = self._task.max_new_tokens
 
     def warm_up(self) -> int:
         """Import vLLM (seconds), while the driver does something else; the process id."""
@@ -75,27 +89,25 @@ class Rollout:
 
         return os.getpid()
 
-    def open(
-        self,
-        model_dir: str,
-        sampler: AdaSampler,
-        temperature: float,
-        max_new_tokens: int,
-        max_num_seqs: int,
-        control_dir: str | None = None,
-    ) -> None:
+    def open(self, model_dir: str, sampler: AdaSampler, generation: Generation, control_dir: str | None = None) -> None:
         """Load a Hugging Face folder into the engine and take over a sampler.
 
         control_dir: the run directory, whose DROP file ends a sampling phase at once.
         """
-        length = self._task.max_prompt_tokens + max_new_tokens
-        config = EngineConfig(Path(model_dir), max_model_len=length, max_num_seqs=max_num_seqs)
+        if generation.tokenizer != self._generation.tokenizer:
+            self._task = build_task(self._settings, self._cache_dir, generation.tokenizer)
+        tokenizer, length = self._task.tokenizer, self._task.max_prompt_tokens + generation.max_new_tokens
+        config = EngineConfig(
+            Path(model_dir), max_model_len=length, max_num_seqs=generation.max_num_seqs, threads=generation.threads
+        )
         if self._engine is not None and not self._engine.reopen(config):
             self._engine.close()
             self._engine = None
         if self._engine is None:
             self._engine = Engine(config)
-        self._sampler, self._temperature, self._max_new_tokens = sampler, temperature, max_new_tokens
+        self._sampler, self._generation = sampler, generation
+        ends = tokenizer.line_ends() if generation.stop_at_line_end else ()
+        self._stop_tokens = (tokenizer.eos_id, *ends)
         self._control_dir = None if control_dir is None else Path(control_dir)
 
     def refit(self, weights: Mapping[str, Any]) -> None:
@@ -140,7 +152,7 @@ class Rollout:
     ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
-        source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._temperature))
+        source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._generation.temperature))
         began = engine.steps
         try:
             sampled = sampler.run_step(
@@ -195,9 +207,7 @@ class Rollout:
         return self._task.tokenizer.decode(token_ids[:-1] if token_ids and token_ids[-1] == eos else token_ids)
 
     def _sampling(self, temperature: float) -> Sampling:
-        return Sampling(
-            max_new_tokens=self._max_new_tokens, temperature=temperature, stop_token=self._task.tokenizer.eos_id
-        )
+        return Sampling(self._generation.max_new_tokens, temperature, stop_tokens=self._stop_tokens)
 
     def _data(self, sampled: SampledStep, source: EngineSource, tokens_P: list[list[int]], steps: int) -> StepData:
         rows = sampled.rows

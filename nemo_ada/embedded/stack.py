@@ -19,19 +19,38 @@ from nemo_ada.embedded.engine.vllm_engine import ENVIRONMENT
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
-from nemo_ada.embedded.rollout import Rollout
+from nemo_ada.embedded.rollout import Generation, Rollout
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import locked
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.registry import build_task
 
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 << 20
+FLOAT_BYTES = 4
+WEIGHTS_HELD = 3  # copies of the weights that the object store may have to hold during a refit
 GCS_SECONDS = 10  # a head on this machine that is silent for longer will not come back
 PREFIX = "ada-"
 LOCK = "lock"
+
+
+def model_tokenizer(config: RunConfig) -> ModelTokenizer | None:
+    """The tokenizer of `policy.model_name`; None where the run makes its own small model. Raises UserError."""
+    policy = config.policy
+    if policy.model_name is None:
+        return None
+    read_shape(policy.model_name)
+    return ModelTokenizer(policy.model_name, PromptFormat(policy.tokenizer.template, policy.tokenizer.system))
+
+
+def run_task(config: RunConfig) -> Task:
+    """The task of a run, with the tokenizer of its model. Raises UserError."""
+    return build_task(config.task, Path(config.base.cache_dir), model_tokenizer(config))
 
 
 def model_shape(config: RunConfig, task: Task) -> PolicyShape:
@@ -48,6 +67,24 @@ def max_new_tokens(config: RunConfig, task: Task) -> int:
     return config.policy.generation.max_new_tokens or task.max_new_tokens
 
 
+def run_generation(config: RunConfig, task: Task) -> Generation:
+    """How a run's rollout generates in training."""
+    settings = config.policy.generation
+    return Generation(
+        max_new_tokens=max_new_tokens(config, task),
+        temperature=settings.temperature,
+        max_num_seqs=settings.max_num_seqs,
+        threads=config.policy.threads,
+        stop_at_line_end=settings.stop_at_line_end,
+        tokenizer=model_tokenizer(config),
+    )
+
+
+def packs(config: RunConfig) -> bool:
+    """Whether the learner packs. The small models made here pad: their published numbers rest on it."""
+    return config.policy.model_name is not None and config.policy.sequence_packing.enabled
+
+
 def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """The learner's settings of a run; raises UserError for a layout that the model does not split into."""
     policy, optimizer = config.policy, config.policy.megatron_cfg.optimizer
@@ -57,6 +94,8 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         pipeline_parallel=policy.megatron_cfg.pipeline_model_parallel_size,
         data_parallel=policy.data_parallel_size,
         micro_batch_size=policy.train_micro_batch_size,
+        packed_tokens=policy.sequence_packing.train_mb_tokens if packs(config) else None,
+        threads=policy.threads,
         lr=optimizer.lr,
         betas=(optimizer.adam_beta1, optimizer.adam_beta2),
         eps=optimizer.adam_eps,
@@ -116,7 +155,7 @@ class Stack:
                 num_cpus=4,
                 log_to_driver=False,
                 configure_logging=False,
-                object_store_memory=OBJECT_STORE_BYTES,
+                object_store_memory=_object_store_bytes(self._config),
             )
         finally:
             if before is None:
@@ -191,6 +230,13 @@ class Stack:
             raise InvariantError(f"the rollout failed in `{method}`: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
             raise ProcessLostError(f"the rollout died during `{method}`: {str(error).splitlines()[0]}") from None
+
+
+def _object_store_bytes(config: RunConfig) -> int:
+    if config.policy.model_name is None:
+        return OBJECT_STORE_BYTES
+    numbers = read_shape(config.policy.model_name).parameters
+    return max(OBJECT_STORE_BYTES, WEIGHTS_HELD * FLOAT_BYTES * numbers)
 
 
 def _clear_abandoned(parent: Path) -> None:

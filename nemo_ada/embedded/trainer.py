@@ -26,15 +26,15 @@ from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.update import train_on
+from nemo_ada.embedded.model_folder import check_model_folder
 from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.embedded.rollout import HeldoutScores, StepData
-from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape
+from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape, run_generation, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl, on_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.protocol import Task
-from nemo_ada.tasks.registry import build_task
 
 log = logging.getLogger(__name__)
 
@@ -65,22 +65,15 @@ class Outcome:
 
 def check_run(config: RunConfig, task: Task) -> PolicyShape:
     """Check all that can be checked before any process starts; the model's shape. Raises UserError."""
-    if config.policy.model_name is None:
+    model, own = config.policy.model_name, "policy.model"
+    if model is None:
         shape = model_shape(config, task)
     else:
-        path = Path(config.policy.model_name) / "config.json"
-        if not path.is_file():
-            raise UserError(f"policy.model_name={config.policy.model_name}: no config.json there; name a folder")
-        shape = PolicyShape.read(path.parent)
-        if shape.vocab_size < task.tokenizer.vocab_size:
-            raise UserError(
-                f"policy.model_name={config.policy.model_name} has {shape.vocab_size} tokens, the task needs "
-                f"{task.tokenizer.vocab_size}"
-            )
+        shape, own = check_model_folder(model, task.tokenizer.vocab_size), f"policy.model_name={model}"
     learner_config(config, shape)
     if shape.head_dim not in ENGINE_HEAD_DIMS:
         raise UserError(
-            f"policy.model: attention heads of {shape.head_dim} do not work with vLLM on a CPU; choose hidden_size and "
+            f"{own}: attention heads of {shape.head_dim} do not work with vLLM on a CPU; choose hidden_size and "
             f"num_attention_heads for heads of one of {', '.join(map(str, ENGINE_HEAD_DIMS))}"
         )
     length = task.max_prompt_tokens + max_new_tokens(config, task)
@@ -180,17 +173,8 @@ class Trainer:
             run_seed=config.grpo.seed,
             features=shape.hidden_size,
         )
-        generation = config.policy.generation
-        self.stack.call(
-            "open",
-            str(base_folder.resolve()),
-            sampler,
-            generation.temperature,
-            max_new_tokens(config, task),
-            generation.max_num_seqs,
-            str(config.folder.resolve()),
-            seconds=START_SECONDS,
-        )
+        generation, run_dir = run_generation(config, task), str(config.folder.resolve())
+        self.stack.call("open", str(base_folder.resolve()), sampler, generation, run_dir, seconds=START_SECONDS)
         newest = self.run_dir.resume_point() if config.resume == "auto" else None
         if newest is not None:
             self._load(newest)
@@ -345,7 +329,7 @@ class Trainer:
 
 def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
     """Run an embedded training with processes of its own. Raises UserError before any process starts."""
-    task = build_task(config.task, Path(config.base.cache_dir))
+    task = run_task(config)
     check_run(config, task)
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     with Stack(config) as stack:

@@ -24,7 +24,6 @@ from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claim, dump
 from nemo_ada.data.measure import Measurement
 from nemo_ada.data.problem import Problem
-from nemo_ada.data.prompting import PromptEncoder
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, open_source
 from nemo_ada.data.stages import Record, Stage, Watch, distinct_stage, kept, length_stage, read_stage, run_stage
@@ -32,6 +31,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.results import COUNTS, BenchmarkResult, results
 from nemo_ada.run.files import write_atomically
+from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
 
 log = logging.getLogger(__name__)

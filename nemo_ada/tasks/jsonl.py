@@ -18,7 +18,15 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.lines import parse_line, text_field
-from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, canonical_text, content_id
+from nemo_ada.tasks.protocol import (
+    Demonstration,
+    Prompt,
+    ScoringFailedError,
+    Splits,
+    Tokenizer,
+    canonical_text,
+    content_id,
+)
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge, normalised
@@ -37,7 +45,7 @@ class JsonlTask:
 
     name = "jsonl"
 
-    def __init__(self, settings: JsonlSettings) -> None:
+    def __init__(self, settings: JsonlSettings, tokenizer: Tokenizer | None = None) -> None:
         self.settings = settings
         self.malformed: dict[int, str] = {}
         self.repeated: list[int] = []
@@ -47,11 +55,13 @@ class JsonlTask:
         self._path = Path(os.path.expanduser(settings.path))
         rows = self._read()
         shown = self._judge.shown
-        self.tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
+        if tokenizer is None:
+            tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
+        self.tokenizer: Tokenizer = tokenizer
         self._prompts = self._distinct(rows)
         for warning in self.warnings():
             log.warning("%s", warning)
-        self.max_prompt_tokens = max(len(row.text) for row in self._prompts)
+        self.max_prompt_tokens = max(self._tokens(row) for row in self._prompts)
         self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._prompts) + 1
 
     def splits(self) -> Splits:
@@ -144,19 +154,30 @@ class JsonlTask:
         limit = self.settings.max_prompt_tokens
         kept: dict[str, Prompt] = {}
         for row in rows:
-            if len(row.text) > limit:
+            try:
+                overlong = self._tokens(row) > limit
+            except ValueError as reason:
+                self.malformed[row.entry["line"]] = f"its prompt {reason}"
+                continue
+            if overlong:
                 self.overlong.append(row.entry["line"])
                 continue
             first = kept.setdefault(canonical_text(row.text), row)
             if first is not row:
                 same = normalised(first.answer) == normalised(row.answer)
                 (self.repeated if same else self.conflicting).append(row.entry["line"])
+        if not kept and not self.overlong:
+            raise UserError(f"task.path: the model's tokenizer can read no prompt; {self.warnings()[0]}")
         if not kept:
+            shortest = min(self._tokens(row) for row in rows if row.entry["line"] in self.overlong)
             raise UserError(
                 f"task.max_prompt_tokens={limit} leaves out every prompt of {str(self._path)!r}; the shortest has "
-                f"{min(len(row.text) for row in rows)} tokens, so use that or more"
+                f"{shortest} tokens, so use that or more"
             )
         return list(kept.values())
+
+    def _tokens(self, row: Prompt) -> int:
+        return len(row.text) if isinstance(self.tokenizer, CharTokenizer) else len(self.tokenizer.encode(row.text))
 
 
 def _some(items: Sequence[object]) -> str:

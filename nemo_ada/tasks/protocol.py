@@ -9,10 +9,10 @@ import hashlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from nemo_ada.errors import InvariantError
-from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify.verdict import Verdict
 
 
@@ -64,6 +64,45 @@ class Splits:
             seen.add(text)
 
 
+class Tokenizer(Protocol):
+    """Text to the ids that a model reads, and back: a character tokenizer, or that of a model's folder."""
+
+    @property
+    def eos_id(self) -> int: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows that the embedding needs."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a whole prompt. Raises ValueError with the reason where the text cannot be one."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def line_ends(self) -> tuple[int, ...]:
+        """The ids whose text holds a line break."""
+        ...
+
+    def write_hf(self, folder: Path) -> None:
+        """Write its files for `transformers.AutoTokenizer`."""
+        ...
+
+
+def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
+    """Tokens of the longest prompt for training or evaluation. Raises UserError for one that has no tokens."""
+    try:
+        return max(len(tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
+    except UserError:
+        raise
+    except ValueError as reason:
+        raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
+
+
 class ScoringFailedError(RuntimeError):
     """A response has no reward because the verifier failed. cause: one of `nemo_ada.verify.CAUSES`."""
 
@@ -79,7 +118,12 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     @property
-    def tokenizer(self) -> CharTokenizer: ...
+    def tokenizer(self) -> Tokenizer:
+        """The one that the task was built with; else its own character tokenizer, which suits a base made here.
+
+        Raises UserError where the task has none of its own.
+        """
+        ...
 
     @property
     def max_prompt_tokens(self) -> int:

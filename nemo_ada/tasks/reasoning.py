@@ -29,7 +29,7 @@ import numpy as np
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, content_id
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
@@ -43,7 +43,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 FORMAT = 1  # of the cache files
 
 
-def _dataset(name: str, **options: Any) -> Any:
+def package_dataset(name: str, **options: Any) -> Any:
+    """A data set of reasoning-gym. The first call imports the package, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # a dependency of the package compares with `is`
         import reasoning_gym
@@ -58,17 +59,29 @@ class ReasoningTask(ABC):
     """
 
     name: str
-    max_prompt_tokens: int
+    prompt_characters: int
     draft_tokens: int
 
-    def __init__(self, settings: MiniSudokuSettings | SpellBackwardSettings, cache_dir: Path | None) -> None:
+    def __init__(
+        self,
+        settings: MiniSudokuSettings | SpellBackwardSettings,
+        cache_dir: Path | None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self.settings = settings
-        self.tokenizer = CharTokenizer()
+        self.tokenizer: Tokenizer = tokenizer or CharTokenizer()
         self._cache_dir = cache_dir
+
+    @cached_property
+    def max_prompt_tokens(self) -> int:
+        """Of the longest prompt; with the character tokenizer it need not be made to be known."""
+        if isinstance(self.tokenizer, CharTokenizer):
+            return self.prompt_characters
+        return longest_prompt(self.splits(), self.tokenizer)
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens of the longest answer, each draft's end included."""
+        """Tokens of the longest answer, each draft's end included, with one token per character."""
         return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
@@ -165,13 +178,13 @@ class MiniSudoku(ReasoningTask):
     """4x4 boards: 16 cells row by row, `?` for a blank, then `=`. The answer is the whole grid, 16 digits."""
 
     name = "mini_sudoku"
-    max_prompt_tokens = 17
+    prompt_characters = 17
     draft_tokens = 17
     settings: MiniSudokuSettings
 
     def _datasets(self, first_seed: int) -> list[Any]:
         s = self.settings
-        return [_dataset(self.name, seed=first_seed, size=s.size, min_empty=s.min_empty, max_empty=s.max_empty)]
+        return [package_dataset(self.name, seed=first_seed, size=s.size, min_empty=s.min_empty, max_empty=s.max_empty)]
 
     def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
         cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
@@ -194,14 +207,14 @@ class SpellBackward(ReasoningTask):
 
     name = "spell_backward"
     lengths = ((3, 5), (6, 7), (8, 10))
-    max_prompt_tokens = 11
+    prompt_characters = 11
     draft_tokens = 11
     settings: SpellBackwardSettings
 
     def _datasets(self, first_seed: int) -> list[Any]:
         edges = [self.settings.size * i // len(self.lengths) for i in range(len(self.lengths) + 1)]
         return [
-            _dataset(self.name, seed=first_seed + start, size=end - start, min_word_len=low, max_word_len=high)
+            package_dataset(self.name, seed=first_seed + start, size=end - start, min_word_len=low, max_word_len=high)
             for (low, high), start, end in zip(self.lengths, edges[:-1], edges[1:], strict=True)
         ]
 

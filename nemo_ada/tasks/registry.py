@@ -5,21 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
+from nemo_ada.tasks.arithmetic import Arithmetic
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.protocol import Task, Tokenizer
 from nemo_ada.tasks.reasoning import MiniSudoku, SpellBackward
-from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, MiniSudokuSettings, SpellBackwardSettings
+from nemo_ada.tasks.settings import (
+    AnyTaskSettings,
+    ArithmeticSettings,
+    JsonlSettings,
+    MiniSudokuSettings,
+    SpellBackwardSettings,
+)
 
 
-def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None) -> Task:
+def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokenizer: Tokenizer | None = None) -> Task:
     """The task of these settings. Generated problems are cached in `cache_dir` (None: not cached).
 
-    A JSONL file is read at once. Problems are generated when the splits are first used. Raises UserError.
+    tokenizer: of the model that answers; None takes the task's own character tokenizer. A JSONL file is read at once.
+    Problems are generated when the splits are first used. Raises UserError.
     """
     if isinstance(settings, JsonlSettings):
-        return JsonlTask(settings)
+        return JsonlTask(settings, tokenizer)
     if isinstance(settings, MiniSudokuSettings):
-        return MiniSudoku(settings, cache_dir)
+        return MiniSudoku(settings, cache_dir, tokenizer)
     if isinstance(settings, SpellBackwardSettings):
-        return SpellBackward(settings, cache_dir)
+        return SpellBackward(settings, cache_dir, tokenizer)
+    if isinstance(settings, ArithmeticSettings):
+        return Arithmetic(settings, cache_dir, tokenizer)
     assert_never(settings)

@@ -5,6 +5,7 @@ Only this module has defaults and bounds. Pydantic checks them.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -126,5 +127,29 @@ class JsonlSettings:
         return self
 
 
-AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings
+ProblemKind = Literal[
+    "sum_1", "sum_1x3", "sum_2", "times_1", "times_2", "gcd", "lcm", "gsm_symbolic"
+]  # fmt: skip
+DEFAULT_PROBLEMS: dict[ProblemKind, float] = {"sum_1": 1, "times_1": 1, "sum_1x3": 2, "sum_2": 2, "gcd": 1, "lcm": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class ArithmeticSettings:
+    """Arithmetic from reasoning-gym for language models, from one-digit sums to word problems."""
+
+    name: Literal["arithmetic"] = "arithmetic"
+    seed: Seed = 0
+    problems: Annotated[
+        dict[ProblemKind, Annotated[float, Field(gt=0)]],
+        Field(min_length=1, description="Kinds of problems and their shares of the prompts, in any unit."),
+    ] = field(default_factory=lambda: dict(DEFAULT_PROBLEMS))
+    shots: Annotated[
+        int, Field(ge=0, le=32, description="Solved problems of the same kind in front of every problem.")
+    ] = 4
+    train_prompts: TrainPrompts = 512
+    heldout_prompts: HeldoutPrompts = 128
+    max_new_tokens: Annotated[int, Field(ge=2, le=32_768, description="Longest response in tokens.")] = 8
+
+
+AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings | ArithmeticSettings
 TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.tasks.protocol import Demonstration
-from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.tasks.protocol import Demonstration, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class DemonstrationBatches:
     """
 
     def __init__(
-        self, demonstrations: Sequence[Demonstration], tokenizer: CharTokenizer, batch_size: int, seed: int
+        self, demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, batch_size: int, seed: int
     ) -> None:
         """Raises UserError where there is no demonstration or `batch_size` is below 1."""
         if not demonstrations:

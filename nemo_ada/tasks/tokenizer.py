@@ -84,6 +84,10 @@ class CharTokenizer:
         known = self._text_of
         return "".join([known[i] if 0 <= i < len(known) else UNKNOWN for i in ids])
 
+    def line_ends(self) -> tuple[int, ...]:
+        """The id of the line break, where the charset has one."""
+        return (self._id_of["\n"],) if "\n" in self._id_of else ()
+
     def write_hf(self, folder: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json for `transformers.AutoTokenizer.from_pretrained(folder)`.
 

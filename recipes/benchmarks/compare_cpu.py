@@ -1,9 +1,10 @@
-"""GRPO and Reinforce-Ada side by side on a small model with the real libraries: what `make train` runs.
+"""GRPO and Reinforce-Ada side by side with the real libraries: what `make train` and `make train-lm` run.
 
     python recipes/benchmarks/compare_cpu.py [--task mini_sudoku] [--steps 45] [--seed 0] [--out runs/compare]
 
-Every method starts from the same supervised base and trains with the learning rate that tune_lr.py found for it
-(LEARNING_RATES). Writes comparison.md and comparison.png into the output folder, with one run directory per method.
+Every method of a task starts from the same base and trains with the learning rate that tune_lr.py found for it
+(LEARNING_RATES). `--task smollm2` starts from SmolLM2-135M (`make smollm2`); its rate was chosen for GRPO alone.
+Writes comparison.md and comparison.png into the output folder, with one run directory per method.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import numpy as np
 from nemo_ada.cli.progress import observer
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import Run, comparison_rows, markdown_table
 from nemo_ada.run.job_control import EXIT_DONE
-from nemo_ada.tasks.registry import build_task
 
 EVALUATIONS = 5  # per run, beside the one before the first step
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,11 +36,18 @@ METHODS = {
     "grpo n=8": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=8"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
+    "ada_single n=2": [
+        "reinforce_ada.preset=ada_single",
+        "grpo.num_generations_per_prompt=2",
+        "grpo.num_prompts_per_step=64",
+    ],
 }
 LEARNING_RATES = {
     "mini_sudoku": {"grpo n=4": 2e-4, "grpo n=8": 2e-4, "ada_seq_balance": 2e-4, "ada_seq_lean": 2e-4},
     "spell_backward": {"grpo n=4": 3e-5, "grpo n=8": 3e-5, "ada_seq_balance": 3e-5, "ada_seq_lean": 3e-5},
+    "smollm2": {"grpo n=4": 1e-5, "ada_seq_balance": 1e-5, "ada_single n=2": 1e-5},
 }
+"""Configuration -> the methods that are compared on it, and their rates."""
 
 
 def method_config(task: str, name: str, folder: Path, steps: int, seed: int, lr: float, extra: list[str]) -> RunConfig:
@@ -86,7 +93,7 @@ def plot(runs: Sequence[Run], path: Path, title: str) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True)
     leaders = [ahead(runs, cost) for cost in COSTS]
     for axes, (cost, label), leader in zip(panels, COSTS.items(), leaders, strict=True):
-        for run, style in zip(runs, STYLES, strict=True):
+        for run, style in zip(runs, STYLES, strict=False):
             colour, marker = style.split()
             axes.plot(*run.curve(cost, ACCURACY), color=colour, marker=marker, markersize=5, label=run.name)
         axes.set_title(f"At equal {label} {leader} is ahead", fontsize=11)
@@ -124,10 +131,10 @@ def main() -> int:
             rates[name],
             arguments.overrides,
         )
-        for name in METHODS
+        for name in rates
     }
     first = next(iter(configs.values()))
-    task = build_task(first.task, Path(first.base.cache_dir))
+    task = run_task(first)
     for config in configs.values():
         check_run(config, task)
     with Stack(first) as stack:

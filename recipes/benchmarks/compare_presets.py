@@ -1,11 +1,12 @@
 """Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|words|tail [--seeds 5]
+    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|words|tail|smollm2 [--seeds 5]
                                                 [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
 
 `plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
-to eight drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts. A
-killed comparison goes on where it was when started again with the same --out. Writes presets.md.
+to eight drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts.
+`smollm2`: SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on where it was when started again
+with the same --out. Writes presets.md.
 
 Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
 same for all. Each method trains at its own learning rate (RATES), tuned on seeds from 3000 on.
@@ -22,13 +23,12 @@ from compare_cpu import LEARNING_RATES, ROOT
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import Run, against, comparison_rows, markdown_table
 from nemo_ada.run.folder import RunDir, read_lines
 from nemo_ada.run.job_control import EXIT_DONE
-from nemo_ada.tasks.registry import build_task
 
 BASELINE = "grpo n=4"
 N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16))
@@ -107,6 +107,7 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
     "words": ("spell_backward", 32, 128, PLENTIFUL),
     "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
+    "smollm2": ("smollm2", 32, 128, ["grpo.max_num_steps=40", "grpo.val_period=10"]),
 }
 
 
@@ -176,7 +177,7 @@ def main() -> int:
         for name in methods
     }
     first = next(iter(configs.values()))
-    task = build_task(first.task, Path(first.base.cache_dir))
+    task = run_task(first)
     for config in configs.values():
         check_run(config, task)
     left = {key: config for key, config in configs.items() if not finished(config)}

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
 
-from nemo_ada.embedded.stack import Stack
+from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import Run, markdown_table
 from nemo_ada.run.job_control import EXIT_DONE
-from nemo_ada.tasks.registry import build_task
 
 TUNING_SEED = 1000
 
@@ -32,7 +31,7 @@ def main() -> int:
     parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 4e-4])
-    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), help="default: those of the task")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "tune")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
@@ -42,11 +41,11 @@ def main() -> int:
         (name, lr): method_config(
             arguments.task, name, out / f"{name}-{lr:g}".replace(" ", "_"), arguments.steps, TUNING_SEED, lr, extra
         )
-        for name in arguments.methods
+        for name in arguments.methods or LEARNING_RATES[arguments.task]
         for lr in arguments.rates
     }
     first = next(iter(configs.values()))
-    task = build_task(first.task, Path(first.base.cache_dir))
+    task = run_task(first)
     for config in configs.values():
         check_run(config, task)
     rows = []

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from nemo_ada.data import providers
-from nemo_ada.data.prompting import ModelTokenizer
 from nemo_ada.data.providers import EngineProvider, Limits, MeasuredResponse, Request, ServerProvider
 from nemo_ada.embedded.engine import vllm_engine
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.tasks.prompting import ModelTokenizer
 
 LIMITS = Limits(8, 6, temperature=0.5, top_p=0.9, max_num_seqs=8)
 
@@ -21,7 +21,7 @@ LIMITS = Limits(8, 6, temperature=0.5, top_p=0.9, max_num_seqs=8)
 class Tokenizer(ModelTokenizer):
     """Ids are shown as numbers; 9 ends a response."""
 
-    stop_token = 9
+    eos_id = 9
 
     def decode(self, ids):
         return " ".join(map(str, ids))
@@ -60,7 +60,7 @@ def test_each_response_of_the_engine_is_drawn_with_its_own_seed_and_the_sampling
     asked = [sampling for _, sampling in engine._engine.asked.values()]
     assert [sampling.seed for sampling in asked] == [11, 22]
     assert [sampling.max_new_tokens for sampling in asked] == [6, 2], "the positions end before the limit"
-    assert {(s.temperature, s.top_p, s.stop_token) for s in asked} == {(0.5, 0.9, 9)}
+    assert {(s.temperature, s.top_p, s.stop_tokens) for s in asked} == {(0.5, 0.9, (9,))}
     assert engine._engine.config.max_model_len == 10 and engine._engine.config.max_num_seqs == 8
 
 

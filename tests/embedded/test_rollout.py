@@ -67,7 +67,7 @@ def opened(make, task, monkeypatch):
         monkeypatch.setattr(embedded, "Engine", engine)
         rollout = embedded.Rollout(config.task, config.base.cache_dir)
         sampler: AdaSampler = config.reinforce_ada.sampler(4, 4, run_seed=0, features=1)
-        rollout.open("no model", sampler, config.policy.generation.temperature, 4, 256)
+        rollout.open("no model", sampler, embedded.Generation(4, config.policy.generation.temperature))
         return rollout, engines[0]
 
     return open_rollout

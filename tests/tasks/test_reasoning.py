@@ -144,7 +144,7 @@ def test_cached_splits_equal_built_ones_and_need_no_generator(
     built = small(name, tmp_path).splits()
     assert built == made(name).splits()
     assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == [name]
-    monkeypatch.setattr(reasoning, "_dataset", None)
+    monkeypatch.setattr(reasoning, "package_dataset", None)
     assert small(name, tmp_path).splits() == built
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.embedded.model_folder import CONFIG, is_copy, tensor_files, tensor_shapes
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
 
@@ -47,6 +48,9 @@ ENVIRONMENT: dict[str, str] = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 """Environment variables of a process that holds an engine."""
+
+MAX_CACHE_BYTES = 1 << 31
+FLOAT_BYTES = 4
 
 
 def prepare_process() -> None:
@@ -81,8 +85,10 @@ class EngineConfig:
     model_dir: a HuggingFace folder with config.json and safetensors; no tokenizer, because the engine sees ids only.
     max_model_len: prompt plus response, tokens. max_num_seqs: requests that run at the same time; more wait.
     block_size: tokens per KV block; with vLLM's default on a CPU (128) short prompts never share a prefix.
-    kv_cache_memory_bytes: a fixed size keeps vLLM from claiming a share of the machine's memory and from a warm-up.
+    kv_cache_memory_bytes: the least; it grows with the model until max_num_seqs sequences fit, up to MAX_CACHE_BYTES. A
+    size that is named keeps vLLM from claiming a share of the machine's memory and from a warm-up.
     dtype: float32 makes the engine's log-probabilities equal the learner's to 1e-6. seed: for unseeded requests only.
+    threads: that compute. Two halve the time of a model of 100 M parameters; a tiny one has nothing to share out.
     """
 
     model_dir: Path
@@ -92,6 +98,7 @@ class EngineConfig:
     kv_cache_memory_bytes: int = 1 << 28
     dtype: str = "float32"
     seed: int = 0
+    threads: int = 1
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -103,20 +110,20 @@ class EngineConfig:
 class Sampling:
     """How one response is drawn.
 
-    temperature: 0 is greedy, 2 is vLLM's largest. top_p: 1 leaves the distribution whole. stop_token: ends the
-    response and is part of it; None draws exactly max_new_tokens. seed: None takes vLLM's shared generator, whose
+    temperature: 0 is greedy, 2 is vLLM's largest. top_p: 1 leaves the distribution whole. stop_tokens: each ends the
+    response and is part of it; none draws exactly max_new_tokens. seed: None takes vLLM's shared generator, whose
     numbers depend on the rest of the batch.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
-    stop_token: int | None = None
+    stop_tokens: tuple[int, ...] = ()
     seed: int | None = None
 
     def forced(self, length: int) -> Sampling:
         """The same draw with exactly `length` tokens (replays of measured lengths)."""
-        return replace(self, max_new_tokens=length, stop_token=None)
+        return replace(self, max_new_tokens=length, stop_tokens=())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +143,7 @@ class Payload:
 
     @property
     def finished(self) -> bool:
-        """Whether the response ended by itself, with its stop token."""
+        """Whether the response ended by itself, with a stop token."""
         return self.finish_reason == "stop"
 
 
@@ -159,8 +166,8 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         prepare_process()
-        self._shapes = checkpoint_shapes(config.model_dir)
-        self._architecture = _architecture(config.model_dir)
+        self._shapes = tensor_shapes(config.model_dir)
+        self._architecture = read_json(config.model_dir / CONFIG)
         self._llm: Any = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's own use of it
@@ -173,6 +180,7 @@ class Engine:
         self.decoded_tokens = 0
 
     def _start(self) -> None:
+        import torch
         from vllm import SamplingParams
         from vllm.engine.arg_utils import EngineArgs
         from vllm.exceptions import VLLMError
@@ -189,6 +197,7 @@ class Engine:
                 f"{config.model_dir}: attention heads of {width} do not work with vLLM on a CPU; "
                 f"choose hidden_size and num_attention_heads for heads of one of {heads}"
             )
+        torch.set_num_threads(config.threads)
         self._request_errors = (VLLMError, ValueError, TypeError)
         self._params_type = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
@@ -204,7 +213,7 @@ class Engine:
             # A prompt split over two steps would make vLLM rewind the request's generator, which no CPU generator can.
             enable_chunked_prefill=False,
             block_size=config.block_size,
-            kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+            kv_cache_memory_bytes=self._cache_bytes(width),
             enable_prefix_caching=True,
             enforce_eager=True,
             use_tqdm_on_load=False,
@@ -214,20 +223,29 @@ class Engine:
         self._llm = LLMEngine.from_engine_args(arguments)
         self._vocabulary: int = self._llm.model_config.get_vocab_size()
 
+    def _cache_bytes(self, head_dim: int) -> int:
+        """Memory for the keys and values of max_num_seqs sequences, within the config's bounds."""
+        config, model = self.config, self._architecture
+        heads = model.get("num_key_value_heads") or model["num_attention_heads"]
+        per_token = 2 * int(model["num_hidden_layers"]) * int(heads) * head_dim * FLOAT_BYTES
+        tokens = config.max_num_seqs * (config.max_model_len + config.block_size)
+        return max(config.kv_cache_memory_bytes, min(tokens * per_token, MAX_CACHE_BYTES))
+
     def reopen(self, config: EngineConfig) -> bool:
         """Load another checkpoint of the same model into this engine, which saves the seconds of a new one.
 
         False, and nothing changed, where only a new engine can serve `config`.
         """
         same = replace(config, model_dir=self.config.model_dir) == self.config
-        if self._dead or not same or _architecture(config.model_dir) != self._architecture:
+        if self._dead or not same or read_json(config.model_dir / CONFIG) != self._architecture:
             return False
         from safetensors.torch import load_file
 
         tensors: dict[str, torch.Tensor] = {}
-        for file in _tensor_files(config.model_dir):
+        for file in tensor_files(config.model_dir):
             tensors |= load_file(file)
-        self.refit(tensors)
+        tied = bool(self._architecture.get("tie_word_embeddings", False))
+        self.refit({name: tensor for name, tensor in tensors.items() if not is_copy(name, tied)})
         self.config = config
         return True
 
@@ -257,7 +275,7 @@ class Engine:
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 seed=sampling.seed,
-                stop_token_ids=None if sampling.stop_token is None else [sampling.stop_token],
+                stop_token_ids=list(sampling.stop_tokens) or None,
                 ignore_eos=True,
                 detokenize=False,
                 logprobs=0,
@@ -393,27 +411,9 @@ class Engine:
             raise InvariantError("the engine is closed or has failed before")
 
 
-def checkpoint_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in a HuggingFace folder, read from the safetensors headers."""
-    from safetensors import safe_open
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in _tensor_files(model_dir):
-        with safe_open(file, framework="np") as tensors:
-            shapes.update({name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()})  # noqa: SIM118
-    return shapes
-
-
-def _tensor_files(model_dir: Path) -> list[Path]:
-    files = sorted(Path(model_dir).glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{model_dir} holds no *.safetensors file; export the model with save_pretrained")
-    return files
-
-
-def _architecture(model_dir: Path) -> dict[str, Any]:
-    return read_json(Path(model_dir) / "config.json")
-
-
 def _reload_weights(worker: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    worker.model_runner.reload_weights(weights_iterator=iter(weights.items()))
+    runner = worker.model_runner
+    runner.reload_weights(weights_iterator=iter(weights.items()))
+    model = runner.get_model()
+    if model.config.tie_word_embeddings:  # no tensor of its own comes, so vLLM would keep the old packed copy
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

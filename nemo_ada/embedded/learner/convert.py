@@ -1,4 +1,4 @@
-"""Weights between Hugging Face's Qwen2 names and Megatron's, for any tensor and pipeline layout, and from files.
+"""Weights between Hugging Face's names and Megatron's, for any tensor and pipeline layout, and from files.
 
 A rank holds the layers of its pipeline stage, numbered from 0, and its share of every split tensor. Megatron stores q,
 k and v of an attention block in one tensor, ordered by query group: the group's q heads, its k head, its v head. Gate
@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
-from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.learner.shape import EMBEDDING, PolicyShape, hf_shapes
+from nemo_ada.embedded.model_folder import tensor_files
 from nemo_ada.errors import InvariantError, UserError
 
 Weights = dict[str, torch.Tensor]
@@ -43,53 +44,34 @@ class _Entry:
 _LAYER = (
     _Entry("input_layernorm.weight", ("input_layernorm.weight",), "replicated"),
     _Entry("self_attention.linear_qkv.weight", tuple(f"self_attn.{x}_proj.weight" for x in "qkv"), "qkv"),
-    _Entry("self_attention.linear_qkv.bias", tuple(f"self_attn.{x}_proj.bias" for x in "qkv"), "qkv"),
     _Entry("self_attention.linear_proj.weight", ("self_attn.o_proj.weight",), "columns"),
     _Entry("pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), "replicated"),
     _Entry("mlp.linear_fc1.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
     _Entry("mlp.linear_fc2.weight", ("mlp.down_proj.weight",), "columns"),
 )
-_EMBEDDING = "model.embed_tokens.weight"
+_QKV_BIAS = (_Entry("self_attention.linear_qkv.bias", tuple(f"self_attn.{x}_proj.bias" for x in "qkv"), "qkv"),)
+_QK_NORM = tuple(
+    _Entry(f"self_attention.{x}_layernorm.weight", (f"self_attn.{x}_norm.weight",), "replicated") for x in "qk"
+)
 
 
 def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
     """The tensors of a pipeline stage, under their full names on both sides."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
-        yield _Entry("embedding.word_embeddings.weight", (_EMBEDDING,), "rows")
+        yield _Entry("embedding.word_embeddings.weight", (EMBEDDING,), "rows")
+    layer = _LAYER + (_QKV_BIAS if shape.qkv_bias else ()) + (_QK_NORM if shape.qk_norm else ())
     per_stage = shape.num_layers // pipeline_size
     for local in range(per_stage):
         prefix = f"model.layers.{pipeline_rank * per_stage + local}."
-        for entry in _LAYER:
+        for entry in layer:
             yield _Entry(f"decoder.layers.{local}.{entry.local}", tuple(prefix + name for name in entry.hf), entry.kind)
     if last:
         yield _Entry("decoder.final_layernorm.weight", ("model.norm.weight",), "replicated")
         if not shape.tied_embeddings:
             yield _Entry("output_layer.weight", ("lm_head.weight",), "rows")
         elif not first:
-            yield _Entry("output_layer.weight", (_EMBEDDING,), "rows")
-
-
-def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
-    q, kv, hidden = shape.hidden_size, shape.num_query_groups * shape.head_dim, shape.hidden_size
-    ffn = shape.ffn_hidden_size
-    sizes: dict[str, tuple[int, ...]] = {_EMBEDDING: (shape.vocab_size, hidden)}
-    for layer in range(shape.num_layers):
-        prefix = f"model.layers.{layer}."
-        for name, rows in (("q", q), ("k", kv), ("v", kv)):
-            sizes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, hidden)
-            sizes[f"{prefix}self_attn.{name}_proj.bias"] = (rows,)
-        sizes[f"{prefix}self_attn.o_proj.weight"] = (hidden, q)
-        sizes[f"{prefix}mlp.gate_proj.weight"] = (ffn, hidden)
-        sizes[f"{prefix}mlp.up_proj.weight"] = (ffn, hidden)
-        sizes[f"{prefix}mlp.down_proj.weight"] = (hidden, ffn)
-        sizes[f"{prefix}input_layernorm.weight"] = (hidden,)
-        sizes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
-    sizes["model.norm.weight"] = (hidden,)
-    if not shape.tied_embeddings:
-        sizes["lm_head.weight"] = (shape.vocab_size, hidden)
-    return sizes
+            yield _Entry("output_layer.weight", (EMBEDDING,), "rows")
 
 
 def random_weights(shape: PolicyShape, seed: int) -> Weights:
@@ -170,6 +152,22 @@ def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tenso
                     raise InvariantError(f"{name} differs between the first and the last pipeline stage")
                 whole[name] = tensor
     return whole
+
+
+def read_model(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    """The named tensors of a Hugging Face folder in float32, from one file or several. Raises UserError."""
+    files = tensor_files(folder)
+    place = {name: file for file in files[1:] for name in _names(file)}
+    whole: Weights = {}
+    for file in files:
+        mine = {name: shape for name, shape in shapes.items() if place.get(name, files[0]) == file}
+        whole |= read_tensors(file, mine)
+    return {name: tensor.float() for name, tensor in whole.items()}
+
+
+def _names(file: Path) -> list[str]:
+    with safe_open(file, "pt") as tensors:
+        return list(tensors.keys())
 
 
 def read_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype | None = None) -> Weights:

@@ -69,6 +69,7 @@ class _Rank:
 
         if self._learner is not None:
             self._learner.close()
+            self._learner = None
         store = self._store if self._rank == 0 else _store(port, False, config.start_timeout_s)
         self._learner = Learner(config, self._rank, store, weights)
 

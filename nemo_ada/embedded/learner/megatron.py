@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
@@ -18,7 +19,6 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from nemo_ada.embedded.learner import shim
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import PolicyShape
 
 _FOREVER = 2**31 - 1
 _LATER_S = 30.0
@@ -30,7 +30,7 @@ def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
     A collective waits _LATER_S longer than the driver's `call_timeout_s`. So the driver names the rank that stalls,
     and not the ranks that wait for it.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(config.threads)
     seconds = config.call_timeout_s + _LATER_S
     timeout = timedelta(seconds=seconds)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=config.world_size, timeout=timeout)
@@ -48,6 +48,7 @@ def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
 
 def leave() -> None:
     """Undo `join` (collective)."""
+    RotaryEmbedding.forward.cache_clear()  # it holds modules, and these hold process groups
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 
@@ -64,12 +65,14 @@ def transformer_config(config: LearnerConfig) -> TransformerConfig:
         ffn_hidden_size=shape.ffn_hidden_size,
         num_attention_heads=shape.num_attention_heads,
         num_query_groups=shape.num_query_groups,
+        kv_channels=shape.head_dim,
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_eps,
         activation_func=torch.nn.functional.silu,
         gated_linear_unit=True,
         add_bias_linear=False,
-        add_qkv_bias=True,
+        add_qkv_bias=shape.qkv_bias,
+        qk_layernorm=shape.qk_norm,
         attention_dropout=0.0,
         hidden_dropout=0.0,
         tensor_model_parallel_size=config.tensor_parallel,
@@ -89,11 +92,40 @@ def transformer_config(config: LearnerConfig) -> TransformerConfig:
     )
 
 
-def build_model(shape: PolicyShape, config: TransformerConfig) -> GPTModel:
+class TreeAttention(torch.nn.Module):
+    """Megatron's core attention for packed micro-batches: each token sees the tokens that the mask names.
+
+    Megatron's own knows only the causal mask on a CPU. The constructor takes what Megatron gives to core attentions.
+    """
+
+    def __init__(self, config: TransformerConfig, **_for_other_attentions: Any) -> None:
+        super().__init__()
+        self._repeats = config.num_attention_heads // config.num_query_groups
+
+    def forward(
+        self,
+        query_TBHD: torch.Tensor,
+        key_TBGD: torch.Tensor,
+        value_TBGD: torch.Tensor,
+        attention_mask: torch.Tensor,
+        **_for_other_attentions: Any,
+    ) -> torch.Tensor:
+        """[T, B, H * D] of T tokens, H heads of width D and G query groups. attention_mask: [T, T], true = sees."""
+        query, key, value = (part.permute(1, 2, 0, 3) for part in (query_TBHD, key_TBGD, value_TBGD))
+        key, value = (part.repeat_interleave(self._repeats, dim=1) for part in (key, value))
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+
+def build_model(config: LearnerConfig, transformer: TransformerConfig) -> GPTModel:
     """This rank's share of the model, weights not yet set; needs Megatron's process groups."""
+    shape = config.shape
+    layers = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=shape.qk_norm)
+    if config.packed_tokens is not None:
+        layers.submodules.self_attention.submodules.core_attention = TreeAttention
     return GPTModel(
-        config=config,
-        transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
+        config=transformer,
+        transformer_layer_spec=layers,
         vocab_size=shape.vocab_size,
         max_sequence_length=shape.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(),

@@ -10,6 +10,7 @@ it, the next step is bit-identical.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +29,11 @@ from safetensors.torch import save_file
 from nemo_ada.embedded.learner import convert, shim
 from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
-from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, logprob_and_entropy, supervised_loss
+from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, supervised_loss
+from nemo_ada.embedded.learner.micro import PackedMicro, PaddedMicro
+from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
-from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
 
@@ -61,7 +64,7 @@ class Learner:
         self.tensor_group = parallel_state.get_tensor_model_parallel_group()
         transformer = setup.transformer_config(config)
         with shim.cuda_tensor_methods():
-            self.module = setup.build_model(config.shape, transformer)
+            self.module = setup.build_model(config, transformer)
         self._set_weights(self._initial(weights))
         self.model = setup.wrap(self.module, transformer)
         self.optimizer = setup.build_optimizer(config, self.model)
@@ -69,8 +72,13 @@ class Learner:
         self.run_schedule = get_forward_backward_func()
 
     def close(self) -> None:
-        """Leave the world, so that another `Learner` can be built in this process (collective)."""
+        """Leave the world, so that another `Learner` can be built in this process (collective).
+
+        What is left of this one would keep its process groups alive, and their 50 threads wake up 100 times a second.
+        """
         setup.leave()
+        self.__dict__.clear()
+        gc.collect()
 
     def logprobs(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
         """Log-probabilities of the response tokens in this rank's share of the rows, 0 elsewhere.
@@ -97,10 +105,7 @@ class Learner:
         hidden: list[torch.Tensor] = []
 
         def keep(logprob: torch.Tensor, _entropy: torch.Tensor, _mask: torch.Tensor, row_B: Ints) -> tuple[Any, Sums]:
-            hidden_TBH, length_B = hidden.pop(), torch.from_numpy(rows.length_R[row_B])
-            inside_TB = torch.arange(len(hidden_TBH))[:, None] < length_B
-            mean_BH = torch.where(inside_TB[..., None], hidden_TBH, 0.0).sum(dim=0) / length_B[:, None]
-            parts.append(mean_BH.numpy())
+            parts.append(self._micro(rows, row_B).row_means(hidden.pop()).numpy())
             return logprob.sum(), {}
 
         hook = self.module.decoder.register_forward_hook(lambda _module, _inputs, output: hidden.append(output))
@@ -151,6 +156,8 @@ class Learner:
     def _deal(self, rows: TokenRows, row_R: Ints) -> list[Ints]:
         """This rank's micro-batches of the given rows."""
         config = self.config
+        if config.packed_tokens is not None:
+            return deal_packed(rows, row_R, config.data_parallel, config.packed_tokens)[self.data_rank]
         return deal(rows.length_R, row_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
 
     def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
@@ -188,16 +195,8 @@ class Learner:
 
         def forward(data: Iterator[Ints], model: torch.nn.Module) -> Any:
             row_B = next(data)
-            width = max(2, int(rows.length_R[row_B].max(initial=0)))
-            tokens = torch.zeros((max(1, len(row_B)), width), dtype=torch.int64)
-            mask = torch.zeros(tokens.shape, dtype=torch.bool)
-            if len(row_B):
-                tokens[:, : rows.tokens_RT.shape[1]] = torch.from_numpy(rows.tokens_RT[row_B, :width])
-                at = np.arange(width)
-                inside = (at >= rows.prompt_length_R[row_B, None]) & (at < rows.length_R[row_B, None])
-                mask = torch.from_numpy(inside)
-            position = torch.arange(width).expand_as(tokens)
-            return model(tokens, position, None), partial(self._row_loss, loss, tokens, mask, row_B)
+            micro = self._micro(rows, row_B)
+            return micro.run(model, self.module), partial(self._row_loss, loss, micro, row_B)
 
         return self.run_schedule(
             forward_step_func=forward,
@@ -209,13 +208,18 @@ class Learner:
             forward_only=forward_only,
         )
 
+    def _micro(self, rows: TokenRows, row_B: Ints) -> PaddedMicro | PackedMicro:
+        if self.config.packed_tokens is None:
+            return PaddedMicro(rows, row_B)
+        return PackedMicro(rows, row_B)
+
     def _row_loss(
-        self, loss: RowLoss, tokens: torch.Tensor, mask: torch.Tensor, row_B: Ints, logits: torch.Tensor
+        self, loss: RowLoss, micro: PaddedMicro | PackedMicro, row_B: Ints, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Sums]:
-        logprob, entropy = logprob_and_entropy(logits[:, :-1], tokens[:, 1:], self.tensor_group)
+        logprob, entropy = micro.logprobs(logits, self.tensor_group)
         if not len(row_B):
             return logprob.sum() * 0.0, torch.zeros((), dtype=torch.int), dict.fromkeys(METRICS, torch.zeros(()))
-        value, sums = loss(logprob, entropy, mask[:, 1:], row_B)
+        value, sums = loss(logprob, entropy, micro.mask_BT, row_B)
         return value, torch.zeros((), dtype=torch.int), sums
 
     def weights(self) -> convert.Weights | None:
@@ -246,7 +250,7 @@ class Learner:
         """
         step, shape = read_learner_state(Path(folder) / _STATE)
         self._check_shape(shape, folder)
-        shapes = convert.hf_shapes(self.config.shape)
+        shapes = hf_shapes(self.config.shape)
         weights = convert.read_tensors(Path(folder) / _MODEL, shapes, torch.float32)
         named = {f"{moment}.{name}": size for moment in _MOMENTS for name, size in shapes.items()}
         moments = convert.read_tensors(Path(folder) / _OPTIMIZER, named, torch.float32)
@@ -278,8 +282,7 @@ class Learner:
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
         self._check_shape(PolicyShape.read(Path(weights)), weights)
-        whole = convert.read_tensors(Path(weights) / _MODEL, convert.hf_shapes(self.config.shape))
-        return {name: tensor.float() for name, tensor in whole.items()}.__getitem__
+        return convert.read_model(Path(weights), hf_shapes(self.config.shape)).__getitem__
 
     def _check_shape(self, shape: PolicyShape, folder: str) -> None:
         given, wanted = asdict(shape), asdict(self.config.shape)

@@ -13,6 +13,7 @@ class LearnerConfig:
     """Model, layout, loss and optimizer of the embedded learner. `stack.learner_config` fills it from the run's YAML.
 
     The YAML's own types hold the bounds; here only the layout is checked (UserError). micro_batch_size: rows.
+    packed_tokens: different tokens of a packed micro-batch (`packing.py`); None pads rows instead. threads: of a rank.
     max_grad_norm: 0 turns clipping off. ratio_clip_c: the dual clip; None for none. The learning rate rises linearly
     over `warmup_steps` from lr / warmup_steps to lr, then stays. With `decay_steps` it falls linearly to 0 at that step
     (supervision only).
@@ -23,6 +24,8 @@ class LearnerConfig:
     pipeline_parallel: int = 1
     data_parallel: int = 1
     micro_batch_size: int = 64
+    packed_tokens: int | None = None
+    threads: int = 1
     lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8

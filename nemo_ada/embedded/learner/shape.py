@@ -1,4 +1,4 @@
-"""The size of the small Qwen2-style model.
+"""The shape of a model that the learner runs: Llama, Qwen2 or Qwen3, the one made here or a Hugging Face folder.
 
 Nothing here imports torch. So the command line can check a shape against a parallel layout before any actor starts.
 """
@@ -6,7 +6,7 @@ Nothing here imports torch. So the command line can check a shape against a para
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,21 @@ HF_NAMES = {
     "norm_eps": "rms_norm_eps",
     "initializer_range": "initializer_range",
 }
-"""Fields of `PolicyShape` and their names in a Qwen2 config.json."""
+"""Fields of `PolicyShape` and their names in a config.json."""
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""model_type of a config.json -> the class that transformers and vLLM build."""
+
+EMBEDDING = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
 class PolicyShape:
-    """A decoder like Qwen2: RMSNorm, rotary positions, grouped-query attention with q/k/v bias, SwiGLU.
+    """A decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU.
 
-    Counts are for the whole model; `max_position_embeddings` is in tokens. Raises `UserError` for parts that do not fit
-    together.
+    Counts are for the whole model; `max_position_embeddings` is in tokens. model_type: Qwen2 has biases on q, k and v,
+    Qwen3 a norm on the heads of q and k, Llama neither. kv_channels: width of one attention head; None = hidden_size /
+    num_attention_heads. Raises `UserError` for parts that do not fit together.
     """
 
     hidden_size: int = 128
@@ -53,12 +59,14 @@ class PolicyShape:
     norm_eps: float = 1e-6
     tied_embeddings: bool = False
     initializer_range: float = 0.02
+    model_type: str = "qwen2"
+    kv_channels: int | None = None
 
     def __post_init__(self) -> None:
         for name in HF_NAMES:
             if not getattr(self, name) > 0:
                 raise UserError(f"{name}={getattr(self, name)!r} must be positive")
-        if self.hidden_size % (2 * self.num_attention_heads):
+        if self.head_dim % 2 or (self.kv_channels is None and self.hidden_size % self.num_attention_heads):
             step = 2 * self.num_attention_heads
             raise UserError(
                 f"hidden_size={self.hidden_size} does not split into {self.num_attention_heads} heads of an even "
@@ -73,7 +81,22 @@ class PolicyShape:
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the projections to q, k and v have biases."""
+        return self.model_type == "qwen2"
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether every head of q and k is normalised."""
+        return self.model_type == "qwen3"
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that the model holds."""
+        return sum(math.prod(size) for size in hf_shapes(self).values())
 
     def check_parallel(self, tensor_parallel: int, pipeline_parallel: int) -> None:
         """Raise `UserError` unless the model splits evenly over these sizes; the message names sizes that work."""
@@ -95,17 +118,23 @@ class PolicyShape:
             )
 
     def hf_config(self) -> dict[str, Any]:
-        """The content of `config.json` for transformers' and vLLM's Qwen2."""
-        return {hf_name: getattr(self, name) for name, hf_name in HF_NAMES.items()} | {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
+        """The content of `config.json` for transformers and vLLM."""
+        own: dict[str, dict[str, Any]] = {
+            "llama": {"attention_bias": False, "mlp_bias": False},
+            "qwen2": {"use_sliding_window": False},
+            "qwen3": {"attention_bias": False, "use_sliding_window": False},
+        }
+        config = {hf_name: getattr(self, name) for name, hf_name in HF_NAMES.items()} | {
+            "architectures": [ARCHITECTURES[self.model_type]],
+            "model_type": self.model_type,
             "hidden_act": "silu",
             "tie_word_embeddings": self.tied_embeddings,
             "attention_dropout": 0.0,
-            "use_sliding_window": False,
+            **own[self.model_type],
             "use_cache": True,
             "torch_dtype": "float32",
         }
+        return config if self.kv_channels is None else config | {"head_dim": self.kv_channels}
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
@@ -114,19 +143,49 @@ class PolicyShape:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> PolicyShape:
-        """Read what `hf_config` wrote, or another Qwen2's. Raises `UserError` for anything but a plain Qwen2."""
-        if config.get("model_type") != "qwen2":
+        """Read what `hf_config` wrote, or another model's. Raises `UserError` for what this learner cannot run."""
+        kind = config.get("model_type")
+        if kind not in ARCHITECTURES:
             raise UserError(
-                f"config.json: model_type is {config.get('model_type')!r}; the CPU learner runs 'qwen2' only"
+                f"config.json: model_type is {str(kind)[:80]!r}; the CPU learner runs {', '.join(ARCHITECTURES)}"
             )
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise UserError(f"config.json: rope_parameters is {str(rope)[:80]!r}, not a mapping")
-        if rope.get("rope_type", "default") != "default" or config.get("use_sliding_window"):
-            raise UserError("config.json: rope scaling and sliding windows are not supported by the CPU learner")
-        content = {"initializer_range": cls.initializer_range, "rope_theta": rope.get("rope_theta"), **config}
+        if what := next(_unsupported(config, rope), None):
+            raise UserError(f"config.json: {what}, which the CPU learner cannot run; choose a plain {kind} model")
+        heads = config.get("num_attention_heads")
+        defaults = {"initializer_range": cls.initializer_range, "rope_theta": rope.get("rope_theta", cls.rope_theta)}
+        content = {**defaults, "num_key_value_heads": heads, **config}
         numbers = {name: _number(content, hf_name, cls.__annotations__[name]) for name, hf_name in HF_NAMES.items()}
-        return cls(**numbers, tied_embeddings=bool(config.get("tie_word_embeddings", False)))
+        width = None if config.get("head_dim") is None else _number(content, "head_dim", "int")
+        derived = numbers["hidden_size"] == (width or 0) * numbers["num_attention_heads"]
+        return cls(
+            **numbers,
+            tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+            model_type=kind,
+            kv_channels=None if derived else _head_width(kind, width),
+        )
+
+
+def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
+    """What a config.json asks for beyond the plain architectures."""
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        yield f"rotary positions of type {str(kind)[:80]!r}"
+    if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
+        yield "sliding windows"
+    if config["model_type"] != "qwen2" and (config.get("attention_bias") or config.get("mlp_bias")):
+        yield "biases on the output projection or the feed-forward layer"
+    if config.get("hidden_act", "silu") != "silu":
+        yield f"the activation {str(config['hidden_act'])[:80]!r}"
+    if config.get("quantization_config"):
+        yield "quantised weights"
+
+
+def _head_width(kind: str, width: int | None) -> int | None:
+    """A head's width where config.json need not say it: Qwen3's is 128 then."""
+    return 128 if kind == "qwen3" and width is None else width
 
 
 def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -136,6 +195,31 @@ def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
     if not isinstance(value, types) or isinstance(value, bool) or not 0 < value <= bound:
         raise UserError(f"config.json: {name}={str(value)[:80]!r} must be a positive {kind} up to {bound:g}")
     return value
+
+
+def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
+    head, hidden, ffn = shape.head_dim, shape.hidden_size, shape.ffn_hidden_size
+    q, kv = shape.num_attention_heads * head, shape.num_query_groups * head
+    sizes: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab_size, hidden)}
+    for layer in range(shape.num_layers):
+        prefix = f"model.layers.{layer}."
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            sizes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, hidden)
+            if shape.qkv_bias:
+                sizes[f"{prefix}self_attn.{name}_proj.bias"] = (rows,)
+        if shape.qk_norm:
+            sizes[f"{prefix}self_attn.q_norm.weight"] = sizes[f"{prefix}self_attn.k_norm.weight"] = (head,)
+        sizes[f"{prefix}self_attn.o_proj.weight"] = (hidden, q)
+        sizes[f"{prefix}mlp.gate_proj.weight"] = (ffn, hidden)
+        sizes[f"{prefix}mlp.up_proj.weight"] = (ffn, hidden)
+        sizes[f"{prefix}mlp.down_proj.weight"] = (hidden, ffn)
+        sizes[f"{prefix}input_layernorm.weight"] = (hidden,)
+        sizes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    sizes["model.norm.weight"] = (hidden,)
+    if not shape.tied_embeddings:
+        sizes["lm_head.weight"] = (shape.vocab_size, hidden)
+    return sizes
 
 
 def _divisors(number: int) -> list[int]:

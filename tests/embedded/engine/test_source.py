@@ -15,7 +15,7 @@ from nemo_ada.embedded.engine.source import EngineSource, Score, Scorer
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError
 
-SAMPLING = Sampling(8, stop_token=1)
+SAMPLING = Sampling(8, stop_tokens=(1,))
 
 
 class ScriptedEngine:

@@ -136,7 +136,7 @@ def test_stop_token_ends_the_response_and_belongs_to_it(engine):
     prompt = prompts(1)[0]
     free = engine.generate([prompt], 8, Sampling(30))[0]
     stop = int(free[0].token_ids[3])
-    for stopped, whole in zip(engine.generate([prompt], 8, Sampling(30, stop_token=stop))[0], free, strict=True):
+    for stopped, whole in zip(engine.generate([prompt], 8, Sampling(30, stop_tokens=(stop,)))[0], free, strict=True):
         tokens = whole.token_ids.tolist()
         expected = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
         assert stopped.token_ids.tolist() == expected
@@ -145,7 +145,7 @@ def test_stop_token_ends_the_response_and_belongs_to_it(engine):
 
 
 def test_forced_lengths_are_exact_even_past_the_stop_token(engine):
-    sampling = Sampling(30, stop_token=7, seed=3)
+    sampling = Sampling(30, stop_tokens=(7,), seed=3)
     for length in range(1, 40):
         engine.add(length, prompts(1)[0], sampling.forced(length))
     finished = drain(engine)
@@ -287,7 +287,7 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
     def score(p: int, tokens: list[int], finished: bool):
         return verifiers.submit(lambda: (float(p + 100 * len(tokens) + finished), None))
 
-    source = EngineSource(engine, asked, score, Sampling(12, stop_token=9))
+    source = EngineSource(engine, asked, score, Sampling(12, stop_tokens=(9,)))
     rows, prompt_by_row = list(range(40)), [row % 4 for row in range(40)]
     source.submit(requests_for(rows, prompt_by_row))
     reported: dict[int, float] = {}
@@ -307,7 +307,11 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
 
 def test_replayed_lengths_are_kept(engine):
     source = EngineSource(
-        engine, prompts(2), lambda p, t, f: (0.0, None), Sampling(50, stop_token=9), lengths=lambda p, i: 1 + 3 * p + i
+        engine,
+        prompts(2),
+        lambda p, t, f: (0.0, None),
+        Sampling(50, stop_tokens=(9,)),
+        lengths=lambda p, i: 1 + 3 * p + i,
     )
     source.submit(requests_for([0, 1, 2, 3], [0, 1, 0, 1]))
     tokens: dict[int, int] = {}

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import InvariantError
 from tests.lazy import Lazy
 
@@ -19,7 +19,7 @@ SHAPE = PolicyShape(
 
 def _weights(shape: PolicyShape) -> convert.Weights:
     generator = torch.Generator().manual_seed(1)
-    return {name: torch.randn(size, generator=generator) for name, size in convert.hf_shapes(shape).items()}
+    return {name: torch.randn(size, generator=generator) for name, size in hf_shapes(shape).items()}
 
 
 def _shards(shape: PolicyShape, weights: convert.Weights, tp: int, pp: int) -> list[list[convert.Weights]]:

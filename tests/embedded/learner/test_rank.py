@@ -141,6 +141,15 @@ def test_the_learning_rate_rises_over_the_warm_up_and_then_stays(alone: dict[str
     assert [metrics["lr"] for metrics in alone["metrics"]] == pytest.approx([0.5e-3, 1e-3, 1e-3])
 
 
+def test_a_learner_that_was_replaced_leaves_no_threads(group: LearnerGroup) -> None:
+    counts = []
+    for _ in range(3):
+        group.restart(_config(2))
+        group.train(_batch(0))
+        counts.append([len(os.listdir(f"/proc/{pid}/task")) for pid in group.pids.values()])
+    assert counts[2] == counts[1]
+
+
 def test_exported_model_starts_another_learner(group: LearnerGroup, alone: dict[str, Any]) -> None:
     group.restart(_config(seed=99), alone["folder"] / "hf")
     assert _difference(_weights(group), alone["weights"]) == 0

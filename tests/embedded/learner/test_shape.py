@@ -14,6 +14,9 @@ from nemo_ada.errors import UserError
 def test_hf_config_round_trip() -> None:
     shape = PolicyShape(hidden_size=96, num_attention_heads=6, num_query_groups=3, rope_theta=5e5, tied_embeddings=True)
     assert PolicyShape.from_hf_config(shape.hf_config()) == shape
+    for kind, width in (("llama", None), ("llama", 24), ("qwen3", 40)):
+        other = PolicyShape(model_type=kind, kv_channels=width)
+        assert PolicyShape.from_hf_config(other.hf_config()) == other
     newer = {k: v for k, v in shape.hf_config().items() if k != "rope_theta"}
     newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 5e5}
     assert PolicyShape.from_hf_config(newer) == shape
@@ -47,8 +50,8 @@ def test_shapes_that_cannot_be_built_are_refused(bad: dict[str, int]) -> None:
 
 
 def test_foreign_models_are_refused() -> None:
-    with pytest.raises(UserError, match="llama"):
-        PolicyShape.from_hf_config({"model_type": "llama"})
+    with pytest.raises(UserError, match="'gpt2'; the CPU learner runs llama, qwen2, qwen3"):
+        PolicyShape.from_hf_config({"model_type": "gpt2"})
     with pytest.raises(UserError, match="hidden_size"):
         PolicyShape.from_hf_config({"model_type": "qwen2"})
     for name, bad in (("intermediate_size", 1.5), ("vocab_size", True), ("rope_theta", "x"), ("rms_norm_eps", -1)):

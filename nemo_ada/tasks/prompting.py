@@ -1,4 +1,4 @@
-"""From a problem to the token ids that the model reads, and back to text.
+"""From a problem to the token ids that a Hugging Face model reads, and back to text.
 
 Only this module applies the chat template: data sets keep the plain problem. A problem that already contains a
 template's markers (special tokens of the tokenizer) is refused. A second template would train on prompts that no user
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,11 @@ from typing import Any, Literal, Protocol
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
 
 Template = Literal["auto", "chat", "plain"]
 
@@ -46,10 +52,22 @@ class PromptEncoder(Protocol):
 
 
 class ModelTokenizer:
-    """The tokenizer of a Hugging Face folder or id. The first use imports transformers."""
+    """The tokenizer of a Hugging Face folder or id. The first use imports transformers.
+
+    Two are equal where folder and format are. Another process gets those two, and reads the files again.
+    """
 
     def __init__(self, folder: str | Path, prompt_format: PromptFormat | None = None) -> None:
         self.folder, self.format = str(folder), prompt_format or PromptFormat()
+
+    def __reduce__(self) -> tuple[type[ModelTokenizer], tuple[str, PromptFormat]]:
+        return ModelTokenizer, (self.folder, self.format)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelTokenizer) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
 
     @cached_property
     def name(self) -> str:
@@ -80,12 +98,37 @@ class ModelTokenizer:
         return text if len(known) == len(ids) else text + UNKNOWN
 
     @property
-    def stop_token(self) -> int:
+    def eos_id(self) -> int:
         """The id that ends a response."""
         stop = self._tokenizer.eos_token_id
         if stop is None:
             raise UserError(f"the tokenizer of {self.folder} has no end-of-sequence token; set eos_token in its files")
         return int(stop)
+
+    @property
+    def pad_id(self) -> int:
+        """The id behind the end of a row, which nothing reads."""
+        pad = self._tokenizer.pad_token_id
+        return self.eos_id if pad is None else int(pad)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return 1 + max(self._tokenizer.get_vocab().values())
+
+    def line_ends(self) -> tuple[int, ...]:
+        """The ids whose text holds a line break."""
+        ids = range(len(self._tokenizer))
+        return tuple(
+            i for i, text in zip(ids, self._tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text
+        )
+
+    def write_hf(self, folder: Path) -> None:
+        """Copy the tokenizer's files, chat template included, for `transformers.AutoTokenizer`."""
+        for name in TOKENIZER_FILES:
+            path = Path(self.folder) / name
+            if path.is_file():
+                shutil.copy(path, folder / name)
 
     def _kept(self, text: str) -> list[int]:
         ids = [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]

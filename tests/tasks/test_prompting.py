@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from nemo_ada.data.prompting import ModelTokenizer, PromptFormat, positions
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat, positions
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge
 
@@ -35,7 +35,7 @@ def chat(tmp_path_factory):
 def test_a_plain_prompt_is_the_problem_and_its_suffix(plain):
     tokenizer = ModelTokenizer(plain, PromptFormat(suffix="="))
     assert tokenizer.encode("1+2") == CharTokenizer().encode("1+2=")
-    assert tokenizer.stop_token == CharTokenizer.eos_id
+    assert tokenizer.eos_id == CharTokenizer.eos_id
 
 
 def test_the_template_is_applied_once(chat):

@@ -1,0 +1,178 @@
+"""Arithmetic for language models: problems of reasoning-gym from easy to hard, free-form answers, math-verify.
+
+A prompt shows some solved problems of its kind, then the problem. The examples of a kind are the same in every prompt,
+so engine and learner compute them once. A base made here cannot read these prompts: the task needs a model's tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.errors import UserError
+from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Splits, Tokenizer, content_id, longest_prompt
+from nemo_ada.tasks.reasoning import cached_splits, package_dataset
+from nemo_ada.tasks.settings import ArithmeticSettings
+from nemo_ada.verify.boxed import last_boxed
+from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.verdict import Verdict
+
+DRAWS_PER_PROBLEM, MORE_DRAWS = 20, 400  # before a kind counts as exhausted
+NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Problems of one difficulty: a data set of reasoning-gym with options, and how a problem is written."""
+
+    dataset: str
+    options: Mapping[str, Any]
+    written: str = "{expression} ="
+
+
+def _numbers(terms: int, digits: int) -> dict[str, int]:
+    return {"min_terms": terms, "max_terms": terms, "min_digits": digits, "max_digits": digits}
+
+
+KINDS = {
+    "sum_1": Kind("chain_sum", _numbers(2, 1)),
+    "sum_1x3": Kind("chain_sum", _numbers(3, 1)),
+    "sum_2": Kind("chain_sum", _numbers(2, 2)),
+    "times_1": Kind("products", _numbers(2, 1)),
+    "times_2": Kind("products", _numbers(2, 2)),
+    "gcd": Kind("gcd", {"min_value": 2, "max_value": 30}, "gcd({numbers}) ="),
+    "lcm": Kind("lcm", {"min_value": 2, "max_value": 15}, "lcm({numbers}) ="),
+    "gsm_symbolic": Kind("gsm_symbolic", {}, "Question: {question}\nAnswer:"),
+}
+
+
+def final_answer(text: str) -> str | None:
+    r"""The answer of a free-form response: its last \boxed{}, else its last number without separators, else None."""
+    box = last_boxed(text)
+    if box is not None:
+        return box
+    numbers = NUMBER.findall(text)
+    return numbers[-1].replace(",", "") if numbers else None
+
+
+def _boxed(answer: str | None) -> str:
+    """An answer as math-verify reads it; nothing where there is none."""
+    return "" if answer is None else f"\\boxed{{{answer}}}"
+
+
+class Arithmetic:
+    """The kinds of `settings.problems`, each with its share of both splits. There are no demonstrations."""
+
+    name = "arithmetic"
+
+    def __init__(
+        self, settings: ArithmeticSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.settings = settings
+        self._cache_dir, self._tokenizer = cache_dir, tokenizer
+        self._judge = Judge("math")
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's. Raises UserError without one."""
+        if self._tokenizer is None:
+            raise UserError(
+                "task.name=arithmetic is for language models: set policy.model_name=FOLDER (`nemo-ada model smollm2 "
+                "--out FOLDER` makes one), or take task.name=mini_sudoku"
+            )
+        return self._tokenizer
+
+    @cached_property
+    def max_prompt_tokens(self) -> int:
+        """Of the longest prompt, examples included."""
+        return longest_prompt(self.splits(), self.tokenizer)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Longest response, tokens."""
+        return self.settings.max_new_tokens
+
+    def splits(self) -> Splits:
+        """Train and held-out prompts. Raises UserError where a kind has too few different problems."""
+        return self._splits
+
+    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
+        """1.0 where the response ended by itself and its final answer has the reference's value, else 0.0.
+
+        Raises ScoringFailedError where math-verify failed.
+        """
+        (verdict,) = self.score_many([(prompt, text, finished)])
+        if verdict.label is None:
+            raise ScoringFailedError(str(verdict.cause))
+        return verdict.label
+
+    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
+        """Labels of (prompt, text, finished), judged in parallel, or the verifier's cause."""
+        boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
+        return self._judge.verdicts(boxed)
+
+    def close(self) -> None:
+        """End math-verify's processes. A later score starts them again."""
+        self._judge.close()
+
+    @cached_property
+    def _splits(self) -> Splits:
+        settings = {name: value for name, value in asdict(self.settings).items() if name != "max_new_tokens"}
+        facts = {"reasoning-gym": version("reasoning-gym"), **settings}
+        return cached_splits(self._cache_dir, self.name, facts, self._build)
+
+    def _build(self) -> Splits:
+        shares = self.settings.problems
+        train_K = _shared_out(self.settings.train_prompts, list(shares.values()))
+        heldout_K = _shared_out(self.settings.heldout_prompts, list(shares.values()))
+        train: list[Prompt] = []
+        heldout: list[Prompt] = []
+        for kind, own_train, own_heldout in zip(shares, train_K, heldout_K, strict=True):
+            prompts = self._prompts(kind, own_train + own_heldout)
+            train += prompts[:own_train]
+            heldout += prompts[own_train:]
+        order = np.random.default_rng([self.settings.seed, 0]).permutation(len(train))
+        return Splits(tuple(train[i] for i in order), tuple(heldout), ())
+
+    def _prompts(self, kind: str, count: int) -> list[Prompt]:
+        """So many different problems of a kind, behind the kind's examples."""
+        shots, wanted = self.settings.shots, self.settings.shots + count
+        problems: dict[str, str] = {}
+        for problem, answer in _problems(kind, self.settings.seed, DRAWS_PER_PROBLEM * wanted + MORE_DRAWS):
+            problems.setdefault(problem, answer)
+            if len(problems) == wanted:
+                break
+        else:
+            raise UserError(
+                f"task.problems.{kind}: {wanted} different problems are asked for, examples included, and reasoning-gym"
+                f" gives {len(problems)}; lower its share, task.train_prompts or task.heldout_prompts"
+            )
+        written = list(problems.items())
+        before = "".join(f"{problem} {answer}\n" for problem, answer in written[:shots])
+        texts = [(before + problem, answer) for problem, answer in written[shots:]]
+        return [Prompt(content_id(self.name, text), text, answer, {"kind": kind}) for text, answer in texts]
+
+
+def _problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
+    """Problems of a kind as written, with their answers, in a seeded order."""
+    chosen = KINDS[kind]
+    source = package_dataset(chosen.dataset, seed=seed << 32, size=draws, **chosen.options)
+    for index in range(draws):
+        entry = source[index]
+        facts = {"question": entry["question"]} | entry["metadata"]
+        if "numbers" in facts:
+            facts["numbers"] = ", ".join(map(str, facts["numbers"]))
+        yield chosen.written.format_map(facts), str(entry["answer"])
+
+
+def _shared_out(count: int, shares: Sequence[float]) -> list[int]:
+    """`count` in proportion to the shares, in whole numbers."""
+    edges = np.rint(np.cumsum(shares) / np.sum(shares) * count).astype(int)
+    return [int(size) for size in np.diff(edges, prepend=0)]
