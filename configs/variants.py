@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 NEVER_RAN = "# Never ran on a GPU.\n"
 NAME = re.compile(
     r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
-    r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex)?"
+    r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex|-async)?"
 )
 GRPO = "the Reinforce-Ada config beside it; compare at equal responses and GPU hours, not at equal steps."
 METHODS = {  # name -> title, basis, keys
@@ -110,9 +110,12 @@ def measured(path: Path) -> list[str]:
     found = examine(path, verifier=False, site=False)
     gib = [re.match(r"(learner|refit)[^:]*: ([\d.]+) of", finding.message) for finding in found]
     learner = max((float(match[2]) for match in gib if match), default=float("nan"))
+    memory = f"# Memory: learner {learner:.0f} of {H100_GIB} GiB per GPU (`nemo-ada check`).\n"
+    if path.stem.endswith("-async"):
+        return [memory, "# Forecast: none, `nemo-ada plan` cannot tell what overlaps.\n"]
     step = make_plan(path, [], time="04:00:00", steps=6).forecast
     return [
-        f"# Memory: learner {learner:.0f} of {H100_GIB} GiB per GPU (`nemo-ada check`).\n",
+        memory,
         f"# Forecast: {step.step.p50:.0f} s per step, {step.low:.0f} to {step.high:.0f} (`nemo-ada plan`).\n",
     ]
 

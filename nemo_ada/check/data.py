@@ -153,6 +153,12 @@ def method(config: Mapping[str, object]) -> Findings:
     except UserError as problem:
         yield error("reinforce_ada", str(problem))
         return
+    if read.ahead:
+        yield warning(
+            "grpo.async_grpo.enabled",
+            "asynchronous training has run with NeMo-RL's own collector and replay buffer, not yet in Ray's processes "
+            "or on a GPU (recipes/guide/async.md); look at the first steps before a long run",
+        )
     if budget.max_seconds is not None and budget.max_seconds < FASTEST * read.longest:
         yield error(
             "reinforce_ada.budget.max_seconds",

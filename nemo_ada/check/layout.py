@@ -18,7 +18,13 @@ PACKERS = ("concatenative", "first_fit_decreasing", "first_fit_shuffle", "modifi
 def gpus_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """GPUs % (TP * PP * CP) == 0, and for experts % (EP * ETP * PP)."""
     r = recipe
-    if r.gpus % r.model_parallel:
+    if r.learner_gpus != r.gpus and r.learner_gpus % r.model_parallel:
+        yield error(
+            "policy.generation.colocated.resources.gpus_per_node",
+            f"{r.engine_gpus} of {r.gpus} GPUs for vLLM leave {r.learner_gpus} for the learner, which do not divide by "
+            f"TP {r.tp} * PP {r.pp} * CP {r.cp} = {r.model_parallel}",
+        )
+    elif r.learner_gpus % r.model_parallel:
         nodes = [n for n in range(1, 65) if n * r.gpus_per_node % r.model_parallel == 0][:3]
         yield error(
             "cluster.num_nodes",
@@ -27,11 +33,11 @@ def gpus_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
     if shape.experts:
         expert = r.ep * r.etp * r.pp
-        if r.gpus % expert:
+        if r.learner_gpus % expert:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{r.gpus} GPUs do not divide by EP {r.ep} * expert TP {r.etp} * PP {r.pp} = {expert}; EP of "
-                f"{listed(_fitting(r.gpus, shape.experts, r.etp * r.pp))} would work",
+                f"{r.learner_gpus} GPUs do not divide by EP {r.ep} * expert TP {r.etp} * PP {r.pp} = {expert}; EP of "
+                f"{listed(_fitting(r.learner_gpus, shape.experts, r.etp * r.pp))} would work",
             )
         if shape.experts % r.ep:
             yield error(
@@ -93,11 +99,12 @@ def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
 def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
     """vLLM's replicas must fill the cluster and split the heads."""
     r, key = recipe, f"{VLLM}.tensor_parallel_size"
-    if r.gpus % (r.vllm_tp * r.vllm_pp):
+    if r.engine_gpus % (r.vllm_tp * r.vllm_pp):
+        works = [d for d in divisors(shape.heads, r.engine_gpus) if r.engine_gpus % (d * r.vllm_pp) == 0]
         yield error(
             key,
-            f"{r.gpus} GPUs do not divide by vLLM's TP {r.vllm_tp} * PP {r.vllm_pp}; TP "
-            f"{listed([d for d in divisors(shape.heads, r.gpus) if r.gpus % (d * r.vllm_pp) == 0])} would work",
+            f"{r.engine_gpus} GPUs do not divide by vLLM's TP {r.vllm_tp} * PP {r.vllm_pp}; TP {listed(works)} would "
+            "work",
         )
     if shape.heads % r.vllm_tp or (shape.kv % r.vllm_tp and r.vllm_tp % shape.kv):
         yield error(
@@ -106,10 +113,11 @@ def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
             f"{listed(divisors(shape.heads, shape.kv))} would work",
         )
     shared = r.values.get("policy.generation.colocated.enabled", True)
-    if not shared and not r.values.get("policy.generation.colocated.resources.gpus_per_node"):
+    if not shared and r.engine_gpus >= r.gpus:
         yield error(
             "policy.generation.colocated.resources.gpus_per_node",
-            "vLLM has no GPUs of its own while colocated.enabled is false; say how many, or set enabled to true",
+            "colocated.enabled=false, and none of the GPUs are vLLM's own, or none are left for the learner; give vLLM "
+            "some of them, or set enabled to true",
         )
     ep, asynchronous = int(r.values.get(f"{VLLM}.expert_parallel_size", 1)), r.values.get(f"{VLLM}.async_engine", False)
     if ep > 1 and (ep % r.vllm_tp or (ep != r.vllm_tp and asynchronous)):

@@ -206,6 +206,20 @@ class ClusterConfig:
         return self.nodes * self.gpus_per_node
 
     @property
+    def engine_gpus(self) -> int:
+        """GPUs that vLLM uses: all, or those of policy.generation.colocated.resources where it has its own."""
+        v, resources = self.values, "policy.generation.colocated.resources"
+        if v.get("policy.generation.colocated.enabled", True):
+            return self.gpus
+        nodes = 1 if self.nodes == 1 else v.integer(f"{resources}.num_nodes", 1)
+        return nodes * v.integer(f"{resources}.gpus_per_node", self.gpus_per_node)
+
+    @property
+    def learner_gpus(self) -> int:
+        """GPUs that the learner uses."""
+        return self.gpus if self.engine_gpus == self.gpus else self.gpus - self.engine_gpus
+
+    @property
     def model_parallel(self) -> int:
         """GPUs that share one replica of the learner."""
         return self.tp * self.pp * self.cp
@@ -213,12 +227,12 @@ class ClusterConfig:
     @property
     def replicas(self) -> int:
         """Data-parallel replicas of the learner."""
-        return max(1, self.gpus // self.model_parallel)
+        return max(1, self.learner_gpus // self.model_parallel)
 
     @property
     def expert_replicas(self) -> int:
         """Data-parallel replicas of the experts."""
-        return max(1, self.gpus // (self.ep * self.etp * self.pp))
+        return max(1, self.learner_gpus // (self.ep * self.etp * self.pp))
 
     @property
     def rows(self) -> int:
@@ -228,7 +242,7 @@ class ClusterConfig:
     @property
     def engines(self) -> int:
         """vLLM replicas."""
-        return max(1, self.gpus // (self.vllm_tp * self.vllm_pp))
+        return max(1, self.engine_gpus // (self.vllm_tp * self.vllm_pp))
 
     @property
     def recompute(self) -> bool:

@@ -252,6 +252,8 @@ class BudgetSettings(Section):
     """Tokens reserved per response: a high quantile of recent lengths, or the longest possible length."""
     expected_tokens: Size | None = None
     """Tokens reserved per response until a length has been seen; null takes the longest possible length."""
+    max_group_seconds: PositiveFloat = 1800.0
+    """Asynchronous training: seconds after which a prompt group is given up with the complete waves that it has."""
     idle_quantile: Quantile = SamplingPlan.idle_quantile
     """Probability with which an extra wave of idle mode must be expected to end in time."""
 

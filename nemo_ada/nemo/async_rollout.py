@@ -39,7 +39,9 @@ STALL_SECONDS = 3600.0  # NeMo-RL has no limit of its own: it waits for the engi
 
 
 class AsyncSource:
-    """A ResponseSource over NeMo-RL's per-sample rollout. Use it in a `with` block: it owns a thread."""
+    """A ResponseSource over NeMo-RL's per-sample rollout. It owns a thread until `close`."""
+
+    patience = STALL_SECONDS
 
     def __init__(self, call: RolloutCall, prompts: Prompts, rollout: SampleRollout, longest: int) -> None:
         """rollout: `run_sample_multi_turn_rollout`; longest: tokens of a response at most."""
@@ -92,12 +94,9 @@ class AsyncSource:
         responses: list[Response] = []
         while not ids or not self._finished.empty():
             try:
-                response_id, response = self._finished.get(timeout=STALL_SECONDS)
+                response_id, response = self._finished.get(timeout=self.patience)
             except queue.Empty:
-                self._stalled = True
-                raise StallError(
-                    f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running"
-                ) from None
+                return self._silence()
             if response_id in self._dropped:
                 continue
             if isinstance(response, BaseException):
@@ -108,6 +107,11 @@ class AsyncSource:
             responses.append(response)
         self._done.update(zip(ids, responses, strict=True))
         return outcomes(ids, responses)
+
+    def _silence(self) -> Outcomes:
+        """No response for `patience` seconds."""
+        self._stalled = True
+        raise StallError(f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running")
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""

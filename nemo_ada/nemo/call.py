@@ -50,8 +50,11 @@ class Prompts:
     NeMo-RL cuts a prompt above data.max_input_seq_length to four tokens, so its responses would mean nothing.
     """
 
-    def __init__(self, repeated_batch: Any, group: int) -> None:
-        """repeated_batch: n contiguous rows per prompt. Raises UserError for columns that cannot be repeated."""
+    def __init__(self, repeated_batch: Any, group: int, *, whole: bool = True) -> None:
+        """repeated_batch: n contiguous rows per prompt; whole: False for a part of a step, which may be all masked.
+
+        Raises UserError for columns that cannot be repeated.
+        """
         if repeated_batch.size % group:
             raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
         _refuse_packed(repeated_batch)
@@ -59,7 +62,7 @@ class Prompts:
         in_loss = (self._pristine["loss_multiplier"] > 0).tolist()
         self.position_P = [position for position, counts in enumerate(in_loss) if counts]
         self.masked = [position for position, counts in enumerate(in_loss) if not counts]
-        if not self.position_P:
+        if whole and not self.position_P:
             raise UserError(
                 f"all {len(in_loss)} prompts of the batch are longer than data.max_input_seq_length; raise it, or "
                 "remove such prompts from the data"

@@ -3,6 +3,8 @@
 A step's life: grpo_train wakes the engine -> `rollout` draws waves until the sampler has enough and returns n rows per
 prompt -> the engine sleeps -> scale_rewards and apply_reward_shaping, which did their work inside `rollout`, return
 the batch as it is -> `baseline_and_std` gives the pools' moments to the log -> the estimator hands out advantages.
+
+In asynchronous training groups are drawn elsewhere (async_actors.py), and the estimator puts the step together.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import InvariantError
@@ -24,6 +26,7 @@ from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
+from nemo_ada.nemo.async_step import GroupAdvantageEstimator
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import BatchSource
@@ -91,7 +94,14 @@ class Hooks:
         self._active = chosen(master_config)
         if not self._active:
             return self._originals["_create_advantage_estimator"](master_config)
+        if self.settings.ahead:
+            return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
         return AdaAdvantageEstimator(self.settings)
+
+    def _finished(self, sampled: SampledStep) -> None:
+        """A step of asynchronous training was put together."""
+        self.draws += 1
+        self.lists = sampled.lists
 
     def _done_already(self, name: str) -> Callable[..., Any]:
         """Rewards were scaled and shaped inside the rollout, for whole pools."""
@@ -171,7 +181,7 @@ class Hooks:
             raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
         result, rows = sampled.result, sampled.rows
         moments = pool_moments(result, sampled.raw_reward_N)
-        batch, skipped = build_batch(prompts, source, result, rows, moments, self.settings, draw)
+        batch, skipped = build_batch(prompts, source, result.reward_N, rows, moments, self.settings, draw)
         self.draws, self._current = draw, batch
         self.sampling_seconds = result.stats["sampling_seconds"]
         responses = [source.response(row) for row in result.response_id_N.tolist()]

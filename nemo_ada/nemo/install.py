@@ -1,4 +1,4 @@
-"""`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`.
+"""`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, or async_grpo_train.
 
 The stock loop stays as it is: seven names of its module stand for ours while the block lasts (targets.py). The
 alternatives are worse: a loop of our own would copy a thousand lines that change with every release, and there is no
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.async_actors import adaptive_actors
 from nemo_ada.nemo.checkpoint import restore, saved_with
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, replaced
@@ -58,5 +59,6 @@ def installed(
     state = restore(checkpointer)
     if state is not None:
         hooks.load_state_dict(state)
-    with saved_with(checkpointer, hooks.state_dict), replaced(loop, hooks.replacements()):
+    ahead = adaptive_actors(master_config, checkpointer) if settings.ahead else nullcontext()
+    with saved_with(checkpointer, hooks.state_dict), ahead, replaced(loop, hooks.replacements()):
         yield hooks

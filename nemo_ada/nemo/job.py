@@ -8,7 +8,9 @@ been drawn yet. `save_between_steps` then saves the state after the step before.
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +50,11 @@ class Progress:
 
     @classmethod
     def of(cls, save_state: Any, dataloader: Any, prompts: int) -> Progress:
-        """From the state that grpo_train starts with."""
+        """From the state that grpo_train starts with. dataloader: None for async_grpo_train, which counts steps only
+        and hands the loader to another process."""
+        if dataloader is None:
+            step = int(get(save_state, "current_step", 0))
+            return cls(step, step, 0, int(get(save_state, "consumed_samples", 0)), 1, prompts)
         return cls(
             total_steps=int(get(save_state, "total_steps", 0)),
             current_step=int(get(save_state, "current_step", 0)),
@@ -66,7 +72,7 @@ class Progress:
         self.total_steps += 1
         self.current_step += 1
         self.consumed_samples += self.prompts
-        self.loader_state = dataloader.state_dict()
+        self.loader_state = None if dataloader is None else dataloader.state_dict()
 
 
 COUNTERS = ("total_steps", "current_step", "current_epoch", "consumed_samples")
@@ -121,6 +127,21 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
             return False
 
     return JobTimeout
+
+
+@contextmanager
+def errors_raised(loop: Any) -> Iterator[None]:
+    """Within the block async_grpo_train raises the errors that it would print, to end as if all was well."""
+    show = traceback.print_exc
+
+    def print_exc(*args: Any, **kwargs: Any) -> None:
+        show(*args, **kwargs)
+        error = sys.exc_info()[1]
+        if error is not None and sys._getframe(1).f_globals is vars(loop):
+            raise error
+
+    with replaced(traceback, {"print_exc": print_exc}):
+        yield
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from nemo_ada.nemo.install import reinforce_ada
 from nemo_ada.nemo.job import (
     Progress,
     SamplingStopCheck,
+    errors_raised,
     job_timeout,
     save_between_steps,
     timed_saves,
@@ -102,6 +103,8 @@ def train(resolved: dict[str, Any]) -> int:
     loop = importlib.import_module(LOOP)
     check_names(resolved, loop.MasterConfig)
     master_config = loop.MasterConfig(**resolved)
+    if nemo_settings.trains_ahead(master_config):
+        nemo_settings.check_ahead(master_config)
     if nemo_settings.chosen(master_config):
         nemo_settings.read(master_config)
     check_data(resolved, adaptive=nemo_settings.chosen(master_config))
@@ -122,7 +125,8 @@ def train(resolved: dict[str, Any]) -> int:
     parts: dict[str, Any] = {}
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
-        progress = Progress.of(parts["save_state"], parts["dataloader"], int(resolved["grpo"]["num_prompts_per_step"]))
+        loader = None if nemo_settings.trains_ahead(master_config) else parts["dataloader"]
+        progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         clear_abandoned(parts["checkpointer"])
         stopped = supervised(loop, parts, control, progress)
@@ -163,7 +167,7 @@ def lost_process(error: BaseException | None) -> str | None:
 
 
 def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
-    """grpo_train under the job's control; whether it was stopped before its last step."""
+    """grpo_train, or async_grpo_train, under the job's control; whether it was stopped before its last step."""
     with ExitStack() as stack:
         checkpointer = parts["checkpointer"]
         if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread: wait for it in any case
@@ -178,23 +182,21 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
             rows = hooks.settings.group * progress.prompts
             records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.lists, progress.total_steps)
             stack.enter_context(records.of(parts["logger"]))
-        timeout = job_timeout(loop.TimeoutChecker, control, progress, parts["dataloader"], hooks)
+        config = parts["master_config"]
+        ahead = nemo_settings.trains_ahead(config)
+        loader = None if ahead else parts["dataloader"]
+        timeout = job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
         stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
+        names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",
+                 "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
+        arguments = [parts[name] for name in names]
         try:
-            loop.grpo_train(
-                parts["policy"],
-                parts["policy_generation"],
-                parts["dataloader"],
-                parts["val_dataloader"],
-                parts["tokenizer"],
-                parts["loss_fn"],
-                parts["task_to_env"],
-                parts["val_task_to_env"],
-                parts["logger"],
-                checkpointer,
-                parts["save_state"],
-                parts["master_config"],
-            )
+            if ahead:
+                stack.enter_context(errors_raised(loop))
+                age = int(get(config, "grpo.async_grpo.max_trajectory_age_steps"))
+                loop.async_grpo_train(*arguments, max_trajectory_age_steps=age)
+            else:
+                loop.grpo_train(*arguments)
         except StepDroppedError as dropped:
             log.warning("%s", dropped)
             save_between_steps(parts, progress)

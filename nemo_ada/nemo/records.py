@@ -11,7 +11,8 @@ the loop says that the step is over:
 
 engine_steps is what the rollout could not have done without (metrics.engine_steps_at_least).
 
-Phases: sampling is NeMo-RL's `generation`, refit its `prepare_for_generation/total`; update is the rest of the step
+Phases: sampling is NeMo-RL's `generation`, refit its `prepare_for_generation/total`; in asynchronous training the time
+that the learner waits for groups (`exposed_generation`) and `weight_sync`. Update is the rest of the step
 (log-probabilities, advantages, training) without saves and evaluations, which belong to no step.
 """
 
@@ -136,7 +137,8 @@ class Records:
         return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
 
     def _phases(self, timing: Mapping[str, float]) -> dict[str, float]:
-        sampling, refit = timing.get("generation", 0.0), timing.get("prepare_for_generation/total", 0.0)
+        sampling = timing.get("generation", timing.get("exposed_generation", 0.0))
+        refit = timing.get("prepare_for_generation/total", timing.get("weight_sync", 0.0))
         save, evaluation = timing.get("checkpointing", 0.0), self._evaluation_seconds()
         update = max(timing.get("total_step_time", 0.0) - sampling - refit - save - evaluation, 0.0)
         step = sampling + update + refit

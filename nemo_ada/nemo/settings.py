@@ -30,6 +30,7 @@ class NemoSettings:
     token_loss: the loss is a mean over tokens (else over rows). placeholder_rows: rows with zero advantage may leave
     the loss.
     keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
+    ahead: groups are drawn ahead of the step, in a collector of their own (grpo.async_grpo.enabled).
     """
 
     ada: AdaSettings
@@ -44,6 +45,7 @@ class NemoSettings:
     placeholder_rows: bool
     keep_denominator: bool
     overlong: bool
+    ahead: bool
 
     @property
     def estimated(self) -> bool:
@@ -72,6 +74,11 @@ def uses_async_engine(master_config: Any) -> bool:
     return switch is not None and bool(get(generation, switch, False))
 
 
+def trains_ahead(master_config: Any) -> bool:
+    """Whether the configuration asks for NeMo-RL's asynchronous training (async_grpo_train)."""
+    return bool(get(master_config, "grpo.async_grpo.enabled", False))
+
+
 def read(master_config: Any) -> NemoSettings:
     """Check the configuration and take out what the hooks need. Raises UserError."""
     section = get(master_config, SECTION)
@@ -85,6 +92,9 @@ def read(master_config: Any) -> NemoSettings:
     async_engine = uses_async_engine(master_config)
     backend = str(get(master_config, "policy.generation.backend", ""))
     _check_engine(ada, async_engine, backend)
+    if trains_ahead(master_config):
+        check_ahead(master_config)
+        _check_groups(ada)
     placeholder_rows = _placeholders_allowed(master_config, ada)
     multiplier = float(get(master_config, "grpo.batch_multiplier", 1) or 1)
     dynamic = bool(get(master_config, "grpo.use_dynamic_sampling", False))
@@ -116,6 +126,7 @@ def read(master_config: Any) -> NemoSettings:
         placeholder_rows=placeholder_rows,
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(get(master_config, "grpo.overlong_filtering", False)),
+        ahead=trains_ahead(master_config),
     )
     ada.plan(group, longest).check_first_waves(prompts, prompts * group if settings.estimated else None)
     if get(master_config, "checkpointing.metric_name") == "train:reward":
@@ -143,13 +154,6 @@ def _refuse_other_paths(master_config: Any) -> None:
             "env.should_use_nemo_gym=true takes rollouts from NeMo-Gym's own collection, one batch at a time; set it "
             "to false and use an environment of NeMo-RL, such as nemo_ada.nemo.environment.AdaMathEnvironment"
         )
-    if get(master_config, "grpo.async_grpo.enabled", False):
-        raise UserError(
-            "grpo.async_grpo.enabled=true collects groups ahead of the step in Ray actors, each with its own copy of "
-            "the rollout code: a batch's budget, the pass-rate estimates and the numbering of draws that makes a "
-            "resumed run identical would have no owner; set it to false and "
-            "policy.generation.vllm_cfg.async_engine=true, which frees prompts from each other within the step"
-        )
     if get(master_config, "policy.router_replay.enabled", False):
         raise UserError(
             "policy.router_replay.enabled=true needs the expert routes of every token of a row; placeholder rows have "
@@ -159,6 +163,71 @@ def _refuse_other_paths(master_config: Any) -> None:
         raise UserError(
             "loss_fn.use_kl_in_reward=true is a part of NeMo-RL's own reinforce_plus_plus estimator; set it to false "
             "(loss_fn.reference_policy_kl_penalty adds the penalty to the loss)"
+        )
+
+
+def check_ahead(master_config: Any) -> None:
+    """What NeMo-RL's asynchronous training needs, with any estimator. Raises UserError.
+
+    NeMo-RL checks some of it with assertions, late, and some only in its example script.
+    """
+    key = "grpo.async_grpo.enabled=true"
+    backend = str(get(master_config, "policy.generation.backend", ""))
+    if backend != "vllm" or not uses_async_engine(master_config):
+        raise UserError(
+            f"{key} draws responses one by one: set policy.generation.backend=vllm and "
+            "policy.generation.vllm_cfg.async_engine=true"
+        )
+    if get(master_config, "policy.generation.colocated.enabled", True):
+        raise UserError(
+            f"{key} generates while the learner trains, so the engine needs GPUs of its own: set "
+            "policy.generation.colocated.enabled=false and policy.generation.colocated.resources"
+        )
+    if not get(master_config, "loss_fn.use_importance_sampling_correction", False):
+        raise UserError(
+            f"{key} trains on responses of older weights: set loss_fn.use_importance_sampling_correction=true"
+        )
+    if int(get(master_config, "grpo.async_grpo.max_trajectory_age_steps", 0)) < 1:
+        raise UserError(f"{key} needs grpo.async_grpo.max_trajectory_age_steps of 1 or more")
+    for section, why in (
+        ("grpo.use_dynamic_sampling", "its collector hands out whole groups, and a filtered one would leave a gap"),
+        ("grpo.reward_scaling.enabled", "its loop scales no rewards"),
+        ("grpo.reward_shaping.enabled", "its loop shapes no rewards"),
+        ("data.use_multiple_dataloader", "its collector reads one data loader"),
+        ("on_policy_distillation.enabled", "teachers' log-probabilities were not tried with adaptive groups"),
+    ):
+        if get(master_config, section, False):
+            raise UserError(f"{section}=true does not work with {key}: {why}; set it to false")
+
+
+def _check_groups(ada: AdaSettings) -> None:
+    """What a group that is drawn by itself, ahead of its step, can do. Raises UserError."""
+    key = "grpo.async_grpo.enabled=true"
+    if isinstance(ada.sampling, EstimationSampling):
+        raise UserError(
+            f"{SECTION}.sampling.kind=estimation divides a step's responses among its prompts before the first is "
+            f"drawn, and {key} draws every group by itself; use sampling.kind=sequential"
+        )
+    if ada.sampling.stopping.kind == "issue_order":
+        raise UserError(
+            f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
+            f"only do for all groups of the same prompt at once, and {key} runs several; use stopping.kind=wave"
+        )
+    if ada.budget.mode == "idle":
+        raise UserError(
+            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {key} there is no such phase: "
+            "the engine never waits for a step's slowest response; use budget.mode=capped"
+        )
+    if ada.budget.max_seconds is not None:
+        raise UserError(
+            f"{SECTION}.budget.max_seconds={ada.budget.max_seconds:g} bounds a sampling phase, and with {key} there is "
+            "none: sampling runs beside the updates; set it to null, and cap max_samples or max_tokens "
+            "(max_group_seconds bounds a single group)"
+        )
+    if ada.advantage.keep_rows < 1.0:
+        raise UserError(
+            f"{SECTION}.advantage.keep_rows={ada.advantage.keep_rows:g} draws rows from the whole step, and with {key} "
+            "the rows without gradient leave before the step is known; set it to 1"
         )
 
 

@@ -58,15 +58,18 @@ def pool_moments(result: SamplingResult, raw_reward_N: FloatArray) -> PoolMoment
 def build_batch(
     prompts: Prompts,
     source: Responses,
-    result: SamplingResult,
+    reward_N: FloatArray,
     rows: StepRows,
     moments: PoolMoments,
     settings: NemoSettings,
     draw: int,
+    *,
+    whole: bool = True,
 ) -> tuple[Any, dict[str, float]]:
     """The batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
 
-    The rows of masked prompts come last; they are placeholder rows without weight.
+    reward_N: of the pools, in the update. The rows of masked prompts come last; they are placeholder rows without
+    weight. whole: False for a part of a step.
     """
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
@@ -78,7 +81,9 @@ def build_batch(
     placeholder_R = padded(_placeholders(rows, settings), True)
     weight_R = padded((rows.weight_R > 0).astype(np.float32))
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
-    kept_R = _one_per_update(np.where(placeholder_R, np.float32(0), weight_R), settings.global_batch)
+    kept_R = np.zeros(len(weight_R), np.bool_)
+    if whole:
+        kept_R = _one_per_update(np.where(placeholder_R, np.float32(0), weight_R), settings.global_batch)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     batch["message_log"] = [
         placeholder(log, response.generated if response else ()) if short or response is None else response.message_log
@@ -92,7 +97,7 @@ def build_batch(
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
     advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
-    reward_R = np.append(result.reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
+    reward_R = np.append(reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
     batch["length"][torch.from_numpy(placeholder_R)] = 1
     batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R & ~kept_R)
     batch["loss_multiplier"] = torch.where(

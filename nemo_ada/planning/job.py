@@ -95,6 +95,12 @@ def _cluster(config: Mapping[str, Any]) -> Job:
             f"policy.model_name={cluster.model_name}: its config.json is neither in a folder of that name nor in the "
             "hub cache; download the model first (slurm/prepare.sh)"
         )
+    if values.get("grpo.async_grpo.enabled", False):
+        raise UserError(
+            "grpo.async_grpo.enabled=true generates while it trains, and the forecast adds one phase to the other; no "
+            "published asynchronous run has adaptive groups that it could be fitted to. Plan the synchronous config, "
+            "and jobs from the median step of the run's first ones (metrics.jsonl, time/step)"
+        )
     dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
     # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches
     max_batches = values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1

@@ -93,7 +93,8 @@ class Roofline:
 
     def _forward(self, rows: float, response: float) -> float:
         length = PROMPT_TOKENS + response
-        seconds = rows * length * self._flops(length / 2) / (self.config.gpus * self.gpu.flops * self.efficiencies.mfu)
+        flops = self.config.learner_gpus * self.gpu.flops * self.efficiencies.mfu
+        seconds = rows * length * self._flops(length / 2) / flops
         return seconds * (FP8_SPEED if self.config.fp8_train else 1.0)
 
     def _flops(self, context: float) -> float:

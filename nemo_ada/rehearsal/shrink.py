@@ -101,6 +101,11 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     """The config of the rehearsal. model: folder of the small model; data: of train.jsonl and validation.jsonl; out:
     folder of the run. Raises UserError for a config that no learner of NeMo-RL runs."""
     s = Shrinker(copy.deepcopy(dict(config)))
+    if not s.get("policy.generation.colocated.enabled", True):
+        raise UserError(
+            "policy.generation.colocated.enabled=false: a rehearsal has nothing yet that stands for the refit between "
+            "separate GPUs; rehearse the synchronous config that this one builds on"
+        )
     layout = _layout(s)
     _model(s, model)
     _batches(s, layout)

@@ -144,7 +144,7 @@ BREAKAGES = [
     ({VLLM_PP: 3}, VLLM_TP, "do not divide"),
     ({"loss_fn.reference_policy_kl_penalty": 0.01}, REFERENCE, "set it to false"),
     (EXPERTS | {ETP: 8}, EP, "do not divide by EP 8 * expert TP 8"),
-    ({"grpo.async_grpo": {"enabled": True}}, "reinforce_ada", "set it to false"),
+    ({"grpo.async_grpo": {"enabled": True}}, "reinforce_ada", "the engine needs GPUs of its own"),
     (
         {TP: 1, PACK: 65536, f"{LEARNER}.activation_checkpointing": False},
         "policy.train_micro_batch_size",

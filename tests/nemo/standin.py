@@ -32,6 +32,22 @@ class Batch(UserDict):
     def size(self) -> int:
         return len(next(iter(self.data.values()))) if self.data else 0
 
+    @classmethod
+    def from_batches(cls, batches: Sequence[Batch]) -> Batch:
+        columns = {name: [batch[name] for batch in batches] for name in batches[0]}
+        return cls(
+            {
+                name: torch.cat(parts) if torch.is_tensor(parts[0]) else [item for part in parts for item in part]
+                for name, parts in columns.items()
+            }
+        )
+
+    def slice(self, start: int, end: int) -> Batch:
+        return Batch({name: column[start:end] for name, column in self.data.items()})
+
+    def to(self, device: str) -> Batch:
+        return self
+
     def select_indices(self, indices: Sequence[int]) -> Batch:
         return Batch({k: v[indices] if torch.is_tensor(v) else [v[i] for i in indices] for k, v in self.data.items()})
 
@@ -261,6 +277,12 @@ def step(
     )
     if grpo["overlong_filtering"]:
         batch["loss_multiplier"] = torch.where(batch["truncated"], 0.0, batch["loss_multiplier"])
+    mask, advantages = weigh(estimator, batch)
+    return StepRecord(batch, advantages, mask, baseline, std, metrics)
+
+
+def weigh(estimator: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens in the loss, and their advantages."""
     lengths = [sum(len(m["token_ids"]) for m in log) for log in batch["message_log"]]
     mask = torch.zeros(batch.size, max(lengths))
     for r, log in enumerate(batch["message_log"]):
@@ -271,6 +293,11 @@ def step(
                 mask[r, at : at + size] = batch["loss_multiplier"][r]
             at += size
     advantages = estimator.compute_advantage(
-        prompt_ids=None, rewards=rewards, mask=mask, repeated_batch=batch, logprobs_policy=None, logprobs_reference=None
+        prompt_ids=None,
+        rewards=batch["total_reward"],
+        mask=mask,
+        repeated_batch=batch,
+        logprobs_policy=None,
+        logprobs_reference=None,
     )
-    return StepRecord(batch, advantages, mask, baseline, std, metrics)
+    return mask, advantages

@@ -127,7 +127,10 @@ def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:
     assert original == config()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*/ada-*.yaml")), ids=lambda path: path.stem)
+OURS = sorted(path for path in (ROOT / "configs").glob("*/ada-*.yaml") if not path.stem.endswith("-async"))
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_every_config_of_ours_shrinks(path: Path, tmp_path: Path) -> None:
     try:
         full = load_config(path)
@@ -137,3 +140,10 @@ def test_every_config_of_ours_shrinks(path: Path, tmp_path: Path) -> None:
     rows = shrinker.get("grpo.num_prompts_per_step") * shrinker.get("grpo.num_generations_per_prompt")
     assert rows % shrinker.get("policy.train_global_batch_size") == 0
     assert layout.world <= 4
+
+
+def test_an_engine_with_gpus_of_its_own_is_refused(tmp_path: Path) -> None:
+    apart = config()
+    apart["policy"]["generation"]["colocated"] = {"enabled": False}
+    with pytest.raises(UserError, match=r"colocated\.enabled=false"):
+        small(apart, tmp_path)

@@ -11,6 +11,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -55,6 +56,11 @@ class TinyPolicy(ColocatablePolicyInterface):
             model.load_state_dict(torch.load(weights_path / WEIGHTS))
         if optimizer_path is not None:
             self._optimizer.load_state_dict(torch.load(optimizer_path / OPTIMIZER))
+
+    @property
+    def sharding_annotations(self) -> Any:
+        """Asynchronous training asks it for the data-parallel size."""
+        return SimpleNamespace(get_axis_size=lambda axis: self._data_parallel)
 
     # -- log-probabilities -------------------------------------------------------------------------------------------
 

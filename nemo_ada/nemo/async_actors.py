@@ -1,0 +1,267 @@
+"""Reinforce-Ada inside the two Ray actors of NeMo-RL's async_grpo_train: trajectory collector and replay buffer.
+
+The loop imports both classes when it starts. Within `adaptive_actors` it finds subclasses. NeMo-RL keeps its own
+bookkeeping: target and age of a group, refits, the buffer. What changes:
+
+collector   A group is drawn by GroupRollouts: the function that its thread looks up for a rollout is replaced in the
+            actor's process. A refit without in-flight updates waits for the responses in flight, not for whole groups.
+            Prompts come from a PromptQueue. An error ends the run: it is raised by the buffer's next call.
+buffer      Keeps the tickets of delivered groups in its state, and raises the collector's error in the driver, which
+            NeMo-RL's collector would print, and its loop wait for ever.
+
+Ray sends both classes by value. The module of this file must be importable in the actors' environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.errors import UserError
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.access import get
+from nemo_ada.nemo.async_groups import GroupRollouts
+from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.async_step import GROUP, add_spares
+from nemo_ada.nemo.call import RolloutCall
+from nemo_ada.nemo.targets import ROLLOUTS, SAMPLE_ROLLOUT, replaced
+
+log = logging.getLogger(__name__)
+
+ACTORS = "nemo_rl.algorithms.async_utils"
+ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
+LOADER_FILE = "train_dataloader.pt"
+POLL_SECONDS = 0.1
+METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "AsyncTrajectoryCollector": {
+        "start_collection": ("self", "dataloader"),
+        "_process_batch": ("self", "batch"),
+        "_run_prompt_group_worker": (
+            "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
+        ),
+        "wait_for_pending_generations": ("self",),
+        "get_dataloader_state": ("self",),
+        "get_weight_version": ("self",),
+    },
+    "ReplayBuffer": {
+        "add": ("self", "trajectory", "weight_version", "target_weight_version"),
+        "sample": ("self", "num_prompt_groups", "current_weight_version", "max_age_steps"),
+        "size": ("self",),
+        "has_complete_batch": ("self", "target_step", "num_prompts_per_step", "max_age_steps"),
+        "state_dict": ("self",),
+        "load_state_dict": ("self", "state"),
+    },
+}  # fmt: skip
+
+
+@contextmanager
+def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
+    """Within the block async_grpo_train starts our actors. Raises UserError for a NeMo-RL that is not as expected."""
+    module = importlib.import_module(ACTORS)
+    classes = {name: _original(module, name) for name in METHODS}
+    SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
+    rows = nemo_settings.read(master_config).global_batch
+    made = {
+        "AsyncTrajectoryCollector": collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer)),
+        "ReplayBuffer": buffer_class(classes["ReplayBuffer"], rows),
+    }
+    with replaced(module, made):
+        yield
+
+
+def _original(module: Any, name: str) -> type:
+    """The plain class behind a Ray actor class, after a look at its methods."""
+    actor = getattr(module, name, None)
+    metadata = getattr(actor, "__ray_metadata__", None)
+    plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
+    advice = "this NeMo-RL is not v0.7.0, which asynchronous training was tried on"
+    if plain is None or not plain.__module__.startswith(ACTORS):
+        raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own: {advice}, or reinforce_ada is active")
+    for method, expected in METHODS[name].items():
+        function = getattr(plain, method, None)
+        found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
+        if found != expected:
+            raise UserError(f"{name}.{method} takes ({', '.join(found)}), expected ({', '.join(expected)}): {advice}")
+    return plain  # type: ignore[no-any-return]
+
+
+def _saved(checkpointer: Any) -> dict[str, Any] | None:
+    """The queue's state in the newest checkpoint."""
+    newest = checkpointer.get_latest_checkpoint_path()
+    path = None if newest is None else Path(newest) / LOADER_FILE
+    if path is None or not path.exists():
+        return None
+    state = torch.load(path, weights_only=True)
+    if "started" not in state:
+        raise UserError(
+            f"{newest} was not made by asynchronous Reinforce-Ada, so nobody knows which prompts it has seen; name "
+            "another checkpointing.checkpoint_dir"
+        )
+    return dict(state)
+
+
+class CountedSemaphore(threading.Semaphore):
+    """Counts its acquisitions: the collector makes one per group that it starts."""
+
+    acquired = 0
+
+    def acquire(self, *args: Any, **kwargs: Any) -> bool:
+        got = super().acquire(*args, **kwargs)
+        self.acquired += int(got)
+        return got
+
+
+def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
+    """A Ray actor class from NeMo-RL's collector. saved: the queue's state of the run that is resumed."""
+    import ray
+
+    class AdaTrajectoryCollector(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._settings = nemo_settings.read(self.master_config)
+            sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
+            self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
+            self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
+            self._here = threading.local()
+            base._run_prompt_group_worker.__globals__[ROLLOUT] = self._rollout
+
+        def start_collection(self, dataloader: Any) -> None:
+            delivered, groups = ray.get(self.replay_buffer.delivered.remote())
+            for target, group in groups:
+                pool = group["pool"]
+                self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
+            config = self.master_config
+            shuffled = bool(get(config, "data.shuffle", True))
+            queue = PromptQueue(
+                dataloader,
+                size=int(get(config, "grpo.num_prompts_per_step")),
+                seed=self._settings.seed if shuffled else None,
+                delivered=delivered,
+                state=saved,
+            )
+            super().start_collection(queue)
+
+        def _collection_loop(self) -> None:
+            super()._collection_loop()  # returns after an error only: the queue has no end
+            self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
+
+        def _process_batch(self, batch: Any) -> None:
+            before = self._inflight_sema.acquired
+            super()._process_batch(batch)
+            started = self._inflight_sema.acquired - before
+            self.dataloader.put_back(batch[TICKET].tolist()[started:])
+
+        def _run_prompt_group_worker(
+            self, repeated_batch: Any, generation_weight_version: int, target_weight_version: int, prompt_idx: int
+        ) -> None:
+            self._here.target, self._here.drawn = target_weight_version, False
+            self.dataloader.begin(int(repeated_batch[TICKET][0]))
+            super()._run_prompt_group_worker(
+                repeated_batch, generation_weight_version, target_weight_version, prompt_idx
+            )
+            if self._here.drawn:
+                self.dataloader.done(int(repeated_batch[TICKET][0]))
+
+        def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
+            """In the place of `run_async_multi_turn_rollout`, in a group's own thread."""
+            batch = given.pop("input_batch")
+            try:
+                drawn = self._groups.draw(RolloutCall(self._rollout, **given), batch, self._here.target)
+            except BaseException as error:
+                self._fail(error)
+                raise
+            self._here.drawn = True
+            return drawn
+
+        def _fail(self, error: BaseException) -> None:
+            log.error("a prompt group failed", exc_info=error)
+            ray.get(self.replay_buffer.fail.remote(_sendable(error)))
+
+        def wait_for_pending_generations(self) -> None:
+            """Wait for the responses in flight. Their groups may draw further waves with the new weights."""
+            while self._groups.running > 0:
+                time.sleep(POLL_SECONDS)
+
+        def get_dataloader_state(self) -> dict[str, Any]:
+            return dict(self.dataloader.state_dict())
+
+    return ray.remote(AdaTrajectoryCollector)
+
+
+def buffer_class(base: Any, rows: int) -> Any:
+    """A Ray actor class from NeMo-RL's buffer. rows: of an optimizer step."""
+    import ray
+
+    class AdaReplayBuffer(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._error: Exception | None = None
+            self._delivered = Delivered()
+
+        def fail(self, error: Exception) -> None:
+            """An error of the collector, which the next call of the driver raises. The first one counts."""
+            self._error = self._error or error
+
+        def _check(self) -> None:
+            if self._error is not None:
+                raise self._error
+
+        def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
+            """Tickets of all groups so far; step and description of those that wait here."""
+            groups = [trajectory["batch"][GROUP][0] for trajectory in self.trajectories]
+            return self._delivered, list(zip(self.target_weight_versions, groups, strict=True))
+
+        def add(self, trajectory: dict[str, Any], weight_version: int, target_weight_version: int) -> str:
+            self._check()
+            status = super().add(trajectory, weight_version, target_weight_version)
+            if status == "success":
+                self._delivered.add(_tickets([trajectory]))
+            return str(status)
+
+        def size(self) -> int:
+            self._check()
+            return int(super().size())
+
+        def has_complete_batch(self, *args: Any, **kwargs: Any) -> bool:
+            self._check()
+            return bool(super().has_complete_batch(*args, **kwargs))
+
+        def sample(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+            self._check()
+            sampled = super().sample(*args, **kwargs)
+            if sampled is not None:
+                add_spares([trajectory["batch"] for trajectory in sampled["trajectories"]], rows)
+            return sampled  # type: ignore[no-any-return]
+
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "delivered": self._delivered}
+
+        def load_state_dict(self, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            super().load_state_dict(state, *args, **kwargs)
+            self._delivered = state.get("delivered", Delivered())
+            left = set(_tickets(self.trajectories))
+            self._delivered.remove(ticket for ticket in _tickets(state["trajectories"]) if ticket not in left)
+
+    return ray.remote(AdaReplayBuffer)
+
+
+def _tickets(trajectories: Any) -> list[int]:
+    return [int(trajectory["batch"][TICKET][0]) for trajectory in trajectories]
+
+
+def _sendable(error: BaseException) -> Exception:
+    """The error itself where its class is known to survive a copy, else its text."""
+    known = type(error).__module__.partition(".")[0] in ("nemo_ada", "builtins", "ray")
+    if known and isinstance(error, Exception):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,262 @@
+"""Drawing prompt groups inside NeMo-RL's trajectory collector: one session per group, one thread per group.
+
+The collector starts a thread for each prompt. It draws waves until the group's session has enough, while the learner
+trains. The groups of one optimisation step share its budget (core/sampling/shared_budget.py). Sessions are bookkeeping
+under one lock, which is free while a group waits for the engine.
+
+Weights change while groups are drawn. A wave starts only when the collector allows it (not during a refit), under the
+version of that moment, which the pool keeps. So waves of one pool may come from different versions.
+
+A group that takes longer than `budget.max_group_seconds` is given up with its complete waves, or with placeholder rows.
+Its requests are cancelled, and stopped in the engine unless another group draws for the same prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.learning.rows import StepRows, build_rows
+from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
+from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.nemo.async_queue import REDRAWN
+from nemo_ada.nemo.async_rollout import AsyncSource, SampleRollout
+from nemo_ada.nemo.async_step import GROUP, RANK
+from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.rollout import outcomes
+from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.step import PoolMoments, build_batch, pool_moments
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 1.0  # how often a silent group looks at its time limit
+_NONE = np.zeros(0, np.int64)
+_NO_ROWS = StepRows(_NONE, _NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0), {})
+
+
+class GroupRollouts:
+    """Draws the groups of one collector. Safe to use from many threads."""
+
+    def __init__(
+        self, settings: NemoSettings, rollout: SampleRollout, may_start: threading.Event, version: Callable[[], int]
+    ) -> None:
+        """rollout: `run_sample_multi_turn_rollout`. may_start: cleared during a refit. version: of the weights now."""
+        self._settings, self._rollout, self._may_start, self._version = settings, rollout, may_start, version
+        self._sampler = settings.sampler()
+        rows = self._sampler.rows
+        self._always_live = rows.shrunk_baseline  # then every row of a pool has an advantage, which the step computes
+        own_rate = "pool" if rows.pass_rate == "shrunk" else rows.pass_rate
+        self._rows = replace(rows, shrunk_baseline=False, normalize="none", pass_rate=own_rate)
+        self.changed = threading.Condition()
+        self._ledgers: dict[int, StepLedger] = {}
+        self._prompts: Counter[tuple[int, ...]] = Counter()  # prompts of the groups that are drawn now
+        self._running = 0
+        self._count_lock = threading.Lock()
+
+    # budget -----------------------------------------------------------------------------------------------------------
+
+    def restore(self, pool: GroupPool | None, target: int, number: int) -> None:
+        """A group for step `target` that an earlier attempt has drawn. pool: None for a prompt that is too long."""
+        stats = {} if pool is None else pool.result.stats
+        with self.changed:
+            self._ledger(target).restore(number, int(stats.get("samples_drawn", 0)), int(stats.get("tokens_drawn", 0)))
+
+    def _ledger(self, target: int) -> StepLedger:
+        if target not in self._ledgers:
+            done = [step for step in self._ledgers if step < self._version()]
+            for step in done:
+                del self._ledgers[step]
+            self._ledgers[target] = self._sampler.step_ledger(self._settings.prompts)
+        return self._ledgers[target]
+
+    # responses in flight ----------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Of the weights that a response started now is drawn with."""
+        return self._version()
+
+    @property
+    def running(self) -> int:
+        """Responses in flight."""
+        with self._count_lock:
+            return self._running
+
+    def count(self, change: int) -> None:
+        """So many responses more are in flight."""
+        with self._count_lock:
+            self._running += change
+
+    def enter(self, responses: int) -> float:
+        """Count responses that start now, once no refit is under way; seconds that this took."""
+        began = time.monotonic()
+        while True:
+            self._may_start.wait()
+            self.count(responses)  # first, so that a refit that begins now waits for them
+            if self._may_start.is_set():
+                return time.monotonic() - began
+            self.count(-responses)
+
+    def alone(self, prompt: tuple[int, ...]) -> bool:
+        """Whether no other group draws for a prompt with these tokens."""
+        return self._prompts[prompt] <= 1
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Within the block other groups' sessions may go on."""
+        self.changed.release()
+        try:
+            yield
+        finally:
+            self.changed.acquire()
+
+    def wait(self) -> None:
+        """Wait until another group ends, or for a moment."""
+        self.changed.wait(WAIT_SECONDS)
+
+    # a group ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, call: RolloutCall, batch: Any, target: int) -> tuple[Any, dict[str, float]]:
+        """n rows and metrics of the prompt of `batch` (n equal rows), for optimisation step `target`."""
+        prompts = Prompts(batch, self._settings.group, whole=False)
+        tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
+        with self.changed:
+            ledger = self._ledger(target).start()
+            self._prompts.update(tokens)
+        source = _GroupSource(call, prompts, self._rollout, self._settings, self)
+        try:
+            pool = self._sample(source, prompts, ledger, target, bool(batch[REDRAWN][0])) if prompts.ids else None
+        finally:
+            source.close()
+            with self.changed:
+                self._prompts.subtract(tokens)
+                ledger.end()
+                self.changed.notify_all()
+        return self._rows_of(prompts, source, pool, target, ledger.number, int(batch["length"][0]))
+
+    def _sample(
+        self, source: _GroupSource, prompts: Prompts, ledger: GroupLedger, target: int, redrawn: bool
+    ) -> GroupPool:
+        with self.changed:
+            session = self._sampler.group_session(target, ledger)
+            result = run_sampling(session, source, stop_check=source.late, wait=self.wait)
+        given_up = source.gave_up and not bool(result.resolved_P[0])
+        if given_up:
+            log.warning(
+                "prompt %s for step %d is given up after %s responses", prompts.ids[0], target, result.size_P[0]
+            )
+        featured = self._settings.ada.estimator.kind == "value"
+        return GroupPool(
+            step=target,
+            prompt_id=prompts.ids[0],
+            result=result,
+            version_N=np.array([source.versions[row] for row in result.response_id_N.tolist()], np.int64),
+            redrawn=redrawn,
+            given_up=given_up,
+            features_F=prompt_features(prompts.logs)[0] if featured else None,
+        )
+
+    def _rows_of(
+        self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, target: int, number: int, length: int
+    ) -> tuple[Any, dict[str, float]]:
+        rows, reward_N, moments, responses = _NO_ROWS, np.zeros(0), PoolMoments(np.zeros(0), np.zeros(0)), []
+        settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
+        if pool is not None:
+            result, reward_N = pool.result, pool.result.reward_N
+            rows = build_rows(result, self._rows, 1, run_seed=self._settings.seed, step=target, prior_P=None)
+            moments = pool_moments(result, reward_N)
+            responses = [source.response(row) for row in result.response_id_N.tolist()]
+        batch, skipped = build_batch(prompts, source, reward_N, rows, moments, settings, target, whole=False)
+        n = self._settings.group
+        rank_R = rows.pool_R if pool is not None else np.full(n, -1, np.int64)
+        dead = responses and not bool((batch["loss_multiplier"] > 0).any())
+        group = {
+            "number": number,
+            "pool": None if pool is None else pool.as_dict(),
+            "spare": (responses[0].message_log, length) if dead else None,
+            "skipped": skipped,
+        }
+        batch[RANK] = torch.from_numpy(rank_R)
+        batch[GROUP] = [group, *[None] * (n - 1)]
+        tokens_N = np.array([response.tokens for response in responses] or [0])
+        metrics = {
+            "mean_gen_tokens_per_sample": float(tokens_N.mean()),
+            "max_gen_tokens_per_sample": float(tokens_N.max()),
+            "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
+            "mean_prompt_length": float(length),
+        }
+        return batch, metrics
+
+
+class _GroupSource(AsyncSource):
+    """The source of one group: as AsyncSource, in an engine that other groups use, with a time limit."""
+
+    patience = WAIT_SECONDS
+
+    def __init__(
+        self, call: RolloutCall, prompts: Prompts, rollout: SampleRollout, settings: NemoSettings, all_: GroupRollouts
+    ) -> None:
+        super().__init__(call, prompts, rollout, settings.longest)
+        self._all, self._limit = all_, settings.ada.budget.max_group_seconds
+        self._began: float | None = None
+        self._paused = 0.0
+        self.versions: dict[int, int] = {}
+        self.gave_up = False
+
+    def late(self) -> Literal["give_up"] | None:
+        """Whether the group takes too long. Time spent in refits does not count."""
+        if self._began is None or self.gave_up:
+            return None
+        self.gave_up = time.monotonic() - self._began - self._paused > self._limit
+        return "give_up" if self.gave_up else None
+
+    def submit(self, requests: Requests) -> None:
+        with self._all.unlocked():
+            waited = self._all.enter(len(requests))
+        if self._began is None:
+            self._began = time.monotonic()
+        else:
+            self._paused += waited
+        version = self._all.version
+        self.versions.update(dict.fromkeys(requests.response_id_N.tolist(), version))
+        super().submit(requests)
+
+    def poll(self) -> Outcomes:
+        with self._all.unlocked():
+            found = super().poll()
+        self._all.count(-len(found))
+        return found
+
+    def abort(self, response_id_N: IntArray) -> IntArray:
+        self._all.count(-len(response_id_N))
+        with self._all.unlocked():
+            return super().abort(response_id_N)
+
+    def _silence(self) -> Outcomes:
+        return outcomes([], [])
+
+    def _shared(self, prompt: int, still: set[int]) -> bool:
+        return not self._all.alone(tuple(self._prompt_tokens(prompt))) or super()._shared(prompt, still)
+
+    def close(self) -> None:
+        """End every task and the thread. The engine belongs to the other groups, too, and a verifier that hangs keeps
+        its own thread: neither is waited for."""
+        left = list(self._issued_at)
+        self._all.count(-len(left))
+        self._in_loop(self._cancel(left))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

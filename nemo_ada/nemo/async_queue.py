@@ -1,0 +1,132 @@
+"""The prompts of asynchronous training: which were handed out, which were delivered, and where a resumed run goes on.
+
+NeMo-RL's collector reads batches from the data loader ahead of the training step and stops after one epoch. Where it
+completes a step it uses a few prompts of a batch and drops the others. A checkpoint holds the loader's state of that
+moment, so a resumed run loses the prompts that were in flight.
+
+Here every prompt has a ticket, its position in endless epochs whose order is a function of the seed. The replay buffer
+keeps the tickets of the groups that were delivered to it (`Delivered`). A resumed run leaves those out. So each prompt
+is trained on once: what was in flight is drawn again, and nothing in the buffer is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nemo_ada.core.prompts.order import PromptOrder
+
+TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
+
+
+@dataclass
+class Delivered:
+    """Tickets: all below `low`, and those in `above`."""
+
+    low: int = 0
+    above: set[int] = field(default_factory=set)
+
+    def add(self, tickets: Iterable[int]) -> None:
+        """Take tickets in."""
+        self.above.update(ticket for ticket in tickets if ticket >= self.low)
+        while self.low in self.above:
+            self.above.remove(self.low)
+            self.low += 1
+
+    def remove(self, tickets: Iterable[int]) -> None:
+        """Take tickets out again."""
+        out = set(tickets)
+        low = min(out, default=self.low)
+        self.above = (self.above | set(range(low, self.low))) - out
+        self.low = min(low, self.low)
+
+    def union(self, other: Delivered) -> Delivered:
+        """Tickets of either."""
+        both = Delivered(max(self.low, other.low))
+        both.add(self.above | other.above)
+        return both
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket < self.low or ticket in self.above
+
+
+class PromptQueue:
+    """Endless batches of `size` prompts, with a ticket per prompt. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        size: int,
+        seed: int | None,
+        delivered: Delivered,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """loader: NeMo-RL's; only its data set and its collation are used. seed: of the order, None for the data's own.
+
+        delivered: tickets to leave out. state: of the run that is resumed. Raises UserError for an empty data set.
+        """
+        self._data: Any = loader.dataset
+        self._collate: Callable[[list[Any]], Any] = loader.collate_fn
+        self._size, self._shuffled = size, seed is not None
+        self._order = PromptOrder(len(self._data), seed or 0, where="data.train")
+        self._delivered = delivered
+        self._interrupted: set[int] = set()
+        if state is not None:
+            self._interrupted = set(state["started"])
+            self._delivered = delivered.union(Delivered(state["low"], set(state["above"])))
+        self._next = self._delivered.low
+        self._returned: list[int] = []
+        self._started: set[int] = set()  # in flight
+        self._lock = threading.Lock()
+        self.error: Exception | None = None  # what ended the iteration, which NeMo-RL's collector prints
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            tickets = self._take()
+            try:
+                batch = self._collate([self._data[self._row(ticket)] for ticket in tickets])
+            except Exception as error:
+                self.error = error
+                raise
+            batch[TICKET] = torch.tensor(tickets, dtype=torch.int64)
+            batch[REDRAWN] = torch.tensor([ticket in self._interrupted for ticket in tickets])
+            yield batch
+
+    def _row(self, ticket: int) -> int:
+        return int(self._order.at(ticket, 1)[0]) if self._shuffled else ticket % self._order.count
+
+    def _take(self) -> list[int]:
+        with self._lock:
+            taken, self._returned = self._returned[: self._size], self._returned[self._size :]
+            while len(taken) < self._size:
+                if self._next not in self._delivered:
+                    taken.append(self._next)
+                self._next += 1
+            return taken
+
+    def put_back(self, tickets: Iterable[int]) -> None:
+        """These prompts were handed out and not used: they come first in the next batch."""
+        with self._lock:
+            self._returned = [*tickets, *self._returned]
+
+    def begin(self, ticket: int) -> None:
+        """The group of this prompt is drawn now."""
+        with self._lock:
+            self._started.add(ticket)
+
+    def done(self, ticket: int) -> None:
+        """The group of this prompt is in the buffer."""
+        with self._lock:
+            self._delivered.add([ticket])
+            self._started.discard(ticket)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the buffer's own tickets."""
+        with self._lock:
+            delivered = self._delivered
+            return {"low": delivered.low, "above": sorted(delivered.above), "started": sorted(self._started)}

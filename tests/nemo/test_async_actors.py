@@ -1,0 +1,221 @@
+"""NeMo-RL's own trajectory collector and replay buffer with Reinforce-Ada inside, without Ray and without its imports.
+
+Both files are read from the checkout that NEMO_RL_HOME names. Ray is a stand-in that calls at once; the collector's
+threads, targets, ages and refits are NeMo-RL's. test_async_training.py runs the same in real actors, under the real
+loop.
+
+1. Each step gets its own complete groups, within its budget, and every prompt of an epoch is trained on once.
+2. After a stop at any moment the run goes on: nothing is lost and nothing comes twice, budgets included.
+3. An error of a group is raised where the driver asks for groups.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
+
+from nemo_ada.nemo import async_actors
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.async_queue import TICKET
+from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator
+from nemo_ada.nemo.targets import ROLLOUTS
+from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
+
+HOME = os.environ.get("NEMO_RL_HOME")
+pytestmark = pytest.mark.skipif(HOME is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
+PROMPTS, STEPS_PER_EPOCH, CAP = 4, 3, 24
+RATES = {prompt: (prompt * 3) % 11 for prompt in range(PROMPTS * STEPS_PER_EPOCH)}
+
+
+class Now:
+    """Ray without processes: an actor's calls happen one after the other, results are copies, errors wait for `get`."""
+
+    class Handle:
+        def __init__(self, instance: Any) -> None:
+            self.instance, self.lock = instance, threading.Lock()
+
+        def __getattr__(self, name: str) -> Any:
+            def remote(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    with self.lock:
+                        return pickle.loads(pickle.dumps(getattr(self.instance, name)(*args, **kwargs)))
+                except Exception as error:  # noqa: BLE001 - as Ray does, until somebody asks
+                    return error
+
+            return SimpleNamespace(remote=remote)
+
+    @staticmethod
+    def remote(cls: type) -> Any:
+        modified = type(cls.__name__, (cls,), {"__ray_actor_class__": cls})
+        return SimpleNamespace(
+            __ray_metadata__=SimpleNamespace(modified_class=modified),
+            remote=lambda *args, **kwargs: Now.Handle(cls(*args, **kwargs)),
+        )
+
+    @staticmethod
+    def get(result: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@pytest.fixture
+def upstream(monkeypatch):
+    """NeMo-RL's two actor classes, plain; what else they import has nothing in it that these tests reach."""
+    absent = {
+        "torchdata.stateful_dataloader": ["StatefulDataLoader"],
+        "nemo_rl.algorithms.grpo": ["MasterConfig"],
+        "nemo_rl.algorithms.opd": ["resolve_reference_aliases"],
+        "nemo_rl.data.interfaces": ["DatumSpec"],
+        "nemo_rl.distributed.batched_data_dict": ["BatchedDataDict"],
+        "nemo_rl.environments.interfaces": ["EnvironmentInterface"],
+        "nemo_rl.models.generation.interfaces": ["GenerationInterface"],
+        "nemo_rl.algorithms.async_utils.interfaces": ["ReplayBufferProtocol"],
+        "transformers": ["PreTrainedTokenizerBase"],
+        ROLLOUTS: ["run_async_multi_turn_rollout", "run_async_nemo_gym_rollout"],
+    }
+    for name, inside in absent.items():
+        module = ModuleType(name)
+        vars(module).update({one: type(one, (), {}) for one in inside})
+        for parent in (name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)):
+            monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent) or ModuleType(parent))
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["nemo_rl.algorithms.opd"].teacher_seq_pad_multiple = lambda *_: 1
+    sys.modules["nemo_rl.algorithms.grpo"]._should_use_nemo_gym = lambda _: False
+    monkeypatch.setitem(sys.modules, "ray", Now)
+    return load
+
+
+def load():
+    """The two classes, read anew: each collector has a process of its own."""
+    folder = Path(str(HOME)) / "nemo_rl" / "algorithms" / "async_utils"
+    made = ModuleType(async_actors.ACTORS)
+    for file, name in (("trajectory_collector", "AsyncTrajectoryCollector"), ("replay_buffer", "ReplayBuffer")):
+        spec = importlib.util.spec_from_file_location(f"{async_actors.ACTORS}.{file}", folder / f"{file}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        setattr(made, name, getattr(module, name))
+    return {name: async_actors._original(made, name) for name in async_actors.METHODS}
+
+
+class Loader:
+    dataset = range(PROMPTS * STEPS_PER_EPOCH)
+    collate_fn = staticmethod(prompt_batch)
+
+
+class Driver:
+    """What async_grpo_train does with the actors."""
+
+    def __init__(self, upstream, engine, step=0, saved=None, ada=None, **changes):
+        budget = {"budget": {"max_samples": CAP}}
+        master = config(GROUP_SIZE, PROMPTS, ada or BALANCE | budget, asynchronous=True, **AHEAD, **changes)
+        master["policy"]["make_sequence_length_divisible_by"] = 1
+        self.settings, self.step = nemo_settings.read(master), step
+        _, rollouts = loop_module(engine)
+        sys.modules[ROLLOUTS].run_sample_multi_turn_rollout = rollouts.run_sample_multi_turn_rollout
+        sampler = self.settings.sampler()
+        self.estimator = GroupAdvantageEstimator(self.settings, sampler, lambda sampled: None)
+        classes = upstream()
+        queue, buffered = pickle.loads(saved) if saved else (None, None)
+        rows = self.settings.global_batch
+        self.buffer = async_actors.buffer_class(classes["ReplayBuffer"], rows).remote(max_size=2 * PROMPTS)
+        if buffered is not None:
+            self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=PROMPTS,
+                     current_training_step=step, max_age_steps=1)  # fmt: skip
+        self.collector = async_actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
+            policy_generation=None, tokenizer=None, task_to_env={}, master_config=SimpleNamespace(**master),
+            replay_buffer=self.buffer, start_step=step,
+        )  # fmt: skip
+        self.ask(self.collector.start_collection, Loader())
+
+    @staticmethod
+    def ask(method, *args, **kwargs):
+        return Now.get(method.remote(*args, **kwargs))
+
+    def take(self):
+        """One step: its groups, advantages, refit. The tickets of the prompts, and the metrics."""
+        ended = time.monotonic() + 60
+        while (sampled := self.ask(self.buffer.sample, PROMPTS, self.step, 1)) is None:
+            assert time.monotonic() < ended, "the step never came"
+            time.sleep(0.01)
+        batch = Batch.from_batches([one["batch"] for one in sampled["trajectories"]])
+        weigh(self.estimator, batch)
+        self.step += 1
+        self.ask(self.collector.prepare_for_refit)
+        self.ask(self.collector.set_weight_version, self.step)
+        self.ask(self.collector.resume_after_refit)
+        assert {group["pool"]["step"] for group in batch[GROUP] if group} == {self.step - 1}
+        return batch[TICKET].tolist()[::GROUP_SIZE], self.estimator.last_metrics
+
+    def save(self, between=0.0):
+        """A checkpoint, in NeMo-RL's order of calls; groups may be delivered between the two."""
+        queue = self.ask(self.collector.get_dataloader_state)
+        time.sleep(between)
+        return pickle.dumps((queue, self.ask(self.buffer.state_dict)))
+
+    def kill(self):
+        """Its groups can deliver nothing any more; its threads end."""
+        self.buffer.instance.fail(RuntimeError("killed"))
+        collector = self.collector.instance
+        collector.running = False
+        collector._generation_limit_cleared.set()
+        for thread in (collector.collection_thread, *collector._inflight_threads):
+            thread.join(30)
+
+
+def test_every_step_has_its_own_groups_and_an_epoch_every_prompt_once(upstream):
+    driver = Driver(upstream, Engine(labels(RATES), seconds_per_token=0.002))
+    taken = [driver.take() for _ in range(2 * STEPS_PER_EPOCH)]
+    driver.kill()
+    tickets = [ticket for tickets, _ in taken for ticket in tickets]
+    assert sorted(tickets) == list(range(2 * PROMPTS * STEPS_PER_EPOCH))
+    for _, metrics in taken:
+        assert PROMPTS * GROUP_SIZE <= metrics["ada/samples_drawn"] <= CAP
+        assert 0 <= metrics["ada/response_age"] <= 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.03, 0.08])
+def test_a_run_that_is_stopped_at_any_moment_goes_on_with_every_prompt_once(upstream, seconds):
+    engine = Engine(labels(RATES), seconds_per_token=0.002)
+    first = Driver(upstream, engine)
+    taken = [first.take() for _ in range(2)]
+    time.sleep(seconds)
+    saved = first.save(between=seconds / 2)
+    first.kill()
+    again = Driver(upstream, engine, step=2, saved=saved)
+    taken += [again.take() for _ in range(4)]
+    again.kill()
+    tickets = [ticket for tickets, _ in taken for ticket in tickets]
+    assert sorted(tickets) == list(range(2 * PROMPTS * STEPS_PER_EPOCH))
+    assert all(metrics["ada/samples_drawn"] <= CAP for _, metrics in taken)
+
+
+def test_an_error_of_a_group_is_raised_where_the_driver_asks_for_groups(upstream):
+    def broken(prompt, draw):
+        raise ValueError("the engine said no")
+
+    driver = Driver(upstream, Engine(broken))
+    with pytest.raises(ValueError, match="said no"):
+        driver.take()
+    driver.kill()
+
+
+def test_a_prompt_that_cannot_be_read_ends_the_run_with_its_error(upstream, monkeypatch):
+    def unreadable(numbers):
+        raise KeyError("problem")
+
+    monkeypatch.setattr(Loader, "collate_fn", staticmethod(unreadable))
+    driver = Driver(upstream, Engine(labels(RATES)))
+    with pytest.raises(KeyError, match="problem"):
+        driver.take()
+    driver.kill()

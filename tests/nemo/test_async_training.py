@@ -1,0 +1,109 @@
+"""Reinforce-Ada inside the real async_grpo_train: its collector, its replay buffer, its loop (nemo_support/ahead.py).
+
+1. Steps train on complete groups with the metrics of synchronous training; caps hold; versions of weights are counted.
+2. A resumed run trains on every prompt once: what was in the buffer is kept, what was in flight is drawn again.
+3. A group that hangs is given up and wedges no step; an error of a group ends the run with its message.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from nemo_ada.errors import FailedResponsesError
+from nemo_ada.nemo import reinforce_ada
+from nemo_ada.nemo.job import errors_raised
+
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
+
+CAP = 24
+BALANCE = {
+    "preset": "ada_seq_balance",
+    "sampling": {"wave_size": 4, "max_responses": 16},
+    "budget": {"max_samples": CAP},
+}
+
+
+@pytest.fixture
+def run(harness, tmp_path):
+    """run(steps, ...): (record, prompt ids of each step); NeMo-RL's names must be as before."""
+    ahead = importlib.import_module("nemo_support.ahead")
+    actors = importlib.import_module("nemo_rl.algorithms.async_utils")
+
+    def train(steps, ada=BALANCE, changes=None, trained=None, **options):
+        trained = [] if trained is None else trained
+
+        @contextmanager
+        def hooks(parts):
+            with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own, errors_raised(ahead.grpo):
+                finish = own.sampler.finish_step
+                own.sampler.finish_step = lambda pools: (trained.append(pools), finish(pools))[1]
+                yield own
+
+        before = dict(vars(actors))
+        overrides = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": ada, **(changes or {})}
+        try:
+            record = ahead.run_async(tmp_path / "run", steps, overrides, hooks=hooks, **options)
+        finally:
+            assert all(vars(actors)[name] is value for name, value in before.items())
+        return record, trained
+
+    return train
+
+
+def steps_of(record):
+    return {step: numbers for step, numbers in record.metrics.items() if "train/loss" in numbers}
+
+
+@pytest.mark.parametrize("in_flight", [False, True], ids=["drained", "in flight"])
+def test_steps_train_on_adaptive_groups_within_their_caps(run, in_flight):
+    changes = {"grpo.async_grpo.in_flight_weight_updates": in_flight}
+    record, trained = run(4, changes=changes)
+    steps = steps_of(record)
+    assert sorted(steps) == [1, 2, 3, 4] and [pools[0].step for pools in trained] == [0, 1, 2, 3]
+    for numbers in steps.values():
+        assert math.isfinite(numbers["train/loss"])
+        assert 16 <= numbers["train/ada/samples_drawn"] <= CAP
+        assert 0 <= numbers["train/ada/pools_mixed_versions"] <= 1
+        assert 0 <= numbers["train/ada/response_age"] <= 1
+        assert numbers["train/ada/groups_given_up"] == 0
+    prompts = Counter(pool.prompt_id for pools in trained for pool in pools)
+    assert len(prompts) == 16 and set(prompts.values()) == {1}  # one epoch, every prompt once
+    assert all(batch["advantages"].abs().sum() > 0 for batch in record.batches)
+
+
+class Killed(Exception):
+    """The test ends a run here."""
+
+
+def test_a_resumed_run_trains_on_every_prompt_once(run):
+    def kill(step):
+        if step == 2:
+            raise Killed
+
+    trained = []
+    with pytest.raises(Killed):
+        run(4, before_train=kill, trained=trained)
+    record, _ = run(4, trained=trained)
+    assert sorted(steps_of(record)) == [3, 4]
+    steps = {pools[0].step: pools for pools in trained}  # step 2 was begun twice, and killed before its update
+    ids = Counter(pool.prompt_id for pools in steps.values() for pool in pools)
+    assert sorted(steps) == [0, 1, 2, 3] and set(ids.values()) == {1} and len(ids) == 16
+
+
+def test_a_group_that_hangs_is_given_up_and_wedges_no_step(run):
+    ada = BALANCE | {"budget": {"max_group_seconds": 3.0}}
+    record, trained = run(2, ada, hangs={("p10=", 0), ("p13=", 1)})
+    given_up = [pool for pools in trained for pool in pools if pool.given_up]
+    assert sorted(steps_of(record)) == [1, 2]
+    assert sum(numbers["train/ada/groups_given_up"] for numbers in steps_of(record).values()) == len(given_up)
+    assert all(len(pool.result.reward_N) % 4 == 0 for pool in given_up)
+
+
+def test_failures_end_the_run_with_their_cause(run):
+    with pytest.raises(FailedResponsesError, match="verifier_timeout"):
+        run(2, labels=lambda prompt, draw: "=")
