@@ -89,7 +89,7 @@ class AsyncSource:
             self._finished.put((response_id, error))
 
     def poll(self) -> Outcomes:
-        """Wait for one response; report all that have finished. Raises StallError after STALL_SECONDS without one."""
+        """Wait for one response; report all that have finished. StallError after `patience` seconds without one."""
         ids: list[int] = []
         responses: list[Response] = []
         while not ids or not self._finished.empty():
@@ -111,7 +111,7 @@ class AsyncSource:
     def _silence(self) -> Outcomes:
         """No response for `patience` seconds."""
         self._stalled = True
-        raise StallError(f"no response has finished for {STALL_SECONDS:.0f} s, {len(self._issued_at)} are running")
+        raise StallError(f"no response has finished for {self.patience:.0f} s, {len(self._issued_at)} are running")
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""

@@ -183,7 +183,7 @@ def embedded_rollout(case):
     engine = ScriptedEngine(task.tokenizer, answer)
     case.monkeypatch.setattr(embedded, "Engine", lambda config: engine)
     rollout = embedded.Rollout(settings, str(case.folder))
-    rollout.open("no model", trace.watch(case.sampler()), 1.0, LONGEST, 256)
+    rollout.open("no model", trace.watch(case.sampler()), embedded.Generation(LONGEST))
     for number in range(1, case.steps + 1):
         data = rollout.sample(number, [places[prompt] for prompt in PROMPTS], 0, features())
         assert data is not None

@@ -315,7 +315,7 @@ def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeyp
     async def deaf(**_):
         in_time.append(closed.wait(PATIENCE / 4))  # not even the event loop is free
 
-    monkeypatch.setattr("nemo_ada.nemo.async_rollout.STALL_SECONDS", 0.2)
+    monkeypatch.setattr("nemo_ada.nemo.async_rollout.AsyncSource.patience", 0.2)
     source = source_of(deaf)
     with pytest.raises(StallError, match=r"no response has finished for 0 s, 1 are running"):
         source.poll()

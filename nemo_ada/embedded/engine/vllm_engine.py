@@ -49,7 +49,7 @@ ENVIRONMENT: dict[str, str] = {
 }
 """Environment variables of a process that holds an engine."""
 
-MAX_CACHE_BYTES = 1 << 31
+MIN_CACHE_BYTES, MAX_CACHE_BYTES = 1 << 28, 1 << 31
 FLOAT_BYTES = 4
 
 
@@ -85,8 +85,8 @@ class EngineConfig:
     model_dir: a HuggingFace folder with config.json and safetensors; no tokenizer, because the engine sees ids only.
     max_model_len: prompt plus response, tokens. max_num_seqs: requests that run at the same time; more wait.
     block_size: tokens per KV block; with vLLM's default on a CPU (128) short prompts never share a prefix.
-    kv_cache_memory_bytes: the least; it grows with the model until max_num_seqs sequences fit, up to MAX_CACHE_BYTES. A
-    size that is named keeps vLLM from claiming a share of the machine's memory and from a warm-up.
+    kv_cache_memory_bytes: None takes what max_num_seqs sequences need, from MIN_CACHE_BYTES to MAX_CACHE_BYTES. A size
+    that is named keeps vLLM from claiming a share of the machine's memory and from a warm-up.
     dtype: float32 makes the engine's log-probabilities equal the learner's to 1e-6. seed: for unseeded requests only.
     threads: that compute. Two halve the time of a model of 100 M parameters; a tiny one has nothing to share out.
     """
@@ -95,7 +95,7 @@ class EngineConfig:
     max_model_len: int
     max_num_seqs: int = 256
     block_size: int = 32
-    kv_cache_memory_bytes: int = 1 << 28
+    kv_cache_memory_bytes: int | None = None
     dtype: str = "float32"
     seed: int = 0
     threads: int = 1
@@ -224,12 +224,14 @@ class Engine:
         self._vocabulary: int = self._llm.model_config.get_vocab_size()
 
     def _cache_bytes(self, head_dim: int) -> int:
-        """Memory for the keys and values of max_num_seqs sequences, within the config's bounds."""
+        """Memory for keys and values: the config's, or what max_num_seqs sequences need."""
         config, model = self.config, self._architecture
+        if config.kv_cache_memory_bytes is not None:
+            return config.kv_cache_memory_bytes
         heads = model.get("num_key_value_heads") or model["num_attention_heads"]
         per_token = 2 * int(model["num_hidden_layers"]) * int(heads) * head_dim * FLOAT_BYTES
         tokens = config.max_num_seqs * (config.max_model_len + config.block_size)
-        return max(config.kv_cache_memory_bytes, min(tokens * per_token, MAX_CACHE_BYTES))
+        return max(MIN_CACHE_BYTES, min(tokens * per_token, MAX_CACHE_BYTES))
 
     def reopen(self, config: EngineConfig) -> bool:
         """Load another checkpoint of the same model into this engine, which saves the seconds of a new one.
