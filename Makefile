@@ -9,13 +9,14 @@ TRAIN ?= $(PY) recipes/benchmarks/compare_cpu.py
 # Lines and branches are counted together: of 1,700 and 272, 99.5 % lets 9 be missing, so never 5 % of the branches.
 COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=term-missing:skip-covered
 MUTANTS ?=
+PEERS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 
 # Some images set this. Without bytecode, each of the many processes compiles all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train train-lm smollm2 data eval report rehearsal-env test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,10 @@ eval: install  ## the two models on held-out problems, with intervals, and compa
 
 report: install  ## a page of what `make train` left in runs/compare
 	$(VENV)/bin/nemo-ada report runs/compare/*/ --out runs/compare/report.html
+
+bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal work; PEERS="--seeds 0" for less
+	@PYTHON="$(PYTHON)" .ci/peers-env
+	$(PY) recipes/benchmarks/peers.py $(PEERS)
 
 rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL
 	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" .ci/rehearsal-env
