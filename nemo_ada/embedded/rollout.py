@@ -62,12 +62,17 @@ class Generation:
     tokenizer: ModelTokenizer | None = None
 
 
+SAMPLES, SAMPLE_CHARACTERS = 4, 600  # answers of an evaluation that its record keeps; of each of their texts
+
+
 @dataclass(frozen=True, slots=True)
 class HeldoutScores:
-    """Rewards and lengths (tokens) of k responses for each of P prompts."""
+    """Rewards and lengths (tokens) of k responses for each of P prompts. samples: the first response of the first
+    prompts, as `problem`, `reference`, `response` and `reward`."""
 
     reward_PK: FloatArray
     length_PK: IntArray
+    samples: tuple[dict[str, Any], ...] = ()
 
 
 class Rollout:
@@ -179,19 +184,27 @@ class Rollout:
     def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> HeldoutScores:
         tokens = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         payloads_PK = self._live_engine().generate(tokens, k, self._sampling(temperature), seed)
-        verdicts = self._task.score_many(
-            [
-                (prompt, self._text(payload.token_ids.tolist()), payload.finished)
-                for prompt, payloads in zip(prompts, payloads_PK, strict=True)
-                for payload in payloads
-            ]
-        )
+        answers = [
+            (prompt, self._text(payload.token_ids.tolist()), payload.finished)
+            for prompt, payloads in zip(prompts, payloads_PK, strict=True)
+            for payload in payloads
+        ]
+        verdicts = self._task.score_many(answers)
         for verdict in verdicts:
             if verdict.label is None:
                 raise ScoringFailedError(str(verdict.cause))
         reward_N = np.array([verdict.label for verdict in verdicts], np.float64)
         length_N = np.array([len(payload) for payloads in payloads_PK for payload in payloads], np.int64)
-        return HeldoutScores(reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k))
+        samples = tuple(
+            {
+                "problem": prompt.text[-SAMPLE_CHARACTERS:],
+                "reference": prompt.answer[:SAMPLE_CHARACTERS],
+                "response": text[:SAMPLE_CHARACTERS],
+                "reward": verdict.label,
+            }
+            for (prompt, text, _), verdict in list(zip(answers, verdicts, strict=True))[: SAMPLES * k : k]
+        )
+        return HeldoutScores(reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k), samples)
 
     def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Score]:
         def score(position: int, token_ids: list[int], finished: bool) -> Score:

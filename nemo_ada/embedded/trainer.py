@@ -276,6 +276,7 @@ class Trainer:
             "val/response_length": float(scores.length_PK.mean()),
             "time/evaluation": times["evaluation"],
             **{f"total/{name}": value for name, value in asdict(self.totals).items()},
+            "samples": list(scores.samples),
         }
         self.control.observe_validation(times["evaluation"])
         self._evaluated = record

@@ -40,6 +40,7 @@ def render(
     sections = [
         ("overview", "Overview", _overview(runs, left_out)),
         *((figure.key, figure.title, _figure(figure, names, seen)) for figure in figures),
+        *_samples(runs),
         ("configuration", "Configuration", _configuration(runs)),
         ("provenance", "Provenance", _provenance(runs)),
     ]
@@ -182,6 +183,16 @@ def _cells(values: Sequence[float | str], width: int) -> str:
     if len(values) == 1 < width:
         return f'<td colspan="{width}">{esc(values[0])}'
     return "".join(f"<td>{esc(value) if isinstance(value, str) else number_text(value)}" for value in values)
+
+
+def _samples(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """A section with answers before and after, where an evaluation has kept some."""
+    tables = []
+    for run in runs:
+        grid = summary.samples(run)
+        if grid is not None:
+            tables.append(_grid(grid, f"{run.name}: held-out problems, answered at the first and the last evaluation"))
+    return [("answers", "Sample answers", "".join(tables))] if tables else []
 
 
 def _configuration(runs: Sequence[Run]) -> str:

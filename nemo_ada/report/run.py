@@ -37,6 +37,7 @@ MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn 
 MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
 MAX_STEP = 10**9
 LISTS = {f"{PREFIX}{name}": len(RATE_BINS) for name in METRIC_LISTS}  # metrics with several values: how many
+SAMPLES = "samples"  # texts of an evaluation
 ALWAYS = ("ada/", "time/", "total/", "val/")  # prefixes of metrics that every record has when one has them
 SOMETIMES = "ada/failed/"
 RENAMED = {
@@ -126,6 +127,11 @@ class Run:
         """Mean of an evaluation score over [0, limit] of the axis, linear between evaluations."""
         x, y = self.curve(axis, key)
         return float(np.interp(np.linspace(0.0, limit, 200), x, y).mean())
+
+    def samples(self, evaluation: int) -> list[Mapping[str, Any]]:
+        """Answers that the record of an evaluation holds, those that a damaged record leaves."""
+        found = self.evaluations[evaluation].get(SAMPLES)
+        return [sample for sample in found if isinstance(sample, dict)] if isinstance(found, list) else []
 
     def forecast(self, phase: str) -> Mapping[str, Any]:
         """What plan.json says of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds), source."""
@@ -256,7 +262,7 @@ def _no_numbers(records: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
         f"line {line}: {key[:80]}"
         for line, record in records
         for key, value in record.items()
-        if (counts(value, LISTS[key]) is None if key in LISTS else math.isnan(number(value)))
+        if key != SAMPLES and (counts(value, LISTS[key]) is None if key in LISTS else math.isnan(number(value)))
     ]
 
 

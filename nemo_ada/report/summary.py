@@ -49,6 +49,27 @@ def equal_cost(runs: Sequence[Run]) -> Grid | None:
     return Grid(columns, rows)
 
 
+def samples(run: Run) -> Grid | None:
+    """Held-out problems and the answers of the first and of the last evaluation; None where no evaluation has any."""
+    told = [(evaluation, run.samples(evaluation)) for evaluation in range(len(run.evaluations))]
+    told = [(evaluation, found) for evaluation, found in told if found]
+    if not told:
+        return None
+    chosen = [told[0], told[-1]] if len(told) > 1 else told[:1]
+    columns = ["problem", "reference", *(f"step {_step_of(run, evaluation)}" for evaluation, _ in chosen)]
+    rows = []
+    for answers in zip(*(found for _, found in chosen), strict=False):
+        cells = [
+            f"{answer.get('response')!s} [reward {number_text(number(answer.get('reward')))}]" for answer in answers
+        ]
+        rows.append([str(answers[0].get("problem")), str(answers[0].get("reference")), *cells])
+    return Grid(columns, rows)
+
+
+def _step_of(run: Run, evaluation: int) -> int:
+    return int(run.evaluations[evaluation]["step"])
+
+
 def predictions(runs: Sequence[Run]) -> Grid | None:
     """What `nemo-ada plan` predicted beside what happened: a row per run with a plan; None where there is none."""
     rows = [_prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])]

@@ -78,7 +78,11 @@ def test_only_a_right_answer_that_ended_by_itself_is_rewarded(opened, reason, re
     rollout, _ = opened(reason)
     data = rollout.sample(1, [0, 1], 0)
     assert data.metrics["ada/pass_rate"] == reward
-    assert (rollout.evaluate([0, 1], 3, 1.0, 0).reward_PK == reward).all()
+    scores = rollout.evaluate([0, 1], 3, 1.0, 0)
+    assert (scores.reward_PK == reward).all()
+    first = rollout._task.splits().heldout[0]
+    kept = {"problem": first.text, "reference": first.answer, "response": first.answer, "reward": reward}
+    assert scores.samples[0] == kept and len(scores.samples) == 2
     assert (rollout.measure_train([0, 1], 3, 0).reward_PK == reward).all()
 
 

@@ -69,7 +69,8 @@ def attacking_run(folder, group):
         file.write("\n".join([*lines, *group]) + "\n")
     with (run / "evaluations.jsonl").open("a") as file:
         for payload in group:
-            record = evaluation_record(9) | {f"val/pass@{payload}": 0.5, "val/accuracy": payload}
+            texts = dict.fromkeys(("problem", "reference", "response", "reward"), payload)
+            record = evaluation_record(9) | {f"val/pass@{payload}": 0.5, "val/accuracy": payload, "samples": [texts]}
             file.write(json.dumps(record) + "\n")
     return run
 

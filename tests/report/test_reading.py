@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from html import escape
@@ -30,6 +31,22 @@ def test_damaged_lines_are_named_by_number_and_the_rest_is_used(tmp_path, undraw
     ]
     page = render([run], written="now")
     assert all(escape(clean(note)) in page for note in run.notes)
+
+
+def test_answers_of_the_first_and_the_last_evaluation_stand_side_by_side(tmp_path, undrawn):
+    folder = make_run(tmp_path / "a", 20)
+    path = folder / "evaluations.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        answer = {"problem": "2 < 3?", "reference": "yes", "response": f"answer {record['step']}", "reward": 0.5}
+        record["samples"] = [answer, "damaged"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run = Run.read(folder)
+    assert run.notes == ()
+    grid = summary.samples(run)
+    assert [list(row) for row in grid.rows] == [["2 < 3?", "yes", "answer 0 [reward 0.5]", "answer 20 [reward 0.5]"]]
+    assert "2 &lt; 3?" in render([run], written="now")
+    assert summary.samples(Run.read(make_run(tmp_path / "b", 5))) is None
 
 
 def test_a_last_line_that_a_running_run_is_writing_is_no_damage(tmp_path):
