@@ -186,7 +186,7 @@ class AdaSampler:
         result = merge(pools, self.plan.caps)
         issued = int(result.stats["samples_drawn"])
         failed = [pool.prompt_id for pool in pools if pool.result.failures]
-        check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, step, failed)
+        check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, f"of step {step}", failed)
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)

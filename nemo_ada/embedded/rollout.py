@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
+from nemo_ada.core.sampling.session import check_failures
 from nemo_ada.embedded.engine.source import EngineSource, Score
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.learner.batch import Floats
@@ -67,11 +69,13 @@ SAMPLES, SAMPLE_CHARACTERS = 4, 600  # answers of an evaluation that its record 
 
 @dataclass(frozen=True, slots=True)
 class HeldoutScores:
-    """Rewards and lengths (tokens) of k responses for each of P prompts. samples: the first response of the first
-    prompts, as `problem`, `reference`, `response` and `reward`."""
+    """Rewards and lengths (tokens) of k responses for each of P prompts. without_label: how many count as wrong because
+    their verifier failed. samples: the first response of the first prompts, as `problem`, `reference`, `response` and
+    `reward`."""
 
     reward_PK: FloatArray
     length_PK: IntArray
+    without_label: int = 0
     samples: tuple[dict[str, Any], ...] = ()
 
 
@@ -173,7 +177,10 @@ class Rollout:
             source.close()
 
     def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
-        """k scored responses for each held-out prompt (None: all). Raises ScoringFailedError where a verifier fails."""
+        """k scored responses for each held-out prompt (None: all).
+
+        A response whose verifier fails counts as wrong. Raises FailedResponsesError when too many do.
+        """
         prompts = self._task.splits().heldout
         return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
 
@@ -190,21 +197,24 @@ class Rollout:
             for payload in payloads
         ]
         verdicts = self._task.score_many(answers)
-        for verdict in verdicts:
-            if verdict.label is None:
-                raise ScoringFailedError(str(verdict.cause))
-        reward_N = np.array([verdict.label for verdict in verdicts], np.float64)
+        failed = [(prompt.prompt_id, verdict.cause) for (prompt, _, _), verdict in zip(answers, verdicts, strict=True)
+                  if verdict.label is None]  # fmt: skip
+        causes, count = Counter(str(cause) for _, cause in failed), len(answers)
+        share = self._live_sampler().plan.max_failed_share
+        check_failures(causes, count, count, share, "of an evaluation", [name for name, _ in failed])
+        reward_N = np.array([verdict.label or 0.0 for verdict in verdicts], np.float64)
         length_N = np.array([len(payload) for payloads in payloads_PK for payload in payloads], np.int64)
         samples = tuple(
             {
                 "problem": prompt.text[-SAMPLE_CHARACTERS:],
                 "reference": prompt.answer[:SAMPLE_CHARACTERS],
                 "response": text[:SAMPLE_CHARACTERS],
-                "reward": verdict.label,
+                "reward": verdict.label or 0.0,
             }
             for (prompt, text, _), verdict in list(zip(answers, verdicts, strict=True))[: SAMPLES * k : k]
         )
-        return HeldoutScores(reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k), samples)
+        reward_PK, length_PK = reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k)
+        return HeldoutScores(reward_PK, length_PK, len(failed), samples)
 
     def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Score]:
         def score(position: int, token_ids: list[int], finished: bool) -> Score:

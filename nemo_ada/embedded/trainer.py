@@ -274,6 +274,7 @@ class Trainer:
             "val/accuracy": float(scores.reward_PK.mean()),
             f"val/pass@{settings.responses}": float((scores.reward_PK > 0).any(axis=1).mean()),
             "val/response_length": float(scores.length_PK.mean()),
+            "val/without_label": scores.without_label,
             "time/evaluation": times["evaluation"],
             **{f"total/{name}": value for name, value in asdict(self.totals).items()},
             "samples": list(scores.samples),

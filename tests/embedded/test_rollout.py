@@ -10,6 +10,8 @@ import pytest
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.embedded import rollout as embedded
 from nemo_ada.embedded.engine.vllm_engine import EngineConfig, Finished, FinishReason, Payload, Sampling
+from nemo_ada.errors import FailedResponsesError
+from nemo_ada.verify.verdict import Verdict
 
 
 class ScriptedEngine:
@@ -104,3 +106,25 @@ def test_every_response_of_a_step_draws_from_its_own_seed(opened):
     seeds = [sampling.seed for sampling in engine.asked]
     assert None not in seeds
     assert len(set(seeds)) == len(seeds) == 16
+
+
+def test_a_verifier_that_fails_now_and_then_makes_answers_wrong_and_one_that_fails_often_ends_the_run(
+    opened, monkeypatch
+):
+    rollout, _ = opened("stop")
+    score_many = rollout._task.score_many
+
+    def failing(first: int) -> None:
+        def scored(answers):
+            return [
+                Verdict(None, "verifier_timeout") if n < first else one for n, one in enumerate(score_many(answers))
+            ]
+
+        monkeypatch.setattr(rollout._task, "score_many", scored)
+
+    failing(3)
+    scores = rollout.evaluate([0, 1], 4, 1.0, 0)
+    assert scores.reward_PK.tolist() == [[0.0, 0.0, 0.0, 1.0], [1.0] * 4] and scores.without_label == 3
+    failing(4)
+    with pytest.raises(FailedResponsesError, match=r"4 of 8 responses of an evaluation .*verifier_timeout: 4"):
+        rollout.evaluate([0, 1], 4, 1.0, 0)

@@ -263,7 +263,9 @@ class SamplingSession:
         prompts = dict.fromkeys(self.state.table.prompt[self._failed_ids].tolist())
         names = [self._names_P[p] if self._names_P is not None else str(p) for p in prompts]
         issued = self.state.table.n
-        check_failures(self.failures, issued, max(issued, responses), self.plan.max_failed_share, self.step, names)
+        check_failures(
+            self.failures, issued, max(issued, responses), self.plan.max_failed_share, f"of step {self.step}", names
+        )
 
     def _teach(self) -> None:
         """Teach the latency model, with lengths of a set from which no response was dropped for its length."""
@@ -282,18 +284,18 @@ class SamplingSession:
 
 
 def check_failures(
-    causes: Counter[str], issued: int, responses: int, max_share: float, step: int, names: Sequence[str]
+    causes: Counter[str], issued: int, responses: int, max_share: float, when: str, names: Sequence[str]
 ) -> None:
     """Raise FailedResponsesError when more than `max_share` of `responses` have no label.
 
-    causes: failures by cause. issued: responses so far. names: ids of the prompts concerned.
+    causes: failures by cause. issued: responses so far. when: such as `of step 3`. names: ids of the prompts concerned.
     """
     failed = causes.total()
     if failed < MIN_FAILURES or failed <= max_share * responses:
         return
     told = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
     raise FailedResponsesError(
-        f"{failed} of {issued} responses of step {step} have no label ({told}), more than "
+        f"{failed} of {issued} responses {when} have no label ({told}), more than "
         f"reinforce_ada.max_failed_share={max_share:g}; prompts {', '.join(names[:3])}: repair the "
-        f"verifier or engine that these causes name; with a higher share the step would train on a biased sample"
+        f"verifier or engine that these causes name; with a higher share the sample would be a biased one"
     )
