@@ -111,8 +111,6 @@ def measured(path: Path) -> list[str]:
     gib = [re.match(r"(learner|refit)[^:]*: ([\d.]+) of", finding.message) for finding in found]
     learner = max((float(match[2]) for match in gib if match), default=float("nan"))
     memory = f"# Memory: learner {learner:.0f} of {H100_GIB} GiB per GPU (`nemo-ada check`).\n"
-    if path.stem.endswith("-async"):
-        return [memory, "# Forecast: none, `nemo-ada plan` cannot tell what overlaps.\n"]
     step = make_plan(path, [], time="04:00:00", steps=6).forecast
     return [
         memory,

@@ -156,8 +156,8 @@ def method(config: Mapping[str, object]) -> Findings:
     if read.ahead:
         yield warning(
             "grpo.async_grpo.enabled",
-            "asynchronous training has run with NeMo-RL's own collector and replay buffer, not yet in Ray's processes "
-            "or on a GPU (recipes/guide/async.md); look at the first steps before a long run",
+            "asynchronous training has run with NeMo-RL's own workers on a CPU, never on a GPU "
+            "(recipes/guide/async.md); look at the first steps before a long run",
         )
     if budget.max_seconds is not None and budget.max_seconds < FASTEST * read.longest:
         yield error(

@@ -5,7 +5,9 @@ bookkeeping: target and age of a group, refits, the buffer. What changes:
 
 collector   A group is drawn by GroupRollouts: the function that its thread looks up for a rollout is replaced in the
             actor's process. A refit without in-flight updates waits for the responses in flight, not for whole groups.
-            Prompts come from a PromptQueue. An error ends the run: it is raised by the buffer's next call.
+            Prompts come from a PromptQueue. An error ends the run: it is raised by the buffer's next call. The step
+            that the loop waits for may always be drawn: NeMo-RL's waits for ever for a step that no group was started
+            for before its weights came, such as after a resume whose buffer holds the step before.
 buffer      Keeps the tickets of delivered groups in its state, and raises the collector's error in the driver, which
             NeMo-RL's collector would print, and its loop wait for ever.
 
@@ -45,6 +47,7 @@ POLL_SECONDS = 0.1
 METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "AsyncTrajectoryCollector": {
         "start_collection": ("self", "dataloader"),
+        "_calculate_target_weights": ("self", "generation_weight_version"),
         "_process_batch": ("self", "batch"),
         "_run_prompt_group_worker": (
             "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
@@ -154,6 +157,11 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
         def _collection_loop(self) -> None:
             super()._collection_loop()  # returns after an error only: the queue has no end
             self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
+
+        def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
+            """Steps that groups may be started for now; NeMo-RL leaves out those that need none."""
+            age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
+            return list(range(generation_weight_version, generation_weight_version + age + 1))
 
         def _process_batch(self, batch: Any) -> None:
             before = self._inflight_sema.acquired

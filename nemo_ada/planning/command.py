@@ -45,7 +45,8 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is said. own_run: the plan was made from the run that it is for. caps, even: None under dynamic
-    sampling, whose batches they would bound one by one."""
+    sampling, whose batches they would bound one by one, and in asynchronous training, which no longest response holds
+    up."""
 
     rates: str
     lengths: str
@@ -92,6 +93,11 @@ def make_plan(
         raise UserError(f"--run-steps={run_steps} needs --run with the folder of the run whose first steps it means")
     seconds, start = parse_time(time), None if cold_start is None else check_cold_start(cold_start)
     job = Job.read(config, overrides)
+    if job.ahead and run is not None:
+        raise UserError(
+            "--run: a run of asynchronous training does not say how long sampling took, only how long the learner "
+            "waited for it; plan without --run, or with the median of time/step in its metrics.jsonl"
+        )
     history = None if run is None else History.read(run, steps=run_steps)
     rates, rates_said = rates_of(job.data, pass_rates, history, job.group)
     lengths, lengths_said = lengths_of(job.longest, history, median_tokens)
@@ -107,7 +113,7 @@ def make_plan(
         source="assumed" if start is None else "given",
     )  # fmt: skip
     caps, even = None, None
-    if job.max_batches == 1:
+    if job.max_batches == 1 and not job.ahead:
         if not asked.plan.only_first_waves:
             caps = suggest_caps(
                 forecast,
@@ -151,7 +157,7 @@ def _forecast(
         pace = Pace.of_roofline(job.roofline, simulated.phases(capped(asked, None)).mean_tokens)
         work = simulated.phases(asked, pace.clock)
         made = of_roofline(
-            job.roofline, pace, work, bounds, rows=rows, val_samples=job.val_samples, save=save
+            job.roofline, pace, work, bounds, rows=rows, val_samples=job.val_samples, save=save, ahead=job.ahead
         )  # fmt: skip
         return made, work, pace
     pace = Pace.fit(history)
@@ -168,12 +174,12 @@ def _forecast(
 
 def _costs(simulated: SimulatedJob, forecast: Forecast, work: Phases, pace: Pace) -> tuple[Cost, ...]:
     """This plan, and presets without caps, on these prompts."""
-    job, others = simulated.job, forecast.step.p50 - forecast.sampling.p50
+    job = simulated.job
 
     def cost(name: str, work: Phases) -> Cost:
         seconds = float(np.median(pace.seconds(work)))
         responses = float(np.median(work.responses_S))
-        return Cost(name, responses, seconds, seconds + others, work.zero_signal, work.utilisation)
+        return Cost(name, responses, seconds, forecast.with_sampling(seconds), work.zero_signal, work.utilisation)
 
     costs = [cost("this plan", work)]
     for name in COMPARED:
@@ -187,6 +193,12 @@ def _costs(simulated: SimulatedJob, forecast: Forecast, work: Phases, pace: Pace
 
 def _warnings(job: Job, work: Phases, slots: Slots) -> Iterator[str]:
     """What will not work as its user may expect."""
+    if job.ahead:
+        yield (
+            "asynchronous training: the forecast takes the longer of sampling and learner, and sampling as if a step's "
+            "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "
+            "run was measured"
+        )
     if work.unfilled > 0:
         yield (
             f"{work.unfilled:.0%} of the steps do not find {job.prompts} groups with signal in {job.max_batches} "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Pace:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Phases of a step by name, and the whole step; evaluation and save come between steps. low, high: of the median
-    step, in seconds."""
+    step, in seconds. ahead: the next steps are sampled while this one is trained on."""
 
     phases: dict[str, Time]
     step: Time
@@ -100,11 +101,27 @@ class Forecast:
     save: Time
     low: float
     high: float
+    ahead: bool = False
 
     @property
     def sampling(self) -> Time:
         """The first phase, which the caps bound."""
         return self.phases["sampling"]
+
+    def with_sampling(self, seconds: float) -> float:
+        """Median seconds of a step whose sampling takes so long."""
+        return float(
+            whole_step({name: time.p50 for name, time in self.phases.items()} | {"sampling": seconds}, self.ahead)
+        )
+
+
+def whole_step(seconds: Mapping[str, Any], ahead: bool) -> Any:
+    """Of a step, from those of its phases. In asynchronous training engine and learner have GPUs of their own and work
+    at the same time; both stop for the refit. Whoever takes longer sets the pace."""
+    if not ahead:
+        return sum(seconds.values())
+    learner = sum(value for name, value in seconds.items() if name not in ("sampling", "refit"))
+    return np.maximum(seconds["sampling"], learner) + seconds["refit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,7 @@ def forecast(
     save: Time,
     source: str,
     error: tuple[float, float] = (1.0, 1.0),
+    ahead: bool = False,
     seed: int = 0,
 ) -> Forecast:
     """A step's phases. work: simulated. others: phase -> (seconds of the steps that pace.noise_S is of, worst). error:
@@ -147,12 +165,11 @@ def forecast(
         name: Time(float(np.median(seconds)), slow * float(np.quantile(seconds, 0.95)), slow * most, source)
         for name, (seconds, most) in draws.items()
     }
-    total = np.sum([seconds for seconds, _ in draws.values()], axis=0)
+    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, ahead)
     median = float(np.median(total))
-    step = Time(
-        median, slow * float(np.quantile(total, 0.95)), sum(phase.worst for phase in phases.values()), source
-    )  # fmt: skip
-    return Forecast(phases, step, evaluation, save, error[0] * median, slow * median)
+    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, ahead))
+    step = Time(median, slow * float(np.quantile(total, 0.95)), worst_step, source)
+    return Forecast(phases, step, evaluation, save, error[0] * median, slow * median, ahead)
 
 
 def drain_seconds(pace: Pace, work: Phases, longest: int) -> float:
@@ -162,7 +179,15 @@ def drain_seconds(pace: Pace, work: Phases, longest: int) -> float:
 
 
 def of_roofline(
-    roofline: Roofline, pace: Pace, work: Phases, bounds: Bounds, *, rows: int, val_samples: int, save: Time
+    roofline: Roofline,
+    pace: Pace,
+    work: Phases,
+    bounds: Bounds,
+    *,
+    rows: int,
+    val_samples: int,
+    save: Time,
+    ahead: bool = False,
 ) -> Forecast:
     """Without a run. rows: of a step. val_samples: responses of a validation."""
     mean = work.mean_tokens
@@ -178,7 +203,7 @@ def of_roofline(
     evaluation = Time(seconds, RANGE[1] * seconds, 2 * RANGE[1] * seconds, "roofline")
     return forecast(
         pace, work, bounds, {name: (np.array([value]), worst[name]) for name, value in others.items()},
-        evaluation=evaluation, save=save, source="roofline, H100-80GB", error=RANGE,
+        evaluation=evaluation, save=save, source="roofline, H100-80GB", error=RANGE, ahead=ahead,
     )  # fmt: skip
 
 

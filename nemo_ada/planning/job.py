@@ -26,8 +26,8 @@ COLD_START = {"embedded": 60.0, "nemo_rl": 1800.0}  # NeMo-RL: containers, Ray, 
 @dataclass(frozen=True, slots=True)
 class Job:
     """prompts: of a step. drawn: of one rollout call. max_batches: rollout calls of a step, above 1 under NeMo-RL's
-    dynamic sampling. longest: tokens of a response. slots: responses that decode at once, on all engines. roofline:
-    None for the embedded back end."""
+    dynamic sampling. longest: tokens of a response. slots: responses that decode at once, on all engines. ahead:
+    asynchronous training under NeMo-RL. roofline: None for the embedded back end."""
 
     backend: str
     ada: AdaSettings
@@ -38,6 +38,7 @@ class Job:
     longest: int
     slots: int
     gpus: int
+    ahead: bool
     steps: int
     val_period: int
     val_samples: int
@@ -75,6 +76,7 @@ def _embedded(config: Mapping[str, Any]) -> Job:
         longest=run.policy.generation.max_new_tokens or build_task(run.task, Path(run.base.cache_dir)).max_new_tokens,
         slots=run.policy.generation.max_num_seqs,
         gpus=0,
+        ahead=False,
         steps=run.grpo.max_num_steps,
         val_period=run.grpo.val_period,
         val_samples=0,
@@ -95,12 +97,6 @@ def _cluster(config: Mapping[str, Any]) -> Job:
             f"policy.model_name={cluster.model_name}: its config.json is neither in a folder of that name nor in the "
             "hub cache; download the model first (slurm/prepare.sh)"
         )
-    if values.get("grpo.async_grpo.enabled", False):
-        raise UserError(
-            "grpo.async_grpo.enabled=true generates while it trains, and the forecast adds one phase to the other; no "
-            "published asynchronous run has adaptive groups that it could be fitted to. Plan the synchronous config, "
-            "and jobs from the median step of the run's first ones (metrics.jsonl, time/step)"
-        )
     dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
     # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches
     max_batches = values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1
@@ -114,6 +110,7 @@ def _cluster(config: Mapping[str, Any]) -> Job:
         longest=sizes.longest,
         slots=engine_slots(cluster, known[0]),
         gpus=cluster.gpus,
+        ahead=bool(values.get("grpo.async_grpo.enabled", False)),
         steps=values.integer("grpo.max_num_steps"),
         val_period=int(values.get("grpo.val_period", 0)),
         val_samples=int(values.get("grpo.max_val_samples", 0)),

@@ -27,7 +27,7 @@ from nemo_ada.cluster.config import HOME, Values, load_config, usable_values
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import model, places, problems
-from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed
+from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed, resumed_ahead
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
@@ -55,7 +55,7 @@ class Rehearsal:
         path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
         ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
         environment = self.where.environment(
-            name=f"{os.getpid()}-{name}", gpus=self.layout.world, events=events, conversions=self.folder / "megatron"
+            name=f"{os.getpid()}-{name}", gpus=self.layout.gpus, events=events, conversions=self.folder / "megatron"
         )
         environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
         command = [str(self.where.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
@@ -198,7 +198,8 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
     report.take_phases(undisturbed)
     report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
-    report.numbers = numbers(undisturbed)
+    ahead = bool(Values(config).get("grpo.async_grpo.enabled", False))
+    report.numbers = numbers(undisturbed, ahead=ahead)
     if report.failure is not None:
         return code
     if not config.get("checkpointing", {}).get("enabled", False):
@@ -223,7 +224,10 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
         return code
     report.take_phases(undisturbed, again)
     report.phases |= {"export": exported, "resume": (1, 0.0)}
-    report.numbers += resumed(undisturbed, again, after)
+    if ahead:
+        report.numbers += resumed_ahead(undisturbed, again, after, int(config["grpo"]["max_num_steps"]))
+    else:
+        report.numbers += resumed(undisturbed, again, after)
     return EXIT_DONE
 
 

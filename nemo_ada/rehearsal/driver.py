@@ -45,21 +45,45 @@ def run(config: dict[str, Any], logprobs: Path | None) -> int:
 
 
 def _with_probes(loop: Any, logprobs: Path | None) -> None:
-    train = loop.grpo_train
+    if logprobs is None:
+        return
+    train, train_ahead = loop.grpo_train, loop.async_grpo_train
+
+    def first(policy: Any) -> None:
+        with observe.phase("probe: log-probs"):
+            probe.logprobs(policy, logprobs)
+
+    def last(policy: Any) -> None:
+        with observe.phase("probe: log-probs"):
+            probe.last_logprobs(policy, logprobs)
+        with observe.phase("probe: gradient norms"):
+            probe.gradient_norms(policy)
 
     def grpo_train(policy: Any, *args: Any, **kwargs: Any) -> Any:
-        if logprobs is not None:
-            with observe.phase("probe: log-probs"):
-                probe.logprobs(policy, logprobs)
+        first(policy)
         result = train(policy, *args, **kwargs)
-        if logprobs is not None:
-            with observe.phase("probe: log-probs"):
-                probe.last_logprobs(policy, logprobs)
-            with observe.phase("probe: gradient norms"):
-                probe.gradient_norms(policy)
+        last(policy)
         return result
 
-    loop.grpo_train = grpo_train
+    def async_grpo_train(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
+        first(policy)
+        engine = type(generation)
+        shutdown = engine.shutdown
+
+        def probed_shutdown(self: Any) -> Any:  # the loop ends its workers itself
+            engine.shutdown = shutdown
+            try:
+                with observe.phase("probe: engine"):
+                    probe.engine_logprobs(policy, self, logprobs)
+                last(policy)
+            finally:
+                ended = shutdown(self)
+            return ended
+
+        engine.shutdown = probed_shutdown
+        return train_ahead(policy, generation, *args, **kwargs)
+
+    loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
 
 
 def main(arguments: Sequence[str]) -> int:

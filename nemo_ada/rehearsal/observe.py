@@ -40,6 +40,7 @@ FUNCTIONS: tuple[tuple[str, str, str], ...] = (
 )
 TIMED: Mapping[str, str] = {
     "generation": "generate",
+    "exposed_generation": "generate",  # asynchronous: what the loop waits for
     "policy_and_reference_logprobs": "log-probs",
     "advantage_calculation": "advantages",
     "policy_training": "update",
@@ -108,6 +109,7 @@ def install() -> None:
     when_imported("nemo_rl.utils.timer", _observe_timer)
     when_imported("nemo_rl.utils.logger", _observe_logger)
     when_imported("nemo_rl.models.policy.lm_policy", _observe_rows)
+    when_imported("nemo_ada.core.sampler", _observe_prompts)
 
 
 def _observe(name: str, dotted: str, module: ModuleType) -> None:
@@ -168,6 +170,17 @@ def _observe_rows(module: ModuleType) -> None:
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
+
+
+def _observe_prompts(module: ModuleType) -> None:
+    finish_step = module.AdaSampler.finish_step
+
+    @functools.wraps(finish_step)
+    def observed(self: Any, pools: Any) -> Any:
+        note(event="prompts", step=int(pools[0].step) + 1, prompts=[pool.prompt_id for pool in pools])
+        return finish_step(self, pools)
+
+    module.AdaSampler.finish_step = observed
 
 
 def row_hashes(data: Any) -> list[str]:

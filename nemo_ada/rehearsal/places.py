@@ -22,6 +22,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
+    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large one does
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),

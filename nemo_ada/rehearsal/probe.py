@@ -1,15 +1,20 @@
 """Numbers that need the real workers: log-probabilities before the first step and after the last, and gradient norms
-after the last.
+after the last. In asynchronous training also the engine's log-probabilities after the last refit: within a step
+responses may come from older weights, so the step's own metrics cannot tell whether a refit worked.
 
 Both run inside the driver, around NeMo-RL's loop, with the policy that the loop trains.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.rehearsal.observe import LAST_BATCH, note
+
+PROBE_PROMPT = 8
+"""Tokens of a prompt for the engine."""
 
 
 def logprobs(policy: Any, reference: Path) -> None:
@@ -28,6 +33,31 @@ def last_logprobs(policy: Any, reference: Path) -> None:
 
     tokens = torch.load(reference, weights_only=True)["tokens"]
     torch.save({"tokens": tokens, "logprobs": _of_learner(policy, tokens).clone()}, reference)
+
+
+def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
+    """Note the largest difference in nats between engine and learner, on fresh greedy responses."""
+    import torch
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    tokens_BT = torch.load(reference, weights_only=True)["tokens"].clone()
+
+    async def answer(prompt: Any) -> Any:
+        data: Any = BatchedDataDict(
+            input_ids=prompt[None], input_lengths=torch.tensor([len(prompt)]), stop_strings=[None]
+        )
+        async for _, output in generation.generate_async(data, greedy=True):
+            return output
+
+    told = []
+    for row in tokens_BT:
+        output = asyncio.run(answer(row[:PROBE_PROMPT]))
+        end = min(int(output["unpadded_sequence_lengths"][0]), len(row))
+        row[:end] = output["output_ids"][0, :end]
+        told.append(output["logprobs"][0, PROBE_PROMPT:end])
+    learner = _of_learner(policy, tokens_BT)[:, PROBE_PROMPT - 1 :]
+    differences = [(own[: len(engine)] - engine).abs().max() for own, engine in zip(learner, told, strict=True)]
+    note(event="engine log-probs", difference=float(max(differences)))
 
 
 def _of_learner(policy: Any, tokens_BT: Any) -> Any:

@@ -18,11 +18,12 @@ ENDINGS = ("", ".", " ", ",", ";", "\n")
 
 
 def rows(seed: int = 0) -> list[dict[str, str]]:
-    """Problems whose answers are single digits, in a seeded order."""
-    pairs = [(a, b) for a in range(10) for b in range(10) if a + b < 10]
-    made = [
-        {"problem": f"{ask} {a} + {b}?", "gt": str(a + b)} for a, b in pairs for ask in ("What is", "Compute", "Find")
-    ]
+    """Problems whose answers are single digits, in a seeded order.
+
+    They differ in digits: transformers reads a Qwen2 folder with a tokenizer class of its own, which drops our words.
+    """
+    terms = [(a, b, c) for a in range(10) for b in range(10 - a) for c in range(10 - a - b)]
+    made = [{"problem": f"What is {a} + {b} + {c}?", "gt": str(a + b + c)} for a, b, c in terms]
     random.Random(seed).shuffle(made)
     return made
 

@@ -92,6 +92,10 @@ class Events:
                 made.setdefault(int(line["step"]), {}).update(line["numbers"])
         return made
 
+    def prompts(self, last: float) -> list[str]:
+        """Ids of the prompts trained on in the steps up to `last`, in asynchronous Reinforce-Ada."""
+        return [prompt for line in self.of("prompts") if line["step"] <= last for prompt in line["prompts"]]
+
     def rows(self) -> list[list[str]]:
         """Hashes of the training rows, step by step."""
         return [line["rows"] for line in self.of("rows")]
@@ -104,10 +108,11 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def numbers(events: Events) -> list[Number]:
-    """Numbers of the undisturbed run, each with its bound."""
+def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
+    """Numbers of the undisturbed run, each with its bound. ahead: asynchronous training, where the metrics of a step
+    compare weights of different age."""
     made = []
-    for step, metrics in sorted(events.steps().items()):
+    for step, metrics in sorted(events.steps().items()) if not ahead else ():
         if "token_mult_prob_error" in metrics:
             made.append(Number(f"step {step}: token_mult_prob_error", metrics["token_mult_prob_error"],
                                MAX_PROBABILITY_ERROR))  # fmt: skip
@@ -115,11 +120,34 @@ def numbers(events: Events) -> list[Number]:
             made.append(Number(f"step {step}: gen_kl_error", abs(metrics["gen_kl_error"]), MAX_KL))
     for told in events.of("log-probs"):
         made.append(Number("|log-prob - Hugging Face's|, nats", told["difference"], MAX_LOGPROB_DIFFERENCE))
+    if ahead:
+        after = [told["difference"] for told in events.of("engine log-probs")] or [math.inf]
+        made.append(
+            Number("after the last refit: |engine's log-prob - learner's|, nats", after[0], MAX_LOGPROB_DIFFERENCE)
+        )
+        made.append(_repeated(events.prompts(math.inf)))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
         made.append(Number("packed against unpacked gradient norm, relative", difference, MAX_NORM_DIFFERENCE))
     return made
+
+
+def _repeated(prompts: Sequence[str]) -> Number:
+    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one."""
+    return Number("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)
+
+
+def resumed_ahead(before: Events, continued: Events, after: int, last: int) -> list[Number]:
+    """The steps after `after` until `last` of a run in asynchronous training that was continued. before: the run that
+    made the checkpoint of step `after`.
+
+    Which weights draw a response depends on the clock there, so no two runs are alike; no step may be left out and no
+    prompt may be trained on twice.
+    """
+    differ = set(continued.steps()) ^ set(range(after + 1, last + 1))
+    prompts = [*before.prompts(after), *continued.prompts(last)]
+    return [Number(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0), _repeated(prompts)]
 
 
 def resumed(undisturbed: Events, continued: Events, after: int) -> list[Number]:

@@ -18,8 +18,9 @@ PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 PROMPTS = 8
 STAGE_LAYERS = 2  # of the small model, per pipeline stage
 VALIDATION_PROMPTS = 8
-LEARNING_RATE = 1e-2
-"""Large, so that weights move far enough within a step for a stale refit to be seen."""
+LEARNING_RATE, FULL_STEPS = 1e-2, 3
+"""Large, so that weights move far enough within a step for a stale refit to be seen. Rehearsals of more than FULL_STEPS
+take as much less: the policy would become certain of its answers, and gradients zero."""
 
 Kind = Literal["shrunk", "replaced", "off"]
 
@@ -38,7 +39,8 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Processes of the learner. learner: megatron or dtensor."""
+    """Processes of a rehearsal. learner: megatron or dtensor. engines: vLLM workers on GPUs of their own; 0 where they
+    share the learner's."""
 
     learner: Literal["megatron", "dtensor"]
     tp: int
@@ -46,17 +48,24 @@ class Layout:
     cp: int
     ep: int
     dp: int
+    engines: int = 0
 
     @property
     def world(self) -> int:
-        """Policy workers, and vLLM workers of one process each."""
+        """Policy workers; as many vLLM workers of one process each, where they share the GPUs."""
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def gpus(self) -> int:
+        """Pretended GPUs."""
+        return self.world + self.engines
 
     @property
     def text(self) -> str:
         """Such as `TP 2 x PP 1 x DP 1`."""
         expert = f", EP {self.ep}" if self.ep > 1 else ""
-        return f"TP {self.tp} x PP {self.pp} x CP {self.cp} x DP {self.dp}{expert}"
+        apart = f", {self.engines} vLLM worker apart" if self.engines else ""
+        return f"TP {self.tp} x PP {self.pp} x CP {self.cp} x DP {self.dp}{expert}{apart}"
 
 
 @dataclass
@@ -101,11 +110,6 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     """The config of the rehearsal. model: folder of the small model; data: of train.jsonl and validation.jsonl; out:
     folder of the run. Raises UserError for a config that no learner of NeMo-RL runs."""
     s = Shrinker(copy.deepcopy(dict(config)))
-    if not s.get("policy.generation.colocated.enabled", True):
-        raise UserError(
-            "policy.generation.colocated.enabled=false: a rehearsal has nothing yet that stands for the refit between "
-            "separate GPUs; rehearse the synchronous config that this one builds on"
-        )
     layout = _layout(s)
     _model(s, model)
     _batches(s, layout)
@@ -147,9 +151,14 @@ def _layout(s: Shrinker) -> Layout:
         why = "DTensor packs with flash-attention's kernels"
         s.set("off", "update", "policy.sequence_packing.enabled", False, why)
     dp = 2 if tp * pp == 1 or tp % ep else 1
-    layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp)
+    colocated = "policy.generation.colocated"
+    apart = not s.get(f"{colocated}.enabled", True)
+    layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp, engines=int(apart))
     s.set("shrunk", "set-up", "cluster.num_nodes", 1)
-    s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.world)
+    s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.gpus)
+    if apart:
+        s.set("shrunk", "set-up", f"{colocated}.resources.num_nodes", None)
+        s.set("shrunk", "set-up", f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
         s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
     return layout
@@ -254,21 +263,21 @@ def _schedule(s: Shrinker, steps: int) -> None:
     s.set("shrunk", "save", "checkpointing.save_period", 1)
     s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
     s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")
-    _learning_rate(s)
+    _learning_rate(s, LEARNING_RATE * min(1.0, FULL_STEPS / steps))
 
 
-def _learning_rate(s: Shrinker) -> None:
+def _learning_rate(s: Shrinker, rate: float) -> None:
     why = "larger, so that a refit with old weights would be seen"
     prefix, scale = "policy.megatron_cfg", None
     lr = s.get(f"{prefix}.optimizer.lr")
     if isinstance(lr, int | float) and lr > 0:
-        scale = LEARNING_RATE / lr
+        scale = rate / lr
         for key in ("optimizer.lr", "optimizer.min_lr", "scheduler.lr_warmup_init"):
             value = s.get(f"{prefix}.{key}")
             if isinstance(value, int | float):
                 s.set("replaced", "update", f"{prefix}.{key}", value * scale, why)
         s.at_most("update", f"{prefix}.scheduler.lr_warmup_iters", 2)
-    s.set("replaced", "update", "policy.optimizer.kwargs.lr", LEARNING_RATE, why)
+    s.set("replaced", "update", "policy.optimizer.kwargs.lr", rate, why)
     for key in ("foreach", "fused"):
         s.set("off", "update", f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
 

@@ -2,7 +2,7 @@
 
     python recipes/benchmarks/bench_rehearsal.py models --out runs/rehearsal [NAME ...]
     python recipes/benchmarks/bench_rehearsal.py broken --out runs/rehearsal [NAME ...]
-    python recipes/benchmarks/bench_rehearsal.py kills --out runs/rehearsal
+    python recipes/benchmarks/bench_rehearsal.py kills --out runs/rehearsal [NAME]
     python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal
 
 Each rehearsal keeps its folder below --out; the table is printed when all are done.
@@ -25,7 +25,7 @@ from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, places
 from nemo_ada.rehearsal import shrink as sizes
-from nemo_ada.rehearsal.report import Events, resumed
+from nemo_ada.rehearsal.report import Events, resumed, resumed_ahead
 from nemo_ada.rehearsal.shrink import shrink
 
 MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
@@ -42,6 +42,9 @@ MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-32b": ("configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml",),
     "llama-3.3-70b-instruct": ("configs/llama-3.3-70b-instruct/ada-llama-3.3-70b-instruct-8n8g-tp4pp4.yaml",),
     "qwen2.5-72b": ("configs/qwen2.5-72b/ada-qwen2.5-72b-8n8g-tp4pp8.yaml",),
+    "qwen2.5-math-1.5b-async": ("configs/qwen2.5-math-1.5b/ada-qwen2.5-math-1.5b-1n8g-tp1-async.yaml",),
+    "qwen2.5-math-7b-async": ("configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2-async.yaml",),
+    "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b/ada-qwen3-30b-a3b-4n8g-ep8-async.yaml",),
     "qwen3-235b-a22b": ("configs/qwen3-235b-a22b/ada-qwen3-235b-a22b-16n8g-tp2pp8cp2ep16.yaml",),
     # The same path with other switches.
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
@@ -76,6 +79,8 @@ BROKEN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
 """Phase, which of its begins, seconds after it. Every step has two `save` phases, one inside the other."""
+KILLS_AHEAD = (("generate", 3, 0.0), ("log-probs", 2, 0.1), *KILLS)
+"""In asynchronous training. A `generate` phase is a wait for groups or for a refit."""
 
 
 def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int, *, resume: bool) -> dict[str, Any]:
@@ -132,22 +137,26 @@ def table_of_broken(out: Path, names: Sequence[str], steps: int) -> Iterator[str
         yield f"| {name} | `{' '.join(overrides)}` | {report['code']} | {report['seconds']:.0f} | {phase} | {text} |"
 
 
-def table_of_kills(out: Path, steps: int) -> Iterator[str]:
-    """The driver is killed in a phase, and resume=auto continues: loss, learning rate and rows as without the kill."""
+def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
+    """The driver is killed in a phase, and resume=auto continues: loss, learning rate and rows as without the kill; in
+    asynchronous training every prompt once."""
     yield "| killed in | steps saved before | numbers compared | differ |\n|---|---|---|---|"
-    base = out / "kills"
+    path, *overrides = MODELS[name]
+    base = out / f"kills-{name}"
     shutil.rmtree(base, ignore_errors=True)
-    rehearse(base, MATH_7B, (), steps, resume=False)
+    rehearse(base, path, overrides, steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
-    where, config = places.find(), load_config(Path(MATH_7B), ())
-    for phase, count, delay in KILLS:
+    where, config = places.find(), load_config(Path(path), overrides)
+    ahead = config["grpo"]["async_grpo"]["enabled"]
+    for phase, count, delay in KILLS_AHEAD if ahead else KILLS:
         name = f"killed-in-{phase}"
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(where, base, layout, print)
-        code, _ = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
+        code, killed = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
         _, again = rehearsal.run(f"{name}-resumed", shrinker.config | {"resume": "auto"})
-        numbers = resumed(undisturbed, again, len(saved))
+        after = len(saved)
+        numbers = resumed_ahead(killed, again, after, steps) if ahead else resumed(undisturbed, again, after)
         differ = [number.name for number in numbers if not number.passed]
         before = ", ".join(saved) or "none"
         yield f"| {phase} (exit {code}) | {before} | {len(numbers)} | {'; '.join(differ) or 'none'} |"
@@ -156,7 +165,7 @@ def table_of_kills(out: Path, steps: int) -> Iterator[str]:
 def table_of_learning(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
     """Mean reward of five steps at a time and the driver's CPU, for Reinforce-Ada-Seq-balance and for stock GRPO."""
     yield "| config | mean reward of each five steps | driver's CPU per response, ms | exit |\n|---|---|---|---|"
-    sizes.LEARNING_RATE = 3e-3  # at the rehearsal's own 0.01 both collapse
+    sizes.LEARNING_RATE = 1e-3 * steps  # 3e-3: at the rehearsal's own 0.01 both collapse
     for name in names or ("qwen2.5-math-7b", "stock-grpo"):
         config, *overrides = MODELS[name]
         folder = out / f"learning-{name}"
@@ -184,7 +193,7 @@ def main() -> None:
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
-        "kills": lambda: table_of_kills(asked.out, steps),
+        "kills": lambda: table_of_kills(asked.out, (asked.names or ["qwen2.5-math-7b"])[0], steps),
         "learning": lambda: table_of_learning(asked.out, asked.names, steps),
     }
     lines = []

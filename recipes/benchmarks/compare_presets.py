@@ -88,6 +88,9 @@ METHODS = {
     "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
     "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
 }
+AHEAD = ", asynchronous"  # the next step is drawn while this one is trained on; at the method's own rate
+for _name in (BASELINE, "ada_seq_lean", "ada_seq_balance"):
+    METHODS[_name + AHEAD] = [*METHODS[_name], "grpo.async_grpo.enabled=true"]
 PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
 REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
 RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); other methods take LEARNING_RATES
@@ -100,6 +103,8 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         BASELINE: 2.4e-4,
         "ada_single n=1": 2.4e-4,
         "ada_single n=2, chosen prompts": 2.4e-4,
+        "ada_seq_lean": 2.4e-4,  # not tuned, GRPO's
+        "ada_seq_balance": 2.4e-4,  # likewise
     },
 }
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
@@ -158,7 +163,7 @@ def main() -> int:
         parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
     task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
-    rates = RATES.get(arguments.setting, {})
+    rates, usual = RATES.get(arguments.setting, {}), LEARNING_RATES[task_name][BASELINE]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
@@ -166,7 +171,7 @@ def main() -> int:
             [
                 *overrides_of(name, prompts, candidates),
                 *setting,
-                f"policy.megatron_cfg.optimizer.lr={rates.get(name, LEARNING_RATES[task_name][BASELINE])}",
+                f"policy.megatron_cfg.optimizer.lr={rates.get(name.removesuffix(AHEAD), usual)}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",

@@ -200,6 +200,24 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on_with_every_prompt_once(upst
     assert all(metrics["ada/samples_drawn"] <= CAP for _, metrics in taken)
 
 
+def test_a_collector_that_starts_after_the_first_update_leaves_no_step_out(upstream, monkeypatch):
+    """A resumed run trains at once on what the buffer holds, and the first prompts may come after that."""
+    engine = Engine(labels(RATES))
+    first = Driver(upstream, engine)
+    first.take()
+    while not first.ask(first.buffer.has_complete_batch, 1, PROMPTS, 1):
+        time.sleep(0.01)
+    saved = first.save()
+    first.kill()
+    updated = threading.Event()
+    monkeypatch.setattr(Loader, "collate_fn", staticmethod(lambda numbers: updated.wait() and prompt_batch(numbers)))
+    again = Driver(upstream, engine, step=1, saved=saved)
+    again.take()
+    updated.set()
+    assert len(again.take()[0]) == PROMPTS
+    again.kill()
+
+
 def test_an_error_of_a_group_is_raised_where_the_driver_asks_for_groups(upstream):
     def broken(prompt, draw):
         raise ValueError("the engine said no")

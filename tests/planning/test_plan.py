@@ -329,6 +329,23 @@ def test_one_config_gives_a_preset_the_same_time_as_another_config_of_the_model(
         assert own["this plan"] == pytest.approx(own[preset], rel=0.02)
 
 
+def test_asynchronous_training_takes_the_longer_of_sampling_and_learner(past, tmp_path):
+    resources = {"gpus_per_node": 4, "num_nodes": None}
+    apart = {"grpo.async_grpo": {"enabled": True, "max_trajectory_age_steps": 1},
+             "policy.generation.colocated": {"enabled": False, "resources": resources}}  # fmt: skip
+    for preset, slower in (("ada_seq_balance", "sampling"), ("grpo", "learner")):
+        made = seven(tmp_path, apart, preset)
+        phases = {name: time.p50 for name, time in made.forecast.phases.items()}
+        sampling, refit = phases.pop("sampling"), phases.pop("refit")
+        learner = sum(phases.values())
+        assert (sampling > learner) == (slower == "sampling")
+        assert made.forecast.step.p50 == pytest.approx(max(sampling, learner) + refit, rel=0.02)
+        assert min(cost.step for cost in made.costs) == pytest.approx(learner + refit, rel=0.02)
+        assert made.caps is None and made.even is None
+    with pytest.raises(UserError, match="--run"):
+        make_plan(config(tmp_path, apart), [], time="04:00:00", run=past)
+
+
 def test_a_group_that_no_preset_fills_is_planned(tmp_path):
     changes = {"grpo.num_generations_per_prompt": 64, "policy.train_global_batch_size": 2048}
     made = seven(tmp_path, changes, "grpo")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.report import Events, Number, Report, numbers, resumed
+from nemo_ada.rehearsal.report import Events, Number, Report, numbers, resumed, resumed_ahead
 from nemo_ada.rehearsal.shrink import Layout
 
 LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
@@ -89,3 +89,39 @@ def test_a_report_without_numbers_does_not_pass() -> None:
     report.failure = ("refit", "no weights")
     assert not report.passed
     assert "Failed in phase **refit**: no weights" in report.markdown()
+
+
+def prompts(step: int, *names: str) -> dict[str, Any]:
+    return {"event": "prompts", "step": step, "prompts": list(names)}
+
+
+def test_asynchronous_training_is_judged_by_the_engine_after_the_last_refit() -> None:
+    old = GOOD | {"token_mult_prob_error": 1.5}
+    near, far = ({"event": "engine log-probs", "difference": value} for value in (1e-6, 0.3))
+    for told, passed in (([near], True), ([far], False), ([], False)):
+        assert all(number.passed for number in numbers(run({1: old}, [], *told), ahead=True)) == passed
+
+
+def test_a_prompt_trained_on_twice_fails() -> None:
+    near = {"event": "engine log-probs", "difference": 0.0}
+    twice = run({1: GOOD, 2: GOOD}, [], near, prompts(1, "a", "b"), prompts(2, "c", "a"))
+    assert [number.value for number in numbers(twice, ahead=True) if "twice" in number.name] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "drawn", "wrong"),
+    [
+        ({2: GOOD, 3: GOOD}, ["c", "d"], []),
+        ({3: GOOD}, ["d"], ["missing"]),
+        ({1: GOOD, 2: GOOD, 3: GOOD}, ["c", "d"], ["missing"]),
+        ({2: GOOD, 3: GOOD}, ["a", "d"], ["twice"]),
+    ],
+)
+def test_a_continued_asynchronous_run_does_every_step_once(
+    steps: dict[int, dict[str, float]], drawn: list[str], wrong: list[str]
+) -> None:
+    before = run({1: GOOD, 2: GOOD}, [], prompts(1, "a", "b"), prompts(2, "x"))  # killed in step 2, after its prompts
+    made = resumed_ahead(before, run(steps, [], prompts(3, *drawn)), 1, 3)
+    assert [
+        word for number in made if not number.passed for word in ("missing", "twice") if word in number.name
+    ] == wrong

@@ -127,7 +127,7 @@ def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:
     assert original == config()
 
 
-OURS = sorted(path for path in (ROOT / "configs").glob("*/ada-*.yaml") if not path.stem.endswith("-async"))
+OURS = sorted((ROOT / "configs").glob("*/ada-*.yaml"))
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
@@ -142,8 +142,11 @@ def test_every_config_of_ours_shrinks(path: Path, tmp_path: Path) -> None:
     assert layout.world <= 4
 
 
-def test_an_engine_with_gpus_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_an_engine_with_gpus_of_its_own_keeps_them(tmp_path: Path) -> None:
     apart = config()
-    apart["policy"]["generation"]["colocated"] = {"enabled": False}
-    with pytest.raises(UserError, match=r"colocated\.enabled=false"):
-        small(apart, tmp_path)
+    resources = {"gpus_per_node": 8, "num_nodes": 2}
+    apart["policy"]["generation"]["colocated"] = {"enabled": False, "resources": resources}
+    shrinker, layout = small(apart, tmp_path)
+    assert (layout.world, layout.engines) == (2, 1)
+    assert shrinker.get("cluster") == {"num_nodes": 1, "gpus_per_node": 3}
+    assert shrinker.config["policy"]["generation"]["colocated"]["resources"] == {"gpus_per_node": 1, "num_nodes": None}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -12,6 +16,8 @@ REPLACEMENTS = Replacements("NCCL", "gloo between processes of this machine")
 
 REDUCTIONS = ("all_reduce", "reduce_scatter_tensor")
 C10D = "torch.distributed.distributed_c10d"
+REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
+REFIT_LIMIT = timedelta(minutes=10)
 
 
 def backend_name(backend: Any) -> Any:
@@ -98,3 +104,44 @@ def _mesh(names: Names) -> None:
     from torch import distributed
 
     distributed.init_device_mesh = init_device_mesh
+
+
+@REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which need CUDA.")
+@contextmanager
+def _importable_nccl() -> Iterator[None]:
+    contents: dict[str, tuple[str, ...]] = {
+        "nccl": (), "nccl.core": (), "nccl.core.communicator": ("Communicator",),
+        "nccl.core.utils": ("UniqueId", "get_unique_id"),
+    }  # fmt: skip
+    for name, values in contents.items():
+        module = ModuleType(name)
+        vars(module).update(dict.fromkeys(values))
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        for name in contents:
+            sys.modules.pop(name, None)
+
+
+@REPLACEMENTS.after(
+    REFIT_GROUP,
+    "StatelessProcessGroup.init_nccl_communicator",
+    "StatelessProcessGroup.broadcast",
+    why="A refit between separate GPUs is an NCCL broadcast; its packing, its order and its store are NeMo-RL's own.",
+)
+def _refit_group(names: Names) -> None:
+    def init_nccl_communicator(self: Any, device: Any) -> None:
+        from torch.distributed import ProcessGroupGloo
+
+        self.nccl_communicator = ProcessGroupGloo(self.tcp_store, self.rank, self.world_size, REFIT_LIMIT)
+
+    def broadcast(self: Any, tensor: Any, src: int, stream: Any = None) -> None:
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank = src
+        self.nccl_communicator.broadcast([tensor], options).wait()
+
+    names.put("StatelessProcessGroup.init_nccl_communicator", init_nccl_communicator)
+    names.put("StatelessProcessGroup.broadcast", broadcast)

@@ -25,7 +25,7 @@ from nemo_rl.models.generation.interfaces import GenerationInterface
 from nemo_rl.utils.checkpoint import CheckpointManager
 from nemo_rl.utils.logger import Logger
 
-from nemo_support.environment import environment
+from nemo_support.environment import CountingEnvironment
 from nemo_support.harness import (
     TASK,
     TRAIN_PROMPTS,
@@ -151,7 +151,7 @@ def run_async(
             loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
             tokenizer,
             ClippedPGLossFn(master_config.loss_fn),
-            *({TASK: environment(name)} for name in ("train", "validation")),
+            *({TASK: CountingEnvironment.remote()} for _ in ("train", "validation")),  # the loop ends them
             logger,
             checkpointer,
             _save_state(checkpointer.load_training_info(newest)),
