@@ -148,6 +148,9 @@ class ValueEstimator(Section):
     """What each step keeps of what the regression knows; lower follows a faster policy."""
     strength: PositiveFloat = ValueRegressor.strength
     """Responses that a sure prediction is worth as a prior."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = ValueRegressor.memory
+    """Adds the prompt's own labels of earlier steps, of which each step keeps this share. 0: none. For few prompts that
+    come again, 0.95."""
 
 
 Estimator = Annotated[EmaEstimator | ValueEstimator, Field(discriminator="kind")]
@@ -324,7 +327,7 @@ class AdaSettings(Section):
                     "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
                     "set reinforce_ada.estimator.kind=ema"
                 )
-            return ValueRegressor(features, own.decay, own.strength)
+            return ValueRegressor(features, own.decay, own.strength, own.memory)
         used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
         if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
             return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)

@@ -33,6 +33,8 @@ from nemo_ada.run.job_control import EXIT_DONE
 BASELINE = "grpo n=4"
 N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16))
 CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
+KNOWN = "estimator: {kind: value, memory: 0.95}"
+CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
@@ -54,6 +56,9 @@ METHODS = {
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
+    "ada_single n=2, chosen prompts, memory": [CHOSEN_KNOWN, "PROMPTS x2", N2],
+    "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
+    "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],
     "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "HALF"],
     "ada_single n=1, half of the rows": [
         "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
@@ -107,6 +112,8 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         "ada_seq_balance": 2.4e-4,  # likewise
     },
 }
+MEMORY = ", memory"
+RATES["repeated"] = RATES["plentiful"]  # not tuned there
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
@@ -171,7 +178,7 @@ def main() -> int:
             [
                 *overrides_of(name, prompts, candidates),
                 *setting,
-                f"policy.megatron_cfg.optimizer.lr={rates.get(name.removesuffix(AHEAD), usual)}",
+                f"policy.megatron_cfg.optimizer.lr={rates.get(name.removesuffix(AHEAD).removesuffix(MEMORY), usual)}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",

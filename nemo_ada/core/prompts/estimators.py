@@ -21,6 +21,7 @@ WEIGHT_VARIANCE = 10.0  # prior variance of the logit over prompts, from the fea
 BIAS_VARIANCE = 4.0
 INNER_STEPS = 8
 MIN_MASS = 1e-3
+FORGOTTEN = 0.05  # responses: a prompt with fewer left is dropped from the memory
 _ARRAYS = ("weight_D", "precision_DD", "mean_F", "spread_F")
 
 
@@ -110,6 +111,40 @@ class EmaBeta:
 
 
 @dataclass
+class LabelMemory:
+    """Counts of each prompt's own responses that decay with every step, so that they follow the policy.
+
+    decay in [0, 1): what a step keeps; 0 remembers nothing.
+    """
+
+    decay: float
+    _kept: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def counts(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
+        """(correct, incorrect) of each prompt."""
+        kept_P2 = np.array([self._kept.get(prompt_id, (0.0, 0.0)) for prompt_id in prompt_ids]).reshape(-1, 2)
+        return kept_P2[:, 0], kept_P2[:, 1]
+
+    def add(self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray) -> None:
+        """The pools of one step."""
+        if not self.decay:
+            return
+        aged = {name: (pos * self.decay, neg * self.decay) for name, (pos, neg) in self._kept.items()}
+        self._kept = {name: kept for name, kept in aged.items() if sum(kept) >= FORGOTTEN}
+        for name, pos, total in zip(prompt_ids, pos_P, total_P, strict=True):
+            before = self._kept.get(name, (0.0, 0.0))
+            self._kept[name] = before[0] + float(pos), before[1] + float(total - pos)
+
+    def state_dict(self) -> dict[str, Any]:
+        counts_P2 = np.array(list(self._kept.values()), np.float64).reshape(-1, 2)
+        return {"remembered": list(self._kept), "counts_P2": counts_P2}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        counts = np.asarray(state["counts_P2"]).tolist()
+        self._kept = {name: (pos, neg) for name, (pos, neg) in zip(state["remembered"], counts, strict=True)}
+
+
+@dataclass
 class ValueRegressor:
     """Bayesian logistic regression of the pass rate on prompt features, online and with forgetting.
 
@@ -120,12 +155,14 @@ class ValueRegressor:
 
     decay in (0, 1): what a step keeps of the precision. strength: how many responses a sure prediction is worth in
     `beta`; one with uncertain weights is worth less. It is also the scatter of prompts with equal features: n responses
-    of one prompt count (strength + 1) / (strength + n) each.
+    of one prompt count (strength + 1) / (strength + n) each. memory in [0, 1): the prompt's own labels of earlier
+    steps are added, of which every step keeps this share; 0 leaves them out.
     """
 
     features: int
     decay: float = 0.97
     strength: float = 4.0
+    memory: float = 0.0
     _weight_D: FloatArray = field(init=False)
     _precision_DD: FloatArray = field(init=False)
     _seen: float = field(init=False, default=0.0)
@@ -134,6 +171,7 @@ class ValueRegressor:
 
     def __post_init__(self) -> None:
         width = min(self.features, MAX_WIDTH)
+        self._memory = LabelMemory(self.memory)
         self._prior_D = 1.0 / np.r_[np.full(width, WEIGHT_VARIANCE), BIAS_VARIANCE]
         self._precision_DD = np.diag(self._prior_D)
         self._weight_D = np.zeros(width + 1)
@@ -155,13 +193,16 @@ class ValueRegressor:
         sure = self.strength / (self.strength + 1.0)  # share of the label's variance that a sure prediction leaves
         left_P = sure / (1.0 + rate_P * (1.0 - rate_P) * variance_P)
         mass_P = np.maximum(left_P / (1.0 - left_P), MIN_MASS)
-        return mass_P * rate_P, mass_P * (1.0 - rate_P)
+        pos_P, neg_P = self._memory.counts(prompt_ids)
+        return mass_P * rate_P + pos_P, mass_P * (1.0 - rate_P) + neg_P
 
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
         drawn_P = np.asarray(total_P) > 0
         raw_PF = self._checked(prompt_ids, features_PF)[drawn_P]
+        seen = [prompt_id for prompt_id, drawn in zip(prompt_ids, drawn_P.tolist(), strict=True) if drawn]
+        self._memory.add(seen, np.asarray(pos_P)[drawn_P], np.asarray(total_P)[drawn_P])
         if len(raw_PF) == 0:
             return
         self._observe(raw_PF)
@@ -182,7 +223,7 @@ class ValueRegressor:
 
     def state_dict(self) -> dict[str, Any]:
         arrays = {name: getattr(self, "_" + name).copy() for name in _ARRAYS}
-        return arrays | {"seen": self._seen}
+        return arrays | {"seen": self._seen} | self._memory.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if len(state["mean_F"]) != self.features:
@@ -193,6 +234,7 @@ class ValueRegressor:
         for name in _ARRAYS:
             setattr(self, "_" + name, np.array(state[name], np.float64))
         self._seen = float(state["seen"])
+        self._memory.load_state_dict(state)
 
     def _checked(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> FloatArray:
         if features_PF is None or features_PF.shape != (len(prompt_ids), self.features):

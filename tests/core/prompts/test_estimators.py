@@ -189,3 +189,27 @@ def test_wide_features_are_projected_and_the_state_stays_small():
         estimator.update(ids(300), np.random.default_rng(step).binomial(4, p), np.full(300, 4), features)
     assert stats.spearmanr(estimator.predict(ids(300), features), p).statistic > 0.9
     assert estimator.state_dict()["precision_DD"].shape == (65, 65)
+
+
+def test_the_value_estimator_adds_what_it_remembers_of_a_prompt_and_forgets_step_by_step():
+    features, _ = task(3, 0)
+    with_memory, without = ValueRegressor(FEATURES, memory=0.5), ValueRegressor(FEATURES)
+    for pos, total in (([2, 0, 0], [4, 4, 0]), ([0, 0, 3], [0, 0, 4]), ([1, 0, 0], [2, 0, 0])):
+        for estimator in (with_memory, without):
+            estimator.update(ids(3), np.array(pos), np.array(total), features)
+    added = [
+        ours - plain for ours, plain in zip(*(e.beta(ids(3), features) for e in (with_memory, without)), strict=True)
+    ]
+    np.testing.assert_allclose(added, [[1 + 2 / 4, 0, 3 / 2], [1 + 2 / 4, 4 / 4, 1 / 2]])
+    restored = ValueRegressor(FEATURES, memory=0.5)
+    restored.load_state_dict(with_memory.state_dict())
+    np.testing.assert_array_equal(restored.beta(ids(3), features), with_memory.beta(ids(3), features))
+
+
+def test_what_is_nearly_forgotten_leaves_the_state():
+    features, _ = task(2, 0)
+    estimator = ValueRegressor(FEATURES, memory=0.5)
+    estimator.update(ids(1), np.array([1]), np.array([4]), features[:1])
+    for _ in range(7):
+        estimator.update(["other"], np.array([1]), np.array([4]), features[1:])
+    assert estimator.state_dict()["remembered"] == ["other"]
