@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,6 +168,15 @@ def test_a_step_dropped_while_it_samples_is_made_again(make, stack, task, traine
     assert untimed(dropped.folder / "metrics.jsonl") == untimed(whole.folder / "metrics.jsonl")
 
 
+def test_stacks_of_stalled_processes_are_copied_and_empty_ones_are_not(stack, tmp_path):
+    folder = tmp_path / "stack" / "stacks"
+    folder.mkdir(parents=True)
+    for name, text in (("rank0.txt", "File ..."), ("rollout.txt", "")):
+        (folder / name).write_text(text)
+    type(stack).keep_stacks(SimpleNamespace(_folder=tmp_path / "stack"), tmp_path / "kept")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "kept").iterdir()] == [("rank0.txt", "File ...")]
+
+
 def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(make, stack, task):
     config = make("periods", "grpo.max_num_steps=5", "grpo.val_period=2", "checkpointing.save_period=3")
     done = []
@@ -174,7 +184,10 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     training.Trainer(config, stack, task, observer).run()
     assert [step for phase, step in done if phase == "evaluation"] == [0, 2, 4, 5]
     assert [step for phase, step in done if phase == "save"] == [3, 5]
-    assert [record["step"] for record in read_lines(config.folder / "evaluations.jsonl")] == [0, 2, 4, 5]
+    scores = read_lines(config.folder / "evaluations.jsonl")
+    assert [record["step"] for record in scores] == [0, 2, 4, 5]
+    names = {"val/accuracy", "val/pass@4", "val/response_length", "val/without_label", "time/evaluation", "samples"}
+    assert names <= scores[0].keys() and "total/responses" in scores[0]
     assert {path.name for path in (config.folder / "checkpoints").iterdir()} == {"step_000003", "step_000005"}
 
 

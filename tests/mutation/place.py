@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 5: "no test"}  # pytest's exit codes; 2: collection fails
+# pytest's exit codes; 2: collection fails; -6: the process aborts, as with threads that outlive a failed test
+OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 5: "no test", -6: "killed"}
 
 
 class Place:

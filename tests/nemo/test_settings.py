@@ -1,0 +1,38 @@
+"""What the hooks read of a configuration, without NeMo-RL."""
+
+from __future__ import annotations
+
+import pytest
+from standin import config
+
+from nemo_ada.errors import UserError
+from nemo_ada.nemo import settings
+from nemo_ada.nemo.config_check import _slips
+
+
+def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
+    dynamic = {"grpo__use_dynamic_sampling": True, "grpo__batch_multiplier": 3}
+    assert settings.read(config(4, 8, {"preset": "grpo"}, **dynamic)).prompts == 24
+    assert settings.read(config(4, 8, {"preset": "grpo"}, grpo__batch_multiplier=3)).prompts == 8
+
+
+def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
+    pilots = {"preset": "ada_pilot", "budget": {"max_samples": 100}}
+    first = settings.read(config(16, 8, pilots)).ada.plan(16, 64).first_issue
+    assert first < 16 and 8 * first <= 100 < 8 * 16
+    with pytest.raises(UserError, match="max_samples"):
+        settings.read(config(16, 8, pilots | {"budget": {"max_samples": 8 * first - 1}}))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "slips"),
+    [
+        ("tokens", "tokens", 0),
+        ("tokesn", "tokens", 1),
+        ("token", "tokens", 1),
+        ("takenz", "tokens", 2),
+        ("a", "tokens", 3),
+    ],
+)
+def test_a_swap_of_neighbours_is_one_slip(left, right, slips):
+    assert _slips(left, right) == _slips(right, left) == slips
