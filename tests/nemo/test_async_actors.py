@@ -22,10 +22,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
-from nemo_ada.errors import UserError
 from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_queue import TICKET
@@ -200,19 +198,6 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on_with_every_prompt_once(upst
     tickets = [ticket for tickets, _ in taken for ticket in tickets]
     assert sorted(tickets) == list(range(2 * PROMPTS * STEPS_PER_EPOCH))
     assert all(metrics["ada/samples_drawn"] <= CAP for _, metrics in taken)
-
-
-def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
-    checkpointer = SimpleNamespace(get_latest_checkpoint_path=lambda: None)
-    assert async_actors._saved(checkpointer) is None
-    checkpointer.get_latest_checkpoint_path = lambda: str(tmp_path)
-    assert async_actors._saved(checkpointer) is None, "a checkpoint without the file"
-    state = {"low": 3, "above": [5], "started": [4]}
-    torch.save(state, tmp_path / async_actors.LOADER_FILE)
-    assert async_actors._saved(checkpointer) == state
-    torch.save({"_index": 3}, tmp_path / async_actors.LOADER_FILE)
-    with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
-        async_actors._saved(checkpointer)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -1,12 +1,15 @@
-"""What the hooks read of a configuration, without NeMo-RL."""
+"""What the hooks read of a configuration and of a checkpoint, without NeMo-RL."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from standin import config
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo import settings
+from nemo_ada.nemo import async_actors, settings
 from nemo_ada.nemo.config_check import _slips
 
 
@@ -36,3 +39,16 @@ def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
 )
 def test_a_swap_of_neighbours_is_one_slip(left, right, slips):
     assert _slips(left, right) == _slips(right, left) == slips
+
+
+def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
+    checkpointer = SimpleNamespace(get_latest_checkpoint_path=lambda: None)
+    assert async_actors._saved(checkpointer) is None
+    checkpointer.get_latest_checkpoint_path = lambda: str(tmp_path)
+    assert async_actors._saved(checkpointer) is None, "a checkpoint without the file"
+    state = {"low": 3, "above": [5], "started": [4]}
+    torch.save(state, tmp_path / async_actors.LOADER_FILE)
+    assert async_actors._saved(checkpointer) == state
+    torch.save({"_index": 3}, tmp_path / async_actors.LOADER_FILE)
+    with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
+        async_actors._saved(checkpointer)
