@@ -53,21 +53,22 @@ SETTINGS: dict[str, Any] = {
 
 @ray.remote(num_cpus=0, max_concurrency=1000)
 class Engine:
-    """A TinyGeneration; `hangs` names the (prompt, draw) that never end."""
+    """A TinyGeneration; `hangs` names the prompts whose first response never ends."""
 
-    def __init__(self, cfg: dict[str, Any], labels: Labels, hangs: set[tuple[str, int]], max_length: int) -> None:
-        tokenizer = tiny_tokenizer()
-        self._channel, self._hangs = WeightChannel(), hangs
+    def __init__(self, cfg: dict[str, Any], labels: Labels, hangs: set[str], max_length: int) -> None:
+        self._tokenizer = tokenizer = tiny_tokenizer()
+        self._channel, self._hangs = WeightChannel(), set(hangs)
         self._engine = TinyGeneration(
             cfg, tiny_model(len(tokenizer), seed=2), tokenizer, self._channel, max_length=max_length, labels=labels,
             seconds_per_token=0.01,
         )  # fmt: skip
 
     async def generate(self, data: Any, greedy: bool) -> Any:
+        prompt = self._tokenizer.decode(data["input_ids"][0, : int(data["input_lengths"][0])], skip_special_tokens=True)
+        if prompt in self._hangs:
+            self._hangs.remove(prompt)
+            await asyncio.Event().wait()
         async for _, output in self._engine.generate_async(data, greedy):
-            draw = self._engine.log.draws[-1]
-            while (draw.prompt, draw.draw) in self._hangs:
-                await asyncio.sleep(0.1)
             return output
 
     async def refit(self, weights: dict[str, torch.Tensor]) -> bool:
@@ -112,7 +113,7 @@ def run_async(
     *,
     hooks: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     labels: Labels | None = None,
-    hangs: set[tuple[str, int]] | None = None,
+    hangs: set[str] | None = None,
     before_train: Callable[[int], None] = lambda step: None,
 ) -> SimpleNamespace:
     """Train until step ``steps`` in ``folder``, from its newest checkpoint where it has one."""
