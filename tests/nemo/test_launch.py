@@ -193,9 +193,9 @@ class StoppedRun:
             save_optimizer=save_optimizer,
         )
         if version == "v0.7":
-            checkpointer.finalize_checkpoint = lambda path: self.tell("rename")
+            checkpointer.finalize_checkpoint = lambda path: self.tell("rename", renamed=path)
         else:
-            checkpointer.begin_finalization = lambda path, wait_fn: wait_fn() or self.tell("rename")
+            checkpointer.begin_finalization = lambda path, wait_fn: wait_fn() or self.tell("rename", renamed=path)
             checkpointer.finalize_pending = lambda: self.tell("wait for the thread")
         self.parts = {
             "checkpointer": checkpointer,
@@ -232,6 +232,7 @@ def test_a_save_between_steps_holds_the_optimizer_and_no_score_of_an_earlier_ste
     assert run.told == order[version]
     assert run.saved["optimizer_path"] == (str(tmp_path / "policy" / "optimizer") if save_optimizer else None)
     assert run.saved["weights_path"] == str(tmp_path / "policy" / "weights")
+    assert run.saved["renamed"] == tmp_path
 
 
 def test_an_engine_that_cannot_be_put_to_sleep_ends_the_attempt_without_a_save(tmp_path):

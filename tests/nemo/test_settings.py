@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, ClassVar, TypedDict
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import async_actors, settings
-from nemo_ada.nemo.config_check import _slips
+from nemo_ada.nemo.config_check import _sections, _slips
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -52,3 +53,15 @@ def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tm
     torch.save({"_index": 3}, tmp_path / async_actors.LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
         async_actors._saved(checkpointer)
+
+
+def test_the_sections_of_an_annotation_are_its_models_at_any_depth():
+    class One(TypedDict):
+        a: int
+
+    class Other:
+        model_fields: ClassVar[dict[str, Any]] = {}
+
+    assert _sections(One) == [One] and _sections(int) == _sections(dict[str, One]) == []
+    assert _sections(One | None) == [One]
+    assert _sections(One | Other | int) == [One, Other]
