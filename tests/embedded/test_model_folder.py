@@ -209,3 +209,13 @@ def test_what_does_not_fit_the_folder_is_refused(make, tmp_path):
     config = make("chat", f"policy.model_name={three}", "policy.tokenizer.template=chat")
     with pytest.raises(UserError, match="has no chat template"):
         embedded.run_task(config)
+
+
+def test_copies_that_a_folder_holds_are_no_tensors_of_the_model(tmp_path):
+    folders = Lazy("nemo_ada.embedded.model_folder")
+    own = ("model.embed_tokens.weight", "model.norm.weight")
+    tensors = {name: np.zeros(3, np.float32) for name in (*own, "lm_head.weight", "model.layers.0.rotary_emb.inv_freq")}
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    for tied, more in ((True, set()), (False, {"lm_head.weight"})):
+        (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+        assert folders.tensor_shapes(tmp_path).keys() == {*own} | more

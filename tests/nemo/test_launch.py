@@ -48,7 +48,7 @@ from nemo_ada.nemo.launch import (
     lost_process,
 )
 from nemo_ada.nemo.targets import LOOP
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, JOB_END, MARGIN_SECONDS, JobControl
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
 from tests.patience import PATIENCE
@@ -257,7 +257,8 @@ def launched(tmp_path, monkeypatch):
         monkeypatch.setattr(launch_module, "_set_up", set_up)
         monkeypatch.setattr(launch_module, "supervised", supervised)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}}
-        return guarded(lambda: launch_module.train(config))
+        codes = []
+        return guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
 
     return launch
 
@@ -271,7 +272,9 @@ def test_a_stall_interrupts_the_run_and_set_up_is_a_phase_of_its_own(tmp_path, l
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "interrupted"
 
 
-@pytest.mark.parametrize(("error", "code"), [(None, EXIT_DONE), (StallError("it hangs"), EXIT_STALLED)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, EXIT_DONE), ("stopped", EXIT_STOPPED), (StallError("it hangs"), EXIT_STALLED)]
+)
 @pytest.mark.parametrize("one_object", [False, True], ids=["engine and learner", "Megatron for both"])
 def test_workers_are_shut_down_whatever_ends_the_run(tmp_path, launched, error, code, one_object):
     """NeMo-RL's own clean-up at exit starts Ray again and may hang."""
@@ -285,9 +288,9 @@ def test_workers_are_shut_down_whatever_ends_the_run(tmp_path, launched, error, 
         return SimpleNamespace(shutdown=shutdown)
 
     def trained(*_):
-        if error is not None:
+        if isinstance(error, StallError):
             raise error
-        return False
+        return error == "stopped"
 
     engine = part("engine")
     parts = {
