@@ -178,7 +178,8 @@ def test_stacks_of_stalled_processes_are_copied_and_empty_ones_are_not(stack, tm
 
 
 def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(make, stack, task):
-    config = make("periods", "grpo.max_num_steps=5", "grpo.val_period=2", "checkpointing.save_period=3")
+    few = "validation.max_prompts=3"
+    config = make("periods", "grpo.max_num_steps=5", "grpo.val_period=2", "checkpointing.save_period=3", few)
     done = []
     observer = Observer(on_phase=lambda step, phase: done.append((phase, step)))
     training.Trainer(config, stack, task, observer).run()
@@ -188,6 +189,7 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     assert [record["step"] for record in scores] == [0, 2, 4, 5]
     names = {"val/accuracy", "val/pass@4", "val/response_length", "val/without_label", "time/evaluation", "samples"}
     assert names <= scores[0].keys() and "total/responses" in scores[0]
+    assert len(scores[0]["samples"]) == 3
     assert {path.name for path in (config.folder / "checkpoints").iterdir()} == {"step_000003", "step_000005"}
 
 
