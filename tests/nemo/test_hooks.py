@@ -90,7 +90,7 @@ def test_idle_extra_waves_end_with_the_first_ones(make):
     def one_long(prompt, draw):
         return script(prompt, draw)[0], 60 if prompt == 16 and draw % GROUP == 0 else 3
 
-    run = make("ada_seq_idle", asynchronous=True, engine={"script": one_long, "seconds_per_token": 0.004})
+    run = make("ada_seq_idle", asynchronous=True, engine={"script": one_long, "seconds_per_token": 0.016})
     first, second = run.steps(PROMPTS, PROMPTS)
     assert first.metrics["ada/samples_drawn"] == GROUP * len(PROMPTS), "the latency model knows nothing yet"
     assert second.metrics["ada/samples_drawn"] > GROUP * len(PROMPTS)
