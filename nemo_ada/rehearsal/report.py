@@ -125,7 +125,7 @@ def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
         made.append(
             Number("after the last refit: |engine's log-prob - learner's|, nats", after[0], MAX_LOGPROB_DIFFERENCE)
         )
-        made.append(_repeated(events.prompts(math.inf)))
+        made += _repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
@@ -133,9 +133,10 @@ def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
     return made
 
 
-def _repeated(prompts: Sequence[str]) -> Number:
-    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one."""
-    return Number("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)
+def _repeated(prompts: Sequence[str]) -> list[Number]:
+    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one. Without Reinforce-Ada nobody
+    tells the prompts, and there is nothing to count."""
+    return [Number("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
 
 
 def resumed_ahead(before: Events, continued: Events, after: int, last: int) -> list[Number]:
@@ -147,7 +148,7 @@ def resumed_ahead(before: Events, continued: Events, after: int, last: int) -> l
     """
     differ = set(continued.steps()) ^ set(range(after + 1, last + 1))
     prompts = [*before.prompts(after), *continued.prompts(last)]
-    return [Number(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0), _repeated(prompts)]
+    return [Number(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0), *_repeated(prompts)]
 
 
 def resumed(undisturbed: Events, continued: Events, after: int) -> list[Number]:
