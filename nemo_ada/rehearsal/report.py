@@ -134,8 +134,8 @@ def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
 
 
 def _repeated(prompts: Sequence[str]) -> list[Number]:
-    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one. Without Reinforce-Ada nobody
-    tells the prompts, and there is nothing to count."""
+    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one. Nothing without
+    Reinforce-Ada, which tells the prompts."""
     return [Number("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
 
 
