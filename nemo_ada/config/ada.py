@@ -333,6 +333,21 @@ class AdaSettings(Section):
             return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
         return None
 
+    def check_candidates(self, count: int, steps: int) -> None:
+        """Raises UserError for more candidates than the `count` training prompts, and for a random choice."""
+        candidates = self.candidate_prompts
+        if candidates > count:
+            raise UserError(
+                f"reinforce_ada.candidate_prompts={candidates} is more than the {count} training prompts; lower it to "
+                f"{count} or less"
+            )
+        if 0 < candidates * steps <= count and self.estimator.kind == "ema":
+            raise UserError(
+                f"reinforce_ada.estimator.kind=ema knows only prompts that came before, and {steps} steps of "
+                f"candidate_prompts={candidates} show none of {count} twice: the choice would be random; set "
+                "reinforce_ada.estimator.kind=value, or candidate_prompts=0"
+            )
+
     def plan(self, group: int, max_new_tokens: int) -> SamplingPlan:
         """The sampling plan for groups of n = `group`. Raises UserError for settings that contradict each other."""
         sampling, budget = self.sampling, self.budget

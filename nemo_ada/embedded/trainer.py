@@ -85,28 +85,12 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
         )
     count = len(task.splits().train)
     PromptOrder(count, config.grpo.seed)
-    _check_candidates(config, count)
+    config.reinforce_ada.check_candidates(count, config.grpo.max_num_steps)
     plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, max_new_tokens(config, task))
     prompts = config.grpo.num_prompts_per_step
     estimated = config.reinforce_ada.sampling.kind == "estimation"
     plan.check_first_waves(prompts, prompts * plan.group_size if estimated else None)
     return shape
-
-
-def _check_candidates(config: RunConfig, count: int) -> None:
-    """Refuse more candidates than the `count` training prompts, and a choice that the estimator would make blindly."""
-    candidates, steps = config.reinforce_ada.candidate_prompts, config.grpo.max_num_steps
-    if candidates > count:
-        raise UserError(
-            f"reinforce_ada.candidate_prompts={candidates} is more than the {count} training prompts; lower it to "
-            f"{count} or less"
-        )
-    if 0 < candidates * steps <= count and config.reinforce_ada.estimator.kind == "ema":
-        raise UserError(
-            f"reinforce_ada.estimator.kind=ema knows only prompts that came before, and {steps} steps of "
-            f"candidate_prompts={candidates} show none of {count} twice: the choice would be random; set "
-            "reinforce_ada.estimator.kind=value, or candidate_prompts=0"
-        )
 
 
 class Trainer:

@@ -12,22 +12,24 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GroupAdvantageEstimator
 from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.settings import NemoSettings, chosen
@@ -62,6 +64,7 @@ class Hooks:
         self._validating = False
         self._without_label = 0  # answers of the validation under way that count as wrong without a verdict
         self._current: Any = None  # the batch that the last rollout returned
+        self._expected: dict[int, float] = {}  # draw -> probability that its chosen groups have both labels
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -74,6 +77,29 @@ class Hooks:
         self.draws = int(state["draws"])
         if state["sampler"] is not None:
             self.sampler.load_state_dict(state["sampler"])
+
+    # -- candidates --------------------------------------------------------------------------------------------------
+
+    def loader(self, loader: Any) -> Any:
+        """The data loader to give to grpo_train: `loader`, or with candidate_prompts one that hands out the chosen.
+
+        Raises UserError when an epoch has fewer prompts, or when the choice would be random.
+        """
+        settings = self.settings
+        if not settings.ada.candidate_prompts:
+            return loader
+        settings.ada.check_candidates(len(loader) * settings.prompts, settings.max_steps)
+        return CandidateLoader(loader, settings.ada.candidate_prompts // settings.prompts, self._choose)
+
+    def _choose(self, batches: Sequence[Any]) -> Any:
+        """One batch out of several for the next draw. Prompts that are too long for the data's limit come last."""
+        merged = type(batches[0]).from_batches(batches)
+        candidates, draw, count = Prompts(merged, 1, whole=False), self.draws + 1, batches[0].size
+        best, self._expected[draw] = [], 0.0
+        if candidates.ids:
+            best, self._expected[draw] = self.sampler.choose(draw, candidates.ids, count, self._features(candidates))
+        positions = [candidates.position_P[place] for place in best] + candidates.masked
+        return merged.select_indices(positions[:count])
 
     # -- replacements ------------------------------------------------------------------------------------------------
 
@@ -165,6 +191,11 @@ class Hooks:
         """Draw, select and weigh; the batch of rows and the metrics of NeMo-RL's rollout result."""
         prompts = Prompts(repeated_batch, self.settings.group)
         draw = self.draws + 1
+        if self.settings.ada.candidate_prompts and draw not in self._expected:
+            raise UserError(
+                "reinforce_ada.candidate_prompts is set, and grpo_train got a data loader that chooses nothing; give "
+                "it `hooks.loader(dataloader)`, where hooks is what `with reinforce_ada(...) as hooks` yields"
+            )
         source = self._source(call, prompts, one_by_one)
         try:
             sampled = self.sampler.run_step(
@@ -200,6 +231,8 @@ class Hooks:
             result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
         )
         metrics |= own_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
+        if draw in self._expected:
+            metrics |= named({"expected_signal_groups": self._expected.pop(draw)})
         return batch, metrics
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:

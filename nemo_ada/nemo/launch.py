@@ -166,7 +166,7 @@ def lost_process(error: BaseException | None) -> str | None:
     return None
 
 
-def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
+def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
     """grpo_train, or async_grpo_train, under the job's control; whether it was stopped before its last step."""
     with ExitStack() as stack:
         checkpointer = parts["checkpointer"]
@@ -185,6 +185,9 @@ def supervised(loop: Any, parts: Mapping[str, Any], control: JobControl, progres
         config = parts["master_config"]
         ahead = nemo_settings.trains_ahead(config)
         loader = None if ahead else parts["dataloader"]
+        if hooks is not None and loader is not None:
+            loader = parts["dataloader"] = hooks.loader(loader)
+            progress.steps_per_epoch = max(len(loader), 1)
         timeout = job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
         stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
         names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",

@@ -30,7 +30,8 @@ class NemoSettings:
     token_loss: the loss is a mean over tokens (else over rows). placeholder_rows: rows with zero advantage may leave
     the loss.
     keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
-    ahead: groups are drawn ahead of the step, in a collector of their own (grpo.async_grpo.enabled).
+    ahead: groups are drawn ahead of the step, in a collector of their own (grpo.async_grpo.enabled). max_steps: of the
+    run.
     """
 
     ada: AdaSettings
@@ -46,6 +47,7 @@ class NemoSettings:
     keep_denominator: bool
     overlong: bool
     ahead: bool
+    max_steps: int
 
     @property
     def estimated(self) -> bool:
@@ -127,7 +129,13 @@ def read(master_config: Any) -> NemoSettings:
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(get(master_config, "grpo.overlong_filtering", False)),
         ahead=trains_ahead(master_config),
+        max_steps=int(get(master_config, "grpo.max_num_steps", 0)),
     )
+    if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
+        raise UserError(
+            f"{SECTION}.candidate_prompts={ada.candidate_prompts} must be a multiple of the {prompts} prompts of a "
+            f"batch, {2 * prompts} or more: NeMo-RL's data loader hands out whole batches (0: no choice)"
+        )
     ada.plan(group, longest).check_first_waves(prompts, prompts * group if settings.estimated else None)
     if get(master_config, "checkpointing.metric_name") == "train:reward":
         log.warning(
@@ -224,6 +232,11 @@ def _check_groups(ada: AdaSettings) -> None:
             "none: sampling runs beside the updates; set it to null, and cap max_samples or max_tokens "
             "(max_group_seconds bounds a single group)"
         )
+    if ada.candidate_prompts:
+        raise UserError(
+            f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
+            f"with {key} groups begin one by one, steps ahead; set it to 0"
+        )
     if ada.advantage.keep_rows < 1.0:
         raise UserError(
             f"{SECTION}.advantage.keep_rows={ada.advantage.keep_rows:g} draws rows from the whole step, and with {key} "
@@ -238,11 +251,6 @@ def _check_engine(ada: AdaSettings, async_engine: bool, backend: str) -> None:
         raise UserError(
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier"
-        )
-    if ada.candidate_prompts:
-        raise UserError(
-            f"{SECTION}.candidate_prompts={ada.candidate_prompts} needs prompts that NeMo-RL's loop does not hand out; "
-            "set it to 0, and filter the data by measured pass rates with `nemo-ada data` instead"
         )
     prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     for needed, key in (

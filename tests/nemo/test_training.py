@@ -146,6 +146,32 @@ def test_a_killed_run_resumes_as_if_nothing_happened(run, preset):
     assert state(resumed)["draws"] == 6
 
 
+CHOSEN = {"preset": "grpo", "candidate_prompts": 8}
+
+
+def test_each_step_draws_for_half_of_its_candidates_and_an_epoch_looks_at_every_prompt_once(harness, run):
+    record = run(CHOSEN, steps=4)
+    drawn = [draw.prompt for draw in record.draws(harness.TRAIN_PROMPTS)]
+    epochs = [drawn[:32], drawn[32:]]  # two steps of four prompts and four responses
+    assert [len(set(prompts)) for prompts in epochs] == [8, 8]
+    assert set(epochs[0]) != set(epochs[1])
+    assert all(0 < share <= 1 for share in column(record, "ada/expected_signal_groups"))
+    assert json.loads((record.checkpoints[-1] / "training_info.json").read_text())["current_epoch"] == 1
+
+
+def test_a_killed_run_with_candidates_looks_at_the_same_ones_when_it_resumes(harness, run):
+    def kill(step):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    straight = run(CHOSEN, steps=5, name="straight")
+    with pytest.raises(KeyboardInterrupt):
+        run(CHOSEN, steps=5, before_train=kill)
+    resumed = run(CHOSEN, steps=5, resume=True)
+    assert resumed.losses == straight.losses[3:]
+    assert same_weights(resumed.weights, straight.weights)
+
+
 @pytest.mark.parametrize("batch", [16, 8], ids=["one update per step", "two, each with its own denominator"])
 def test_rows_without_advantage_cost_two_tokens_and_change_nothing(run, batch):
     changes = {"policy.train_global_batch_size": batch}

@@ -203,11 +203,11 @@ def run_grpo(
     )
     environments = [environment("train"), environment("validation")]
     try:
-        with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)):
+        with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)) as ours:
             grpo.grpo_train(
                 policy,
                 generation,
-                train,
+                train if ours is None else ours.loader(train),
                 loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(loss),

@@ -1,0 +1,38 @@
+"""A data loader whose every batch is the best of several (`reinforce_ada.candidate_prompts`).
+
+NeMo-RL's loop sees a loader with fewer batches per epoch, so its counters of steps and epochs hold. The state is that
+of the loader inside. It is read between steps, when no batch waits for a choice, so a resumed run looks at the same
+candidates. What is left of an epoch that does not fill a choice is passed over; NeMo-RL shuffles each epoch anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+class CandidateLoader:
+    """Stands in for NeMo-RL's StatefulDataLoader."""
+
+    def __init__(self, loader: Any, looks: int, choose: Callable[[Sequence[Any]], Any]) -> None:
+        """looks: batches per choice. choose: from so many batches to one of the same size."""
+        self._loader, self._looks, self._choose = loader, looks, choose
+
+    def __len__(self) -> int:
+        return len(self._loader) // self._looks
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting: list[Any] = []
+        for batch in self._loader:
+            waiting.append(batch)
+            if len(waiting) == self._looks:
+                yield self._choose(waiting)
+                waiting = []
+
+    def state_dict(self) -> Any:
+        """The state of the loader inside."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue where `state_dict` was read."""
+        self._loader.load_state_dict(state)
