@@ -164,18 +164,30 @@ class PowerRule(Section):
     """1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
 
 
+class InformationRule(Section):
+    """N_x proportional to (p_hat (1 - p_hat))^exponent: what a response is expected to add to the gradient (ours)."""
+
+    kind: Literal["information"]
+    exponent: Annotated[float, Field(ge=0, le=8)] = 1.0
+    """0 is uniform; 1/2 gives the unbiased mean over prompts its smallest variance; large values fill the most
+    promising prompts up to max_responses."""
+
+
+Allocated = Annotated[PowerRule | InformationRule, Field(discriminator="kind")]
+
+
 class EstimationSampling(Section):
     """One draw of N_x responses per prompt, allocated by an estimate; all are trained on (algorithm.md section 3)."""
 
     kind: Literal["estimation"]
-    allocation: PowerRule = PowerRule()
+    allocation: Allocated = PowerRule()
     """How responses are allocated. Their sum is num_prompts_per_step * num_generations_per_prompt."""
     min_responses: Responses = 4
     """N_min per prompt."""
     max_responses: Responses = 32
     """N_max per prompt."""
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-3
-    """Added to p_hat before the allocation."""
+    """Added before the exponent is taken."""
 
 
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
@@ -292,16 +304,19 @@ class AdaSettings(Section):
         plan = self.plan(group, max_new_tokens)
         advantage = self.advantage
         allocation: Allocation | None = None
+        drawn_as: float | None = None
         if isinstance(self.sampling, EstimationSampling):
-            own = self.sampling
-            allocation = Allocation(own.allocation.exponent, own.min_responses, own.max_responses, own.epsilon)
+            own, rule = self.sampling, self.sampling.allocation
+            known = isinstance(rule, InformationRule)
+            allocation = Allocation(rule.exponent, own.min_responses, own.max_responses, own.epsilon, known)
+            drawn_as = None if known or advantage.weighting == "objective" else rule.exponent
         rows = RowSettings(
             group=group,
             stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
             keep_all=allocation is not None,
             weighting=advantage.weighting,
             objective=advantage.objective.function(),
-            exponent=allocation.exponent if allocation is not None and advantage.weighting == "reference" else None,
+            exponent=drawn_as,
             normalize=advantage.normalize,
             shrunk_baseline=advantage.baseline == "shrunk",
             keep_share=advantage.keep_rows,

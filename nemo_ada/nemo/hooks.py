@@ -95,10 +95,10 @@ class Hooks:
         """One batch out of several for the next draw. Prompts that are too long for the data's limit come last."""
         merged = type(batches[0]).from_batches(batches)
         candidates, draw, count = Prompts(merged, 1, whole=False), self.draws + 1, batches[0].size
-        best, self._expected[draw] = [], 0.0
+        positions, self._expected[draw] = list(candidates.masked), 0.0
         if candidates.ids:
             best, self._expected[draw] = self.sampler.choose(draw, candidates.ids, count, self._features(candidates))
-        positions = [candidates.position_P[place] for place in best] + candidates.masked
+            positions = [candidates.position_P[place] for place in best.tolist()] + positions
         return merged.select_indices(positions[:count])
 
     # -- replacements ------------------------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16)
 CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
 KNOWN = "estimator: {kind: value, memory: 0.95}"
 CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
+INFORMED = (
+    "sampling: {kind: estimation, allocation: {kind: information}, min_responses: 1, max_responses: 8}"  # mean: n
+)
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
@@ -56,6 +59,13 @@ METHODS = {
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
+    "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
+    "ada_single n=2, weighted choice, by information": [
+        f"reinforce_ada={{preset: ada_single, {INFORMED}, candidate_prompts: CANDIDATES x2, "
+        "candidate_choice: weighted}",
+        "PROMPTS x2",
+        N2,
+    ],
     "ada_single n=2, chosen prompts, memory": [CHOSEN_KNOWN, "PROMPTS x2", N2],
     "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
     "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],

@@ -122,6 +122,8 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
         (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.exponent", 1.0),
+        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "allocation.information", True),
+        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "rows.exponent", None),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
         (EST | {"advantage": {"weighting": "objective"}}, "rows.exponent", None),
         (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),

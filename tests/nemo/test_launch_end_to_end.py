@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 6
 SHORT = f"grpo.max_num_steps={STEPS}"
+CANDIDATES = "+reinforce_ada.candidate_prompts=8"  # two batches: a state that is read between them would show
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +37,11 @@ def story(lab):
     kill = {"kind": "driver killed", "phase": "update", "after": 1}
 
     def arguments(*overrides):
-        return lab.arguments("broken", SHORT, *overrides)
+        return lab.arguments("broken", SHORT, CANDIDATES, *overrides)
 
     told: dict[str, Any] = {}
     told["first"] = lab.launch(
-        {"arguments": lab.arguments("straight", SHORT)},
+        {"arguments": lab.arguments("straight", SHORT, CANDIDATES)},
         {"arguments": arguments(wandb, "grpo.max_num_steps=4"), "fault": stop},
     )
     told["stopped"] = lab.status("broken")

@@ -20,16 +20,24 @@ _MIN_WEIGHT = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """N_x proportional to (p + epsilon)^-exponent, within [low, high]; exponent in [0, 1]."""
+    """N_x proportional to a weight of the predicted pass rate, within [low, high].
+
+    The weight is (p + epsilon)^-exponent, or with `information` (p (1-p) + epsilon)^exponent: what a response is
+    expected to add to the gradient (section 3, value of information).
+    """
 
     exponent: float
     low: int
     high: int
     epsilon: float
+    information: bool = False
 
     def responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
         """Responses per prompt for predicted pass rates, `group` on average. tie_P: as in `allocate`."""
-        weight_P = np.minimum(rate_P + self.epsilon, 1.0) ** -self.exponent
+        if self.information:
+            weight_P = (rate_P * (1.0 - rate_P) + self.epsilon) ** self.exponent
+        else:
+            weight_P = np.minimum(rate_P + self.epsilon, 1.0) ** -self.exponent
         return allocate(weight_P, group * len(rate_P), self.low, self.high, tie_P)
 
 
