@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from nemo_ada.core.metrics import LISTS as METRIC_LISTS
-from nemo_ada.core.metrics import PREFIX, RATE_BINS
+from nemo_ada.core.metrics import PREFIX, RATE_BINS, TENTHS
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import YAML_DAMAGE
 from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
@@ -36,7 +36,9 @@ SHOWN = 5  # lines that a note names
 MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn stay finite
 MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
 MAX_STEP = 10**9
-LISTS = {f"{PREFIX}{name}": len(RATE_BINS) for name in METRIC_LISTS}  # metrics with several values: how many
+LISTS = {  # metrics with several values: how many
+    f"{PREFIX}{name}": TENTHS if name.startswith("predicted_") else len(RATE_BINS) for name in METRIC_LISTS
+}
 SAMPLES = "samples"  # texts of an evaluation
 ALWAYS = ("ada/", "time/", "total/", "val/")  # prefixes of metrics that every record has when one has them
 SOMETIMES = "ada/failed/"

@@ -174,6 +174,7 @@ def test_predicted_pass_rates_stand_against_observed_ones_of_the_later_half(tmp_
             record["ada/predicted_responses"] = [8, 0, 4, *[0] * 7]
             record["ada/predicted_correct"] = [2, 0, 3, *[0] * 7] if late else [8, 0, 4, *[0] * 7]
     runs = runs_of(folder, make_run(tmp_path / "without", 10))
+    assert runs[0].notes == (), "ten counts are no damage"
     rows = figure_of(runs, "predictions").rows
     assert [(i, row[1]) for i, row in rows] == [(0, n) for n in (40.0, 0.0, 20.0, *[0.0] * 7)]
     assert rows[0][1][2] == 0.25 and np.isnan(rows[1][1][2]) and rows[2][1][2] == 0.75
