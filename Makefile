@@ -38,7 +38,7 @@ $(SMOLLM2): $(STAMP)
 smollm2: $(SMOLLM2)  ## SmolLM2-135M-Instruct into .cache/smollm2, for configs/cpu/smollm2.yaml
 
 train-lm: $(SMOLLM2)  ## GRPO and Reinforce-Ada side by side on SmolLM2-135M
-	$(TRAIN) --task smollm2 --steps 40 --out runs/compare-lm
+	$(TRAIN) --task smollm2 --steps 24 --out runs/compare-lm
 
 data: install  ## two small base models, and a training set with the pass rates of the first
 	$(PY) recipes/prepare_and_evaluate.py data

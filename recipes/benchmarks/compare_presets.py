@@ -129,7 +129,7 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
     "words": ("spell_backward", 32, 128, PLENTIFUL),
     "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
-    "smollm2": ("smollm2", 32, 128, ["grpo.max_num_steps=40", "grpo.val_period=10"]),
+    "smollm2": ("smollm2", 32, 128, ["grpo.max_num_steps=24", "grpo.val_period=8"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which hidden states of the policy tell the value estimator a prompt's pass rate: at its end, their mean, or both.
+"""Which features tell the value estimator a prompt's pass rate: hidden states of the policy, or the prompt's tokens.
 
     python recipes/benchmarks/value_features.py [--task mini_sudoku] [--decays 0.9 0.97 0.99] [--orders 20]
                                                [--steps 8] [--prompts 32]
@@ -26,6 +26,7 @@ from nemo_ada.core.prompts.estimators import ValueRegressor
 from nemo_ada.embedded.base import REPORT, base_folder, prepare_base
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import UserError
+from nemo_ada.nemo.features import prompt_features
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task
@@ -88,7 +89,9 @@ def main() -> int:
     prompts = [task.tokenizer.encode(prompt.text) for prompt in task.splits().train[: len(rate_P)]]
     schedule = arguments.steps, arguments.prompts, arguments.group
     rows = []
-    for name, features_PF in hidden_states(folder, prompts).items():
+    logs = [[{"token_ids": torch.tensor(tokens)}] for tokens in prompts]
+    kinds = {**hidden_states(folder, prompts), "hashed counts of the tokens (NeMo-RL)": prompt_features(logs)}
+    for name, features_PF in kinds.items():
         for decay in arguments.decays:
             found = [
                 online_correlation(features_PF, rate_P, decay, *schedule, seed) for seed in range(arguments.orders)
