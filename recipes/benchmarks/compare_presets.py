@@ -89,6 +89,13 @@ METHODS = {
     "grpo n=4, advantage over the pass rate (MaxRL)": [
         "reinforce_ada={preset: grpo, advantage: {objective: {kind: log}}}"
     ],
+    "grpo n=4, prompts whose labels differed before (GRESO, MoPPS)": [
+        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: ema}}"
+    ],
+    "grpo n=4, allocation by variance (VIP)": [
+        "reinforce_ada={preset: grpo, advantage: {weighting: objective}, estimator: {kind: value}, sampling: {kind: "
+        "estimation, allocation: {kind: information, exponent: 0.5}, min_responses: 2, max_responses: 16}}"
+    ],
     "4 of 8 responses with the largest variance (PODS)": [
         "reinforce_ada={sampling: {kind: sequential, exit: {kind: fixed, n: 8}, wave_size: 8, max_responses: 8}}"
     ],

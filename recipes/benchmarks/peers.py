@@ -1,12 +1,14 @@
 """TRL's GRPOTrainer beside our CPU back end, at equal work: what `make bench-peers` runs.
 
     python recipes/benchmarks/peers.py [--pairs 3] [--steps 6] [--replay 10] [--seeds 2] [--curve-steps 40]
-                                       [--threads N] [--out runs/peers] [KEY=VALUE ...]
+                                       [--config configs/cpu/mini_sudoku.yaml] [--threads N] [--trl-rows N]
+                                       [--out runs/peers] [KEY=VALUE ...]
 
-Both read the same config (configs/cpu/mini_sudoku.yaml with the overrides) and start from the same Hugging Face folder,
-in float32. They get the same prompts in the same order, the same verifier, and one Adam update per step on all rows,
-with the same rate, clip range, clipped gradient norm, token mean and temperature. There is no KL term and no division
-by the standard deviation. 0 turns a part off:
+Both read the same config (with the overrides) and start from the same Hugging Face folder, in float32. They get the
+same prompts in the same order, the same verifier, and one Adam update per step on all rows, with the same rate, clip
+range, clipped gradient norm, token mean and temperature. There is no KL term and no division by the standard deviation.
+`--config configs/cpu/smollm2.yaml --threads 2 --trl-rows 32` takes SmolLM2-135M, after `make smollm2`. 0 turns a part
+off:
 
 pairs   training with us and with TRL in turn, each a process of its own: seconds and processor seconds per step (all
         but the first), tokens per second, peak memory of all processes (shared pages count once). Processor seconds
@@ -15,9 +17,9 @@ replay  TRL trains on the responses of one of our runs: how far apart the two le
 seeds   training with responses of their own: accuracy on held-out problems, both measured by our engine.
 
 Not equal: TRL draws from torch's generator and we from vLLM's, so runs of one seed share prompts, not responses. TRL
-takes all rows in one forward pass; we take 128 at a time, and only rows with an advantage. One of our processes
-computes at a time, with one thread; TRL has --threads, 1 unless told otherwise. Both sampling phases include the
-verifier and the advantages. Our update includes the engine's new weights.
+takes all rows in one forward pass, or --trl-rows at a time where they do not fit into memory; we take only rows with an
+advantage. One of our processes computes at a time, with `policy.threads`; TRL has --threads. Both sampling phases
+include the verifier and the advantages. Our update includes the engine's new weights.
 """
 
 from __future__ import annotations
@@ -42,12 +44,11 @@ from process_tree import memory_bytes
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.base import base_folder, prepare_base
-from nemo_ada.embedded.stack import Stack, max_new_tokens
+from nemo_ada.embedded.stack import Stack, run_generation, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import difference, markdown_table
 from nemo_ada.run.folder import read_lines
-from nemo_ada.tasks.registry import build_task
 
 HERE = Path(__file__).resolve().parent
 CONFIG = ROOT / "configs" / "cpu" / "mini_sudoku.yaml"
@@ -170,11 +171,11 @@ def measured(command: Sequence[str], folder: Path, environment: Mapping[str, str
 
 
 class Bench:
-    """The runs of one call: common overrides, folders, TRL's threads."""
+    """The runs of one call: config, common overrides, folders, TRL's threads and rows per forward pass."""
 
-    def __init__(self, out: Path, overrides: Sequence[str], threads: int) -> None:
+    def __init__(self, out: Path, config: Path, overrides: Sequence[str], threads: int, rows: int) -> None:
         self.out, self.overrides = out, ["reinforce_ada.preset=grpo", "logger.tensorboard=false", *overrides]
-        self.base = Path()
+        self.base, self._path, self._rows = Path(), config, ["--rows-at-once", str(rows)]
         thread_names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
         self._ours = {name: value for name, value in os.environ.items() if name not in thread_names}
         offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
@@ -187,20 +188,20 @@ class Bench:
 
     def config(self, *arguments: Any) -> RunConfig:
         """The config of these `settings`."""
-        return load_run(CONFIG, self.settings(*arguments))
+        return load_run(self._path, self.settings(*arguments))
 
     def train(self, name: str, steps: int, seed: int, *more: str) -> tuple[list[dict[str, Any]], float, float]:
         """Our trainer in a process of its own: records, seconds, peak MiB."""
         settings = self.settings(name, steps, seed, "checkpointing.enabled=false", *more)
-        command = [sys.executable, str(HERE / "peers_ours.py"), str(CONFIG), *settings]
+        command = [sys.executable, str(HERE / "peers_ours.py"), str(self._path), *settings]
         cost = measured(command, self.out / name, self._ours)
         lines = (read_lines(self.out / name / f"{file}.jsonl") for file in ("metrics", "processor"))
         return [metrics | processor for metrics, processor in zip(*lines, strict=True)], *cost
 
     def train_trl(self, name: str, steps: int, seed: int, *options: str) -> tuple[list[dict[str, Any]], float, float]:
         """TRL's trainer likewise."""
-        command = [str(PEER), str(HERE / "peers_trl.py"), *options, str(self.base)]
-        cost = measured([*command, str(CONFIG), *self.settings(name, steps, seed)], self.out / name, self._trl)
+        command = [str(PEER), str(HERE / "peers_trl.py"), *self._rows, *options, str(self.base), str(self._path)]
+        cost = measured([*command, *self.settings(name, steps, seed)], self.out / name, self._trl)
         return read_lines(self.out / name / "metrics.jsonl"), *cost
 
     def speed(self, pairs: int, steps: int) -> str:
@@ -218,7 +219,7 @@ class Bench:
         saving = ["checkpointing.save_period=1", f"checkpointing.keep={steps}"]
         config = self.config("replay-ours", steps, 0, *NO_EVALUATION, *saving)
         with RecordingStack(config) as stack:
-            trainer = Trainer(config, stack, build_task(config.task, Path(config.base.cache_dir)))
+            trainer = Trainer(config, stack, run_task(config))
             trainer.run()
         rows = self.out / "rows.npz"
         np.savez(rows, **stack.rows)
@@ -284,11 +285,11 @@ def weights(folder: Path) -> np.ndarray:
 
 def heldout_accuracy(stack: Stack, config: RunConfig, models: Mapping[int, Path]) -> dict[int, float]:
     """step -> accuracy of its model folder on the held-out problems, drawn as the trainer's evaluation draws."""
-    task, found = build_task(config.task, Path(config.base.cache_dir)), {}
-    length, seqs = max_new_tokens(config, task), config.policy.generation.max_num_seqs
-    sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, length, run_seed=0, features=1)
+    generation, found = run_generation(config, run_task(config)), {}
+    group, length = config.grpo.num_generations_per_prompt, generation.max_new_tokens
+    sampler = config.reinforce_ada.sampler(group, length, run_seed=0, features=1)
     for step, folder in models.items():
-        stack.call("open", str(folder.resolve()), sampler, config.policy.generation.temperature, length, seqs)
+        stack.call("open", str(folder.resolve()), sampler, generation)
         scores = stack.call("evaluate", None, config.validation.responses, config.validation.temperature, step)
         found[step] = float(scores.reward_PK.mean())
     return found
@@ -301,16 +302,18 @@ def main() -> int:
     parser.add_argument("--replay", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--curve-steps", type=int, default=40)
+    parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--threads", type=int, default=1, help="of TRL")
+    parser.add_argument("--trl-rows", type=int, default=0, help="rows of TRL's forward passes; 0: all of a step")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "peers")
     parser.add_argument("overrides", nargs="*", help="key=value for both")
     arguments = parser.parse_args()
     if not PEER.exists():
         parser.error(f"{PEER} is missing: run `make bench-peers`, which makes it")
     out = fresh_folder(arguments.out.resolve())
-    bench = Bench(out, arguments.overrides, arguments.threads)
+    bench = Bench(out, arguments.config.resolve(), arguments.overrides, arguments.threads, arguments.trl_rows)
     config = bench.config("base", 1, 0)
-    task = build_task(config.task, Path(config.base.cache_dir))
+    task = run_task(config)
     check_run(config, task)
     bench.base = Path(config.policy.model_name or base_folder(config, task))
     if not bench.base.exists():

@@ -1,6 +1,7 @@
 """A run of TRL's GRPOTrainer with the settings of a run config; peers.py starts it, in TRL's interpreter.
 
-    .cache/peers/trl/bin/python peers_trl.py [--save-every K] [--rows FILE] BASE CONFIG [KEY=VALUE ...]
+    .cache/peers/trl/bin/python peers_trl.py [--save-every K] [--rows FILE] [--rows-at-once N] BASE CONFIG
+                                             [KEY=VALUE ...]
 
 BASE is the Hugging Face folder to start from. Writes metrics.jsonl with the names of our own runs into run_dir, and a
 model folder checkpoint-STEP every K steps. With --rows it draws no responses: it takes those of our run.
@@ -25,6 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.core.prompts.order import PromptOrder
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Prompt
 from nemo_ada.tasks.registry import build_task
 
@@ -82,14 +84,16 @@ class Recorder(TrainerCallback):
         self._clock = Clock()
 
 
-def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int) -> GRPOConfig:
+def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int, at_once: int) -> GRPOConfig:
     """TRL's settings for a run config: one update per step on all rows, token mean, no KL, no standard deviation."""
+    rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     return GRPOConfig(
         output_dir=str(config.folder),
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
-        per_device_train_batch_size=config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt,
+        per_device_train_batch_size=at_once or rows,
+        gradient_accumulation_steps=rows // (at_once or rows),
         num_generations=config.grpo.num_generations_per_prompt,
         max_completion_length=max_new_tokens,
         max_steps=config.grpo.max_num_steps,
@@ -147,31 +151,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--rows-at-once", type=int, default=0, help="of a forward pass; 0: all of a step")
     parser.add_argument("base", type=Path)
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
     config = load_run(arguments.config, arguments.overrides)
-    task = build_task(config.task, Path(config.base.cache_dir))
+    policy = config.policy
+    own = ModelTokenizer(policy.model_name, PromptFormat(policy.tokenizer.template)) if policy.model_name else None
+    task = build_task(config.task, Path(config.base.cache_dir), own)
     train, prompts = task.splits().train, config.grpo.num_prompts_per_step
     order = PromptOrder(len(train), config.grpo.seed).at(0, prompts * config.grpo.max_num_steps).tolist()
     config.folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(config.folder / "metrics.jsonl")
     tokenizer = AutoTokenizer.from_pretrained(arguments.base)
+    ends = [tokenizer.eos_token_id]
+    if own is not None and policy.generation.stop_at_line_end:
+        ends.extend(own.line_ends())
 
     def reward(completions: list[str], completion_ids: list[list[int]], index: list[int], **_more: Any) -> list[float]:
         asked: list[Prompt] = [train[i] for i in index]
-        ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
+        ended = [ids[-1] in ends for ids in completion_ids]
         verdicts = task.score_many(list(zip(asked, completions, ended, strict=True)))
         rewards = [float(verdict.label or 0.0) for verdict in verdicts]
         trainer.record["ada/pass_rate"] = float(np.mean(rewards))
         return rewards
 
     model = AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32)
+    model.generation_config.eos_token_id = ends
     trainer = TimedTrainer(
         model,
         reward,
-        grpo_config(config, config.policy.generation.max_new_tokens or task.max_new_tokens, arguments.save_every),
+        grpo_config(
+            config,
+            policy.generation.max_new_tokens or task.max_new_tokens,
+            arguments.save_every,
+            arguments.rows_at_once,
+        ),
         train_dataset=Dataset.from_list([{"prompt": train[i].text, "index": i} for i in order]),
         processing_class=tokenizer,
         callbacks=[recorder],
