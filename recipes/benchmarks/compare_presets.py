@@ -57,6 +57,7 @@ METHODS = {
         "estimator: {kind: value}}"
     ],
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
+    "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "HALF"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
     "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
