@@ -15,6 +15,7 @@ import signal
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -166,6 +167,12 @@ def test_a_step_dropped_while_it_samples_is_made_again(make, stack, task, traine
     assert [r["step"] for r in read_lines(dropped.folder / "metrics.jsonl")] == [1, 2]
     training.Trainer(dropped.model_copy(update={"resume": "auto"}), stack, task).run()
     assert untimed(dropped.folder / "metrics.jsonl") == untimed(whole.folder / "metrics.jsonl")
+
+
+def test_engine_and_ranks_have_the_priority_of_the_run(stack):
+    """Ray would give them the lowest of all; beside other programs they would hardly compute."""
+    workers = [child for child in psutil.Process().children(recursive=True) if "ray::" in " ".join(child.cmdline())]
+    assert len(workers) >= 3 and {worker.nice() for worker in workers} == {os.nice(0)}
 
 
 def test_stacks_of_stalled_processes_are_copied_and_empty_ones_are_not(stack, tmp_path):

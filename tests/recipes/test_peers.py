@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
+from nemo_ada.config.load import load_run
+from nemo_ada.embedded.rollout import HeldoutScores, Rollout
 from nemo_ada.errors import UserError
 from tests.lazy import Lazy
 
@@ -61,3 +65,20 @@ def test_curves_are_compared_seed_by_seed():
 def test_rewards_are_averaged_over_fourths_of_a_run():
     records = [record(1.0, 1.0, reward=reward) for reward in (0.0, 0.2, 0.4, 0.4, 0.5, 0.5, 1.0, 0.0)]
     assert recipe.reward_curve(records) == pytest.approx({2: 0.1, 4: 0.4, 6: 0.5, 8: 0.5})
+
+
+class FittingStack:
+    """Takes only calls that a rollout would take; every response is correct for the folder named `good`."""
+
+    def call(self, method, *args):
+        bound = inspect.signature(getattr(Rollout, method)).bind(self, *args).arguments
+        if method == "open":
+            self.good = bound["model_dir"].endswith("good")
+            return None
+        return HeldoutScores(np.full((2, bound["k"]), float(self.good)), np.ones((2, bound["k"]), np.int64))
+
+
+def test_accuracy_on_held_out_problems_is_each_model_s_own(tmp_path):
+    config = load_run(Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml", ["validation.responses=3"])
+    found = recipe.heldout_accuracy(FittingStack(), config, {0: tmp_path / "bad", 4: tmp_path / "good"})
+    assert found == {0: 0.0, 4: 1.0}

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
     "RAY_task_events_report_interval_ms": "0",  # else the head keeps 100,000 calls for a dashboard
+    "RAY_worker_niceness": "0",  # Ray's 15 leaves a worker one per cent of a core where eight other programs compute
     "RAY_agent_register_timeout_ms": "180000",  # for the agent that makes the actors' environments
 }
 
