@@ -25,7 +25,7 @@ from nemo_ada.embedded.learner.batch import Floats
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
 from nemo_ada.tasks.prompting import ModelTokenizer
-from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Task
+from nemo_ada.tasks.protocol import Prompt, Task
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
 
@@ -218,10 +218,8 @@ class Rollout:
 
     def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Score]:
         def score(position: int, token_ids: list[int], finished: bool) -> Score:
-            try:
-                return self._task.score(prompts[position], self._text(token_ids), finished), None
-            except ScoringFailedError as failed:
-                return 0.0, failed.cause
+            (verdict,) = self._task.score_many([(prompts[position], self._text(token_ids), finished)])
+            return verdict.label or 0.0, verdict.cause
 
         return score
 

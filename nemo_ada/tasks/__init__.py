@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_ada.tasks.protocol import Demonstration, Prompt, ScoringFailedError, Splits, Task, canonical_text
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task, canonical_text
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, MiniSudokuSettings, SpellBackwardSettings, TaskSettings
 from nemo_ada.tasks.supervision import DemonstrationBatches, SupervisedBatch
@@ -15,7 +15,6 @@ __all__ = [
     "JsonlSettings",
     "MiniSudokuSettings",
     "Prompt",
-    "ScoringFailedError",
     "SpellBackwardSettings",
     "Splits",
     "SupervisedBatch",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.protocol import Prompt, ScoringFailedError, Splits, Tokenizer, content_id, longest_prompt
+from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, content_id, longest_prompt
 from nemo_ada.tasks.reasoning import cached_splits, package_dataset
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.verify.boxed import last_boxed
@@ -103,18 +103,11 @@ class Arithmetic:
         """Train and held-out prompts. Raises UserError where a kind has too few different problems."""
         return self._splits
 
-    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """1.0 where the response ended by itself and its final answer has the reference's value, else 0.0.
-
-        Raises ScoringFailedError where math-verify failed.
-        """
-        (verdict,) = self.score_many([(prompt, text, finished)])
-        if verdict.label is None:
-            raise ScoringFailedError(str(verdict.cause))
-        return verdict.label
-
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished), judged in parallel, or the verifier's cause."""
+        """1.0 where a response ended by itself and its final answer has the reference's value, else 0.0.
+
+        Judged in parallel. A verdict holds the cause instead where math-verify failed.
+        """
         boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts(boxed)
 

@@ -21,7 +21,6 @@ from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.protocol import (
     Demonstration,
     Prompt,
-    ScoringFailedError,
     Splits,
     Tokenizer,
     canonical_text,
@@ -68,18 +67,11 @@ class JsonlTask:
         """Held-out, supervision and train shares, each with a prompt (no supervision at a fraction of 0)."""
         return self._splits
 
-    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """1.0 where the response ended by itself and the verifier accepts it, else 0.0.
-
-        Raises ScoringFailedError where math-verify failed.
-        """
-        (verdict,) = self.score_many([(prompt, text, finished)])
-        if verdict.label is None:
-            raise ScoringFailedError(str(verdict.cause))
-        return verdict.label
-
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished), or the verifier's cause. `math` judges them in parallel."""
+        """1.0 where a response ended by itself and the verifier accepts it, else 0.0.
+
+        `math` judges in parallel. A verdict holds the cause instead where math-verify failed.
+        """
         return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
 
     def close(self) -> None:

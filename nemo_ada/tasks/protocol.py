@@ -103,14 +103,6 @@ def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
         raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
 
 
-class ScoringFailedError(RuntimeError):
-    """A response has no reward because the verifier failed. cause: one of `nemo_ada.verify.CAUSES`."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(f"the verifier gave no label: {cause}")
-        self.cause = cause
-
-
 class Task(Protocol):
     """A source of prompts with a verifier. Rewards are 0.0 or 1.0."""
 
@@ -137,17 +129,10 @@ class Task(Protocol):
 
     def splits(self) -> Splits: ...
 
-    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """Reward of a response's decoded `text`. finished: it ended by itself, not at the token limit.
-
-        Raises ScoringFailedError where the verifier failed.
-        """
-        ...
-
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished), in order, or the cause where the verifier failed.
+        """Labels of responses (prompt, decoded text, finished), in order, or the cause where the verifier failed.
 
-        Equal to `score`, and faster where several processes verify answers.
+        finished: the response ended by itself, not at the token limit.
         """
         ...
 

@@ -11,7 +11,7 @@ from nemo_ada.tasks import build_task
 from nemo_ada.tasks.arithmetic import KINDS, final_answer
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify import MathVerifier, VerifierLimits
+from nemo_ada.verify import MathVerifier, Verdict, VerifierLimits
 from tests.patience import PATIENCE
 
 SIZES = {"train_prompts": 30, "heldout_prompts": 10}
@@ -71,8 +71,7 @@ def test_answers_are_compared_by_value_and_only_finished_ones_count(task):
     asked = [f" {right}", f"It is {right}.0.", rf"\boxed{{{right}}}", f"{right}1", "no idea", ""]
     labels = [verdict.label for verdict in task.score_many([(prompt, text, True) for text in asked])]
     assert labels == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-    assert task.score(prompt, f" {right}", True) == 1.0
-    assert task.score(prompt, f" {right}", False) == 0.0
+    assert task.score_many([(prompt, f" {right}", False)]) == [Verdict(0.0)]
 
 
 def test_what_cannot_be_made_is_refused_in_one_line(tmp_path):

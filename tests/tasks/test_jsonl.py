@@ -12,7 +12,6 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.protocol import ScoringFailedError
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify import INVALID, Verdict
 from nemo_ada.verify.judge import normalised
@@ -127,11 +126,9 @@ def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -
     rows = [{"problem": f"capital {i}?", "answer": "New  York"} for i in range(10)]
     task = load(write(tmp_path / "a.jsonl", *rows))
     prompt = task.splits().train[0]
-    for text in ("New York", " new york ", "\uff2eew York"):
-        assert task.score(prompt, text, True) == 1.0
-        assert task.score(prompt, text, False) == 0.0
-    for text in ("", "NewYork", "New York City", "York"):
-        assert task.score(prompt, text, True) == 0.0
+    right, wrong = ("New York", " new york ", "\uff2eew York"), ("", "NewYork", "New York City", "York")
+    assert task.score_many([(prompt, text, True) for text in right + wrong]) == [Verdict(1.0)] * 3 + [Verdict(0.0)] * 4
+    assert task.score_many([(prompt, text, False) for text in right]) == [Verdict(0.0)] * 3
     assert normalised("Ａ  b\n") == "a b"
 
 
@@ -148,9 +145,7 @@ def test_math_scoring_compares_values_and_a_failure_is_no_wrong_answer(
     task.close()
     assert len(task.tokenizer.encode(shown)) + 1 == task.max_new_tokens
     monkeypatch.setattr(task._judge, "verdicts", lambda _responses: [Verdict(None, INVALID)])
-    with pytest.raises(ScoringFailedError) as caught:
-        task.score(prompt, r"\boxed{0.5}", True)
-    assert caught.value.cause == INVALID
+    assert task.score_many([(prompt, r"\boxed{0.5}", True)]) == [Verdict(None, INVALID)]
 
 
 def test_token_limits_and_charset_follow_the_data(tmp_path: Path) -> None:
