@@ -78,10 +78,15 @@ def make(tmp_path):
 
 
 def test_issue_order_cancels_what_it_drops(make):
-    run = make(ISSUE_ORDER, asynchronous=True, engine={"seconds_per_token": 0.001})
+    """Each prompt's first four responses fill its group; those after them would run for a quarter of an hour."""
+
+    def endless_after_four(prompt, draw):
+        return float(draw < 2), 4 if draw < 4 else 10**6
+
+    run = make(ISSUE_ORDER, asynchronous=True, engine={"script": endless_after_four, "seconds_per_token": 0.001})
     (record,) = run.steps()
-    assert record.metrics["ada/samples_dropped"] > 0
-    assert len(run.engine.finished) < len(run.engine.calls), "dropped responses were cancelled while they ran"
+    assert sorted(run.engine.finished) == [(prompt, draw) for prompt in PROMPTS for draw in range(4)]
+    assert record.metrics["ada/samples_dropped"] == len(run.engine.calls) - 4 * len(PROMPTS) > 0
 
 
 def test_idle_extra_waves_end_with_the_first_ones(make):
