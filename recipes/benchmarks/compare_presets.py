@@ -57,7 +57,8 @@ METHODS = {
         "estimator: {kind: value}}"
     ],
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
-    "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "HALF"],
+    "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x2"],
+    "ada_single n=1, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
     "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
@@ -70,7 +71,7 @@ METHODS = {
     "ada_single n=2, chosen prompts, memory": [CHOSEN_KNOWN, "PROMPTS x2", N2],
     "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
     "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],
-    "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "HALF"],
+    "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x2"],
     "ada_single n=1, half of the rows": [
         "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
         "PROMPTS x4",
@@ -83,7 +84,8 @@ METHODS = {
         "PROMPTS x4",
         N1,
     ],
-    "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "HALF"],
+    "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "UPDATES x2"],
+    "grpo n=4, four updates": ["reinforce_ada.preset=grpo", "UPDATES x4"],
     "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
         "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
     ],
@@ -122,13 +124,17 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         "ada_single n=2": 3e-4,
         "ada_single n=2, chosen prompts": 3e-4,
     },
-    "words": {
-        BASELINE: 2.4e-4,
-        "ada_single n=1": 2.4e-4,
-        "ada_single n=2, chosen prompts": 2.4e-4,
-        "ada_seq_lean": 2.4e-4,  # not tuned, GRPO's
-        "ada_seq_balance": 2.4e-4,  # likewise
-    },
+    "words": dict.fromkeys(METHODS, 2.4e-4)  # not tuned: lean, balance, reserve prompts, shrunk baseline: GRPO's
+    | dict.fromkeys(
+        [
+            "ada_single n=2, chosen prompts",
+            "ada_single n=2, by information",
+            "ada_single n=1, ema, weighted choice, batch normalisation (SPO)",
+            "4 of 8 responses with the largest variance (PODS)",
+        ],
+        4.8e-4,
+    )
+    | {"grpo n=4, four updates": 1.2e-4},
 }
 MEMORY = ", memory"
 RATES["repeated"] = RATES["plentiful"]  # not tuned there
@@ -144,16 +150,17 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
 def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
     """A method's overrides.
 
-    `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise, `HALF` for two updates per step.
+    `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise, `UPDATES xM` for M updates per step,
+    each on its share of the rows.
     """
 
     def times(match: re.Match[str]) -> str:
-        if match[0] == "HALF":
-            return f"policy.train_global_batch_size={2 * prompts}"
         many = int(match[2] or 1)
+        if match[1] == "UPDATES":
+            return f"policy.train_global_batch_size={4 * prompts // many}"
         return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(candidates * many)
 
-    pattern = re.compile(r"(PROMPTS|CANDIDATES|HALF)(?: x(\d))?")
+    pattern = re.compile(r"(PROMPTS|CANDIDATES|UPDATES)(?: x(\d))?")
     return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 
