@@ -72,6 +72,8 @@ METHODS = {
     "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
     "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],
     "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x2"],
+    "ada_single n=2, chosen prompts, four updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x4"],
+    "ada_single n=2, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=1, half of the rows": [
         "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
         "PROMPTS x4",
@@ -134,7 +136,7 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         ],
         4.8e-4,
     )
-    | {"grpo n=4, four updates": 1.2e-4},
+    | dict.fromkeys(["grpo n=4, four updates", "ada_single n=1, four updates"], 1.2e-4),
 }
 MEMORY = ", memory"
 RATES["repeated"] = RATES["plentiful"]  # not tuned there
