@@ -127,6 +127,7 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         "ada_single n=2, chosen prompts": 3e-4,
     },
     "smollm2": {"ada_single n=2": 2e-5, "ada_seq_balance": 2e-5},  # the latter not tuned
+    "tail": dict.fromkeys(METHODS, 3e-5),  # not tuned with drafts
     "words": dict.fromkeys(METHODS, 2.4e-4)  # not tuned: lean, balance, reserve prompts, shrunk baseline: GRPO's
     | dict.fromkeys(
         [
