@@ -1,12 +1,13 @@
 """Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|words|tail|smollm2 [--seeds 5]
-                                                [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
+    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|groups16|words|tail|smollm2
+                                                [--seeds 5] [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
 
-`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `tail`: spell_backward with up
-to eight drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts.
-`smollm2`: SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on where it was when started again
-with the same --out. Writes presets.md.
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `groups16`: plentiful for
+groups of 16, a quarter of the prompts per step; take --baseline "grpo n=16". `tail`: spell_backward with up to eight
+drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts. `smollm2`:
+SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on where it was when started again with the
+same --out. Writes presets.md.
 
 Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
 same for all. Each method trains at its own learning rate (RATES), tuned on seeds from 3000 on.
@@ -106,6 +107,7 @@ METHODS = {
     ],
     "grpo n=16": ["reinforce_ada.preset=grpo", N16],
     "ada_pilot n=16 (Pilot-Commit)": ["reinforce_ada.preset=ada_pilot", N16],
+    "ada_pilot n=16, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N16],
     "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: CANDIDATES}", N16],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
@@ -127,6 +129,7 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         "ada_single n=2, chosen prompts": 3e-4,
     },
     "smollm2": {"ada_single n=2": 2e-5, "ada_seq_balance": 2e-5},  # the latter not tuned
+    "groups16": dict.fromkeys((name for name in METHODS if name.startswith("ada_pilot")), 1e-4),
     "tail": dict.fromkeys(METHODS, 3e-5),  # not tuned with drafts
     "words": dict.fromkeys(METHODS, 2.4e-4)  # not tuned: lean, balance, reserve prompts, shrunk baseline: GRPO's
     | dict.fromkeys(
@@ -146,6 +149,7 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
     "words": ("spell_backward", 32, 128, PLENTIFUL),
+    "groups16": ("mini_sudoku", 8, 32, PLENTIFUL),
     "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
     "smollm2": ("smollm2", 32, 128, ["grpo.max_num_steps=24", "grpo.val_period=8"]),
 }
