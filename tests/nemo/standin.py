@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import heapq
+import itertools
 from collections import Counter, UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
 
 PROMPT_TOKENS = 3
@@ -124,6 +129,7 @@ class Engine:
     finished: list[tuple[int, int]] = field(default_factory=list)
     drawn: Counter[int] = field(default_factory=Counter)
     seconds_per_token: float = 0.0
+    sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
     limit: int = 1000  # tokens at which a response is cut off
 
     def take(self, log: list[dict[str, Any]]) -> tuple[int, int]:
@@ -142,6 +148,38 @@ class Engine:
         log.append({"role": "environment", "content": content, "token_ids": torch.tensor([5])})
         self.finished.append((prompt, draw))
         return reward
+
+
+class VirtualTime:
+    """An engine's `sleep` without a wall clock: each time the driver waits, the response that is next to end ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now = 0.0
+        self._order = itertools.count()
+        self._asleep: list[tuple[float, int, asyncio.Future[None]]] = []
+        wait = AsyncSource.poll
+
+        def poll(source: AsyncSource) -> Outcomes:
+            asyncio.run_coroutine_threadsafe(self._pass(), source._loop)
+            return wait(source)
+
+        monkeypatch.setattr(AsyncSource, "poll", poll)
+        monkeypatch.setattr(AsyncSource, "clock", lambda source: self._now)
+
+    async def sleep(self, seconds: float) -> None:
+        awake = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._asleep, (self._now + seconds, next(self._order), awake))
+        await awake
+
+    async def _pass(self) -> None:
+        for _ in range(10):  # so that every response that was issued before is asleep
+            await asyncio.sleep(0)
+        while self._asleep:
+            end, _, awake = heapq.heappop(self._asleep)
+            if not awake.done():  # a dropped response's is
+                self._now = end
+                awake.set_result(None)
+                return
 
 
 def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
@@ -170,7 +208,7 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         prompt, draw = engine.take(log)
         engine.calls.append([prompt])
         reward, tokens = engine.script(prompt, draw)
-        await asyncio.sleep(engine.seconds_per_token * tokens)
+        await engine.sleep(engine.seconds_per_token * tokens)
         failed = reward is None
         value = engine.answer(log, prompt, draw)
         state = {"message_log": log, "total_reward": torch.tensor(value), "idx": sample_idx}

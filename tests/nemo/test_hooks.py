@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
+from standin import Checkpointer, Engine, VirtualTime, config, loop_module, prompt_batch, step
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.checkpoint import saved_with
@@ -89,13 +89,14 @@ def test_issue_order_cancels_what_it_drops(make):
     assert record.metrics["ada/samples_dropped"] == len(run.engine.calls) - 4 * len(PROMPTS) > 0
 
 
-def test_idle_extra_waves_end_with_the_first_ones(make):
+def test_idle_extra_waves_end_with_the_first_ones(make, monkeypatch):
     """A response of prompt 16 is the last to end: the phase ends before its prompt could have another wave."""
 
     def one_long(prompt, draw):
         return script(prompt, draw)[0], 60 if prompt == 16 and draw % GROUP == 0 else 3
 
-    run = make("ada_seq_idle", asynchronous=True, engine={"script": one_long, "seconds_per_token": 0.016})
+    engine = {"script": one_long, "seconds_per_token": 1.0, "sleep": VirtualTime(monkeypatch).sleep}
+    run = make("ada_seq_idle", asynchronous=True, engine=engine)
     first, second = run.steps(PROMPTS, PROMPTS)
     assert first.metrics["ada/samples_drawn"] == GROUP * len(PROMPTS), "the latency model knows nothing yet"
     assert second.metrics["ada/samples_drawn"] > GROUP * len(PROMPTS)
