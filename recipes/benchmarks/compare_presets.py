@@ -1,13 +1,13 @@
 """Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
 
-    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|groups16|words|tail|smollm2
+    python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|groups16|groups64|words|tail|smollm2
                                                 [--seeds 5] [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
 
-`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `groups16`: plentiful for
-groups of 16, a quarter of the prompts per step; take --baseline "grpo n=16". `tail`: spell_backward with up to eight
-drafts, of which the last one counts, so that lengths have a tail. `words`: spell_backward without drafts. `smollm2`:
-SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on where it was when started again with the
-same --out. Writes presets.md.
+`plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `groups16`, `groups64`:
+plentiful for groups of 16 or 64, with fewer prompts per step; take --baseline "grpo n=16" or "grpo n=64". `tail`:
+spell_backward with up to eight drafts, of which the last one counts, so that lengths have a tail. `words`:
+spell_backward without drafts. `smollm2`: SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on
+where it was when started again with the same --out. Writes presets.md.
 
 Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
 same for all. Each method trains at its own learning rate (RATES), tuned on seeds from 3000 on.
@@ -32,13 +32,14 @@ from nemo_ada.run.folder import RunDir, read_lines
 from nemo_ada.run.job_control import EXIT_DONE
 
 BASELINE = "grpo n=4"
-N1, N2, N8, N16 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16))
+N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))
 CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
 KNOWN = "estimator: {kind: value, memory: 0.95}"
 CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
 INFORMED = (
     "sampling: {kind: estimation, allocation: {kind: information}, min_responses: 1, max_responses: 8}"  # mean: n
 )
+HALF = "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
@@ -60,6 +61,7 @@ METHODS = {
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x2"],
     "ada_single n=1, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x4"],
+    "ada_single n=1, eight updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
     "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
@@ -75,11 +77,8 @@ METHODS = {
     "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x2"],
     "ada_single n=2, chosen prompts, four updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=2, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2, "UPDATES x4"],
-    "ada_single n=1, half of the rows": [
-        "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}",
-        "PROMPTS x4",
-        N1,
-    ],
+    "ada_single n=1, half of the rows": [HALF, "PROMPTS x4", N1],
+    "ada_single n=1, half of the rows, four updates": [HALF, "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=1, ema": [f"reinforce_ada={{preset: ada_single, {TRACKER}}}", "PROMPTS x4", N1],
     "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": [
         f"reinforce_ada={{preset: ada_single, advantage: {{normalize: batch}}, candidate_prompts: CANDIDATES x4, "
@@ -109,6 +108,8 @@ METHODS = {
     "ada_pilot n=16 (Pilot-Commit)": ["reinforce_ada.preset=ada_pilot", N16],
     "ada_pilot n=16, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N16],
     "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: CANDIDATES}", N16],
+    "grpo n=64": ["reinforce_ada.preset=grpo", N64],
+    "ada_pilot n=64, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N64],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
@@ -150,6 +151,7 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
     "words": ("spell_backward", 32, 128, PLENTIFUL),
     "groups16": ("mini_sudoku", 8, 32, PLENTIFUL),
+    "groups64": ("mini_sudoku", 4, 16, PLENTIFUL),
     "tail": ("spell_backward", 32, 128, [*PLENTIFUL, "grpo.max_num_steps=40", "task.drafts=8"]),
     "smollm2": ("smollm2", 32, 128, ["grpo.max_num_steps=24", "grpo.val_period=8"]),
 }
