@@ -20,7 +20,7 @@ from nemo_ada.planning.command import make_plan
 HERE = Path(__file__).parent
 NEVER_RAN = "# Never ran on a GPU.\n"
 NAME = re.compile(
-    r"(?P<algo>ada-lean|ada-idle|ada-est|ada|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
+    r"(?P<algo>ada(?:-lean|-idle|-est|-single)?|grpo\d+|dapo)-(?P<model>[a-z0-9.-]+?)-(?P<nodes>\d+)n(?P<gpus>\d)g"
     r"-(?P<layout>(?:(?:tp|pp|cp|ep)\d+)+)(?P<suffix>-fp8|-hard|-apex|-async)?"
 )
 GRPO = "the Reinforce-Ada config beside it; compare at equal responses and GPU hours, not at equal steps."
@@ -40,6 +40,14 @@ METHODS = {  # name -> title, basis, keys
         "the sequential config beside it; its baseline is grpo8.",
         "reinforce_ada:\n  preset: ada_est_ema\ngrpo:\n  num_generations_per_prompt: 8\n",
     ),
+    "ada-single": (
+        "Single-stream Reinforce-Ada (one response per prompt, four times the prompts) on {model}",
+        "the sequential config beside it; its baseline is grpo4, with the same responses and updates per step. It "
+        "wants many prompts.",
+        "reinforce_ada:\n  preset: ada_single\ngrpo:\n  num_generations_per_prompt: 1\n"
+        "  num_prompts_per_step: 2048      # common/small.yaml has 512, with 4 responses each\n"
+        "policy:\n  train_global_batch_size: 512    # four updates, as there\n",
+    ),
     "grpo4": ("GRPO, n = 4, on {model}", GRPO, "reinforce_ada:\n  preset: grpo\n"),
     "grpo8": (
         "GRPO, n = 8, on {model}",
@@ -58,7 +66,8 @@ METHODS = {  # name -> title, basis, keys
         "reinforce_ada:\n  preset: grpo\ngrpo:\n  use_dynamic_sampling: true\n  batch_multiplier: 2\n",
     ),
 }
-ALLOCATED = ("qwen2.5-math-1.5b", "qwen2.5-math-7b")  # models for which the paper has ada-est
+EASY = ("qwen2.5-math-1.5b", "qwen2.5-math-7b")  # models with the authors' easy set, the larger one
+ON_EASY = ("ada-est", "ada-single")  # methods for these alone: the paper has the first for no other
 
 
 def variants(base: Path) -> dict[str, str]:
@@ -66,7 +75,7 @@ def variants(base: Path) -> dict[str, str]:
     return {
         base.name.replace("ada-", f"{method}-", 1): _text(base, method)
         for method in METHODS
-        if method != "ada-est" or base.parent.name in ALLOCATED
+        if method not in ON_EASY or base.parent.name in EASY
     }
 
 

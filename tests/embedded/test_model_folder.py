@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,18 @@ def test_a_run_trains_a_folder_and_resumes_to_the_bit(make, stack, taught):
         data.tokens_RT, data.length_R, data.prompt_length_R, data.advantage_R, data.weight_R, data.old_logprob_RT, 1.0
     )
     assert np.abs(reference(exported, rows) - data.old_logprob_RT)[data.weight_R > 0].max() < 1e-4  # a tied model
+
+
+@pytest.mark.slow
+def test_a_fresh_vllm_computes_the_learners_log_probabilities_from_an_export(stack, taught, tmp_path):
+    tokens = np.random.default_rng(5).integers(0, VOCABULARY, (4, WIDTH))
+    learner = stack.learner(LearnerConfig(shape=PolicyShape.read(taught)), taught)
+    found = learner.logprobs(tokens, np.full(4, WIDTH), np.ones(4, np.int64))
+    expected = {"tokens": torch.from_numpy(tokens), "logprobs": torch.from_numpy(found[:, 1:])}
+    torch.save(expected, tmp_path / "logprobs.pt")
+    command = [sys.executable, "-m", "nemo_ada.rehearsal.exported", "vllm", taught, tmp_path / "logprobs.pt"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert float(told.splitlines()[-1]) < 1e-5
 
 
 def test_a_response_ends_with_its_line_where_that_is_asked_for(make, stack, taught):
