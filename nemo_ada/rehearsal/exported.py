@@ -8,10 +8,13 @@ library runs in its own interpreter, without stand-ins.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+CACHE_BYTES = 1 << 28  # unless one is named, vLLM wants .92 of the machine's memory
 
 
 def with_transformers(folder: Path, tokens_BT: Any) -> Any:
@@ -29,9 +32,17 @@ def with_transformers(folder: Path, tokens_BT: Any) -> Any:
 def with_vllm(folder: Path, tokens_BT: Any) -> Any:
     """The same from vLLM's prompt log-probabilities."""
     import torch
+
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # its log of the end would follow our number
     from vllm import LLM, SamplingParams
 
-    engine = LLM(str(folder), dtype="float32", enforce_eager=True, max_model_len=2 * tokens_BT.shape[1])
+    engine = LLM(
+        str(folder),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=2 * tokens_BT.shape[1],
+        kv_cache_memory_bytes=CACHE_BYTES,
+    )
     rows = tokens_BT.tolist()
     prompts: Any = [{"prompt_token_ids": row} for row in rows]
     answers = engine.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0))
