@@ -142,7 +142,15 @@ RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); oth
         ],
         4.8e-4,
     )
-    | dict.fromkeys(["grpo n=4, four updates", "ada_single n=1, four updates"], 1.2e-4),
+    | dict.fromkeys(
+        [
+            "grpo n=4, four updates",
+            "ada_single n=1, four updates",
+            "ada_single n=1, eight updates",
+            "ada_single n=1, half of the rows, four updates",
+        ],
+        1.2e-4,
+    ),
 }
 MEMORY = ", memory"
 RATES["repeated"] = RATES["plentiful"]  # not tuned there
