@@ -1,7 +1,8 @@
 """Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
 
     python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|groups16|groups64|words|tail|smollm2
-                                                [--seeds 5] [--first-seed 0] [--baseline "grpo n=16"] [--out FOLDER]
+                                                [--seeds 5] [--first-seed 0] [--baseline "grpo n=16"]
+                                                [--rates "grpo n=4=1e-4" ...] [--out FOLDER]
 
 `plentiful`: mini_sudoku with 4096 training prompts. `repeated`: 32 prompts, 100 epochs. `groups16`, `groups64`:
 plentiful for groups of 16 or 64, with fewer prompts per step; take --baseline "grpo n=16" or "grpo n=64". `tail`:
@@ -182,6 +183,14 @@ def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
     return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 
+def rate(text: str) -> tuple[str, float]:
+    """(method, learning rate) of METHOD=RATE."""
+    name, _, value = text.rpartition("=")
+    if name not in METHODS:
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as 'grpo n=4=1e-4', with a method of METHODS")
+    return name, float(value)
+
+
 def finished(config: RunConfig) -> bool:
     """Whether a run directory holds all evaluations of this run. Raises UserError when it holds those of another."""
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
@@ -202,6 +211,9 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0, help="above 0: seeds that no earlier look has seen")
     parser.add_argument("--baseline", choices=list(METHODS), default=BASELINE)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument(
+        "--rates", nargs="+", type=rate, default=[], metavar="METHOD=RATE", help="learning rates instead of RATES"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "presets")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
@@ -213,7 +225,7 @@ def main() -> int:
         parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
     task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
-    rates, usual = RATES.get(arguments.setting, {}), LEARNING_RATES[task_name][BASELINE]
+    rates, usual = RATES.get(arguments.setting, {}) | dict(arguments.rates), LEARNING_RATES[task_name][BASELINE]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
