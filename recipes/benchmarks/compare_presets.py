@@ -89,6 +89,7 @@ METHODS = {
     ],
     "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "UPDATES x2"],
     "grpo n=4, four updates": ["reinforce_ada.preset=grpo", "UPDATES x4"],
+    "grpo n=4, eight updates": ["reinforce_ada.preset=grpo", "UPDATES x8"],
     "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
         "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
     ],
