@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import sys
@@ -64,3 +65,9 @@ def test_every_method_is_a_valid_run_of_at_least_128_responses():
         grpo = config.grpo
         assert grpo.num_prompts_per_step * grpo.num_generations_per_prompt >= 128, name
         assert config.reinforce_ada.plan(grpo.num_generations_per_prompt, 17).group_size, name
+
+
+def test_a_rate_belongs_to_a_method_that_there_is():
+    assert recipe.rate("grpo n=4=1e-4") == ("grpo n=4", 1e-4)
+    with pytest.raises(argparse.ArgumentTypeError, match="with a method of METHODS"):
+        recipe.rate("grpo n=5=1e-4")
