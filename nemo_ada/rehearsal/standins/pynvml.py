@@ -10,7 +10,7 @@ from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 REPLACEMENTS = Replacements("NVML (GPU ids and memory)", "fixed answers for as many GPUs as the layout needs")
 
 GIB = 2**30
-FREE_BYTES = GIB // 4  # the refit takes a share of it as its buffer
+TOTAL_BYTES, FREE_BYTES = 80 * GIB, 64 * GIB  # the refit's buffer is NRL_REFIT_BUFFER_MEMORY_RATIO of what is free
 
 
 @REPLACEMENTS.after("nemo_rl.utils.nvml", "pynvml", why="NVML needs the GPU driver, which a CPU machine lacks.")
@@ -22,7 +22,7 @@ def module() -> ModuleType:
     """A module with what NeMo-RL calls."""
     made = ModuleType("pynvml")
     tag = os.environ.get("NEMO_ADA_REHEARSAL", "cpu")
-    memory = SimpleNamespace(total=16 * GIB, used=16 * GIB - FREE_BYTES, free=FREE_BYTES)
+    memory = SimpleNamespace(total=TOTAL_BYTES, used=TOTAL_BYTES - FREE_BYTES, free=FREE_BYTES)
     answers: dict[str, object] = {
         "NVMLError": type("NVMLError", (Exception,), {}),
         "nvmlInit": lambda: None,
