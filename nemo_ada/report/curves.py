@@ -6,6 +6,7 @@ compared runs reached. Seeds are paired, so the interval is that of the mean dif
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +26,15 @@ HALFWAY = "at half the responses - final"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Mean difference over seeds with its 95 % half-width (nan for one seed)."""
+    """Mean difference over seeds (nan where there is none) with its 95 % half-width (nan for one seed)."""
 
     mean: float
     half_width: float
 
     def __str__(self) -> str:
-        return f"{self.mean:+.3f} ±{self.half_width:.3f}"
+        if math.isnan(self.mean):
+            return "none"
+        return f"{self.mean:+.3f}" + ("" if math.isnan(self.half_width) else f" ±{self.half_width:.3f}")
 
 
 def difference(values: Sequence[float]) -> Difference:

@@ -35,6 +35,7 @@ from nemo_ada.run.job_control import EXIT_DONE
 BASELINE = "grpo n=4"
 N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))
 CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
+WEIGHTED = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x4, candidate_choice: weighted}"
 KNOWN = "estimator: {kind: value, memory: 0.95}"
 CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
 INFORMED = (
@@ -63,6 +64,8 @@ METHODS = {
     "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x2"],
     "ada_single n=1, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=1, eight updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x8"],
+    "ada_single n=1, sixteen updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x16"],
+    "ada_single n=1, weighted choice, eight updates": [WEIGHTED, "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
     "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
@@ -80,6 +83,7 @@ METHODS = {
     "ada_single n=2, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=1, half of the rows": [HALF, "PROMPTS x4", N1],
     "ada_single n=1, half of the rows, four updates": [HALF, "PROMPTS x4", N1, "UPDATES x4"],
+    "ada_single n=1, half of the rows, eight updates": [HALF, "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=1, ema": [f"reinforce_ada={{preset: ada_single, {TRACKER}}}", "PROMPTS x4", N1],
     "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": [
         f"reinforce_ada={{preset: ada_single, advantage: {{normalize: batch}}, candidate_prompts: CANDIDATES x4, "
@@ -90,6 +94,7 @@ METHODS = {
     "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "UPDATES x2"],
     "grpo n=4, four updates": ["reinforce_ada.preset=grpo", "UPDATES x4"],
     "grpo n=4, eight updates": ["reinforce_ada.preset=grpo", "UPDATES x8"],
+    "grpo n=4, sixteen updates": ["reinforce_ada.preset=grpo", "UPDATES x16"],
     "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
         "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
     ],
@@ -180,7 +185,7 @@ def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
             return f"policy.train_global_batch_size={4 * prompts // many}"
         return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(candidates * many)
 
-    pattern = re.compile(r"(PROMPTS|CANDIDATES|UPDATES)(?: x(\d))?")
+    pattern = re.compile(r"(PROMPTS|CANDIDATES|UPDATES)(?: x(\d+))?")
     return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 

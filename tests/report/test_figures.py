@@ -219,6 +219,13 @@ def test_the_interval_over_seeds_is_students_t_with_one_degree_of_freedom_less_t
     assert (found.mean - found.half_width, found.mean + found.half_width) == pytest.approx((low, high), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("gains", "shown"), [([0.1, 0.1], "+0.100 ±0.000"), ([0.1], "+0.100"), ([float("nan"), 0.1], "none")]
+)
+def test_a_table_shows_no_interval_that_does_not_exist(gains, shown):
+    assert str(difference(gains)) == shown
+
+
 def test_methods_are_compared_in_pairs_of_seeds_at_their_common_cost(tmp_path):
     ada = [Run.read(make_run(tmp_path / f"ada{i}", 30, lift=0.1 + 0.02 * i), "ada") for i in range(3)]
     base = [Run.read(make_run(tmp_path / f"grpo{i}", 60, lift=0.02 * i), "grpo") for i in range(3)]
