@@ -93,6 +93,11 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     return shape
 
 
+def evaluation_seed(run_seed: int, step: int) -> int:
+    """The engine's seed of a run's evaluation after a step: other draws for every run and step."""
+    return int(np.random.SeedSequence([run_seed, step, EVALUATION_STREAM]).generate_state(1)[0])
+
+
 class Trainer:
     """One run on a started stack."""
 
@@ -249,7 +254,7 @@ class Trainer:
         settings = self.config.validation
         count = len(self.task.splits().heldout)
         indices = None if settings.max_prompts is None else list(range(min(settings.max_prompts, count)))
-        seed = int(np.random.SeedSequence([self.config.grpo.seed, self.step, EVALUATION_STREAM]).generate_state(1)[0])
+        seed = evaluation_seed(self.config.grpo.seed, self.step)
         times: dict[str, float] = {}
         with self._phase("evaluation", times):
             scores: HeldoutScores = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)

@@ -15,6 +15,7 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
 
 from nemo_ada.config.load import load_run
 from nemo_ada.embedded.rollout import HeldoutScores, Rollout
+from nemo_ada.embedded.trainer import evaluation_seed
 from nemo_ada.errors import UserError
 from tests.lazy import Lazy
 
@@ -70,15 +71,21 @@ def test_rewards_are_averaged_over_fourths_of_a_run():
 class FittingStack:
     """Takes only calls that a rollout would take; every response is correct for the folder named `good`."""
 
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
     def call(self, method, *args):
         bound = inspect.signature(getattr(Rollout, method)).bind(self, *args).arguments
         if method == "open":
             self.good = bound["model_dir"].endswith("good")
             return None
+        self.seeds.append(bound["seed"])
         return HeldoutScores(np.full((2, bound["k"]), float(self.good)), np.ones((2, bound["k"]), np.int64))
 
 
 def test_accuracy_on_held_out_problems_is_each_model_s_own(tmp_path):
-    config = load_run(Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml", ["validation.responses=3"])
-    found = recipe.heldout_accuracy(FittingStack(), config, {0: tmp_path / "bad", 4: tmp_path / "good"})
+    path = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
+    config, stack = load_run(path, ["validation.responses=3", "grpo.seed=7"]), FittingStack()
+    found = recipe.heldout_accuracy(stack, config, {0: tmp_path / "bad", 4: tmp_path / "good"})
     assert found == {0: 0.0, 4: 1.0}
+    assert stack.seeds == [evaluation_seed(7, 0), evaluation_seed(7, 4)], "the draws of the trainer's own evaluations"
