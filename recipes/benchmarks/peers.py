@@ -215,7 +215,7 @@ class Bench:
         return f"## Speed: {pairs} alternating pairs of {steps} steps\n\n{speed_table(timings)}\n"
 
     def replay(self, steps: int) -> str:
-        """TRL on our responses: the distance between the weights, as a share of the way from the base."""
+        """TRL on our responses: the distance between the weights, as a share of that from the base."""
         saving = ["checkpointing.save_period=1", f"checkpointing.keep={steps}"]
         config = self.config("replay-ours", steps, 0, *NO_EVALUATION, *saving)
         with RecordingStack(config) as stack:
@@ -228,8 +228,8 @@ class Bench:
         for saved in trainer.run_dir.checkpoints():
             step = int(saved.name.removeprefix("step_"))
             ours, theirs = weights(saved / "hf"), weights(self.out / "replay-trl" / f"checkpoint-{step}")
-            way, apart = np.linalg.norm(ours - base), np.linalg.norm(theirs - ours)
-            shown = {"way from the base": way, "apart": apart, "apart / way": apart / way}
+            far, near = np.linalg.norm(ours - base), np.linalg.norm(theirs - ours)
+            shown = {"distance from the base": far, "distance between the two": near, "ratio": near / far}
             table.append({"step": step, **{name: f"{value:.2e}" for name, value in shown.items()}})
         return f"## The same responses: distances between weights\n\n{markdown_table(table)}\n"
 
