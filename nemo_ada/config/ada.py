@@ -108,7 +108,8 @@ class SequentialSampling(Section):
     exit: Exit
     """When a prompt has enough responses."""
     wave_size: Responses | Annotated[list[Responses], Field(min_length=1)] | None = None
-    """Responses per wave; null takes n. A list gives the first, second, ... wave, and its last entry repeats."""
+    """Responses per wave; null takes n. A list gives the first, second, ... wave, and its last entry repeats. With
+    `stopping.kind: issue_order` there are no waves; its `window` counts."""
     max_responses: Responses | None = None
     """N_max: most responses per prompt; null takes n."""
     scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
@@ -402,6 +403,16 @@ class AdaSettings(Section):
                 "settings have none; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
                 "grpo.num_generations_per_prompt or the longest response"
             )
+        if plan.idle and plan.only_first_waves:
+            raise UserError(
+                "reinforce_ada.budget.mode=idle adds waves after the first, and these settings have none; set "
+                "budget.mode=capped, or an exit rule and max_responses that ask for more (preset ada_seq_idle)"
+            )
+        if self.candidate_choice != "best" and not self.candidate_prompts:
+            raise UserError(
+                f"reinforce_ada.candidate_choice={self.candidate_choice} chooses among candidate_prompts, and there "
+                "are none; set candidate_prompts to more than grpo.num_prompts_per_step"
+            )
         return plan
 
     def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
@@ -438,6 +449,12 @@ class AdaSettings(Section):
             raise UserError(
                 f"{here}.wave_size={waves[0]} is below grpo.num_generations_per_prompt={group}: a pool that exits "
                 f"after its first wave could not fill a group; raise wave_size to at least {group}"
+            )
+        if group == 1 and cap > 1:
+            raise UserError(
+                f"{here}.max_responses={cap} with grpo.num_generations_per_prompt=1 would keep an incorrect response "
+                "wherever there is one, so the update would mostly push down; draw one (preset ada_single), or "
+                "keep at least 2"
             )
         if cap < group:
             raise UserError(

@@ -35,7 +35,7 @@ from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
 from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.source import ResponseSource
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,13 @@ class AdaSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, between two steps."""
+        """Restore what `state_dict` gave, between two steps. Raises UserError for the state of another estimator."""
         self.latency.load_state_dict(state["latency"])
-        if self.estimator is not None and state["estimator"] is not None:
-            self.estimator.load_state_dict(state["estimator"])
+        if self.estimator is None or state["estimator"] is None:
+            return
+        if state["estimator"].keys() != self.estimator.state_dict().keys():
+            raise UserError(
+                "the checkpoint's pass rates come from another reinforce_ada.estimator.kind; resume with the kind that "
+                "the run was started with"
+            )
+        self.estimator.load_state_dict(state["estimator"])

@@ -32,7 +32,7 @@ from nemo_ada.embedded.rollout import HeldoutScores, StepData
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape, run_generation, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.folder import RunDir
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl, on_signals
+from nemo_ada.run.job_control import JobControl, on_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.protocol import Task
 
@@ -134,7 +134,7 @@ class Trainer:
                 self._start()
                 self.control.status("running", self.step)
                 reason = self._loop()
-                self.control.status("stopped" if reason else "done", self.step)
+                code, message = self.control.ended(self.step, reason, saved=self._saved_at == self.step)
             except (ProcessLostError, StallError):
                 with suppress(OSError):  # a full disk must not hide the error
                     self.stack.keep_stacks(config.folder / "stacks")
@@ -146,10 +146,9 @@ class Trainer:
                 raise
             finally:
                 self.run_dir.close()
-        if reason:
-            self.observer.on_message(f"stopped after step {self.step}: {reason}; resume=auto continues")
-            return Outcome(EXIT_STOPPED, self.step, self._evaluated)
-        return Outcome(EXIT_DONE, self.step, self._evaluated)
+        if message:
+            self.observer.on_message(message)
+        return Outcome(code, self.step, self._evaluated)
 
     def _start(self) -> None:
         config, task = self.config, self.task

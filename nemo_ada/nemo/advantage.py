@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from nemo_ada.core.metrics import named
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.step import COLUMNS
@@ -17,6 +18,7 @@ class AdaAdvantageEstimator:
     def __init__(self, settings: NemoSettings) -> None:
         self._settings = settings
         self.last_metrics: dict[str, float] = {}
+        self.counted: dict[str, float] = {}  # in the batch of the last step, after dynamic sampling
 
     def compute_advantage(
         self,
@@ -40,6 +42,8 @@ class AdaAdvantageEstimator:
             raise InvariantError(f"{len(rewards)} rewards, {len(mask)} rows, {len(advantage_R)} advantages")
         if not torch.equal(rewards.detach().cpu().float(), repeated_batch["ada_reward"]):
             raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
+        live_R = (advantage_R != 0) & (repeated_batch["ada_weight"] > 0)
+        self.counted = named({"live_rows": float(live_R.sum())})
         if self._settings.placeholder_rows and self._settings.keep_denominator:
             advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()

@@ -135,7 +135,7 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
             sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
             self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
             self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
-            self._here = threading.local()
+            self._here, self._failed = threading.local(), False
             base._run_prompt_group_worker.__globals__[ROLLOUT] = self._rollout
 
         def start_collection(self, dataloader: Any) -> None:
@@ -192,12 +192,15 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
             return drawn
 
         def _fail(self, error: BaseException) -> None:
+            self._failed = True
             log.error("a prompt group failed", exc_info=error)
             ray.get(self.replay_buffer.fail.remote(_sendable(error)))
 
         def wait_for_pending_generations(self) -> None:
-            """Wait for the responses in flight. Their groups may draw further waves with the new weights."""
-            while self._groups.running > 0:
+            """Wait for the responses in flight. Their groups may draw further waves with the new weights.
+
+            After an error nobody waits: the buffer raises it when the loop comes back to it."""
+            while self._groups.running > 0 and not self._failed:
                 time.sleep(POLL_SECONDS)
 
         def get_dataloader_state(self) -> dict[str, Any]:

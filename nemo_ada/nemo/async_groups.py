@@ -142,7 +142,7 @@ class GroupRollouts:
         finally:
             source.close()
             with self.changed:
-                self._prompts.subtract(tokens)
+                self._prompts -= Counter(tokens)  # forgets those that no group draws for any more
                 ledger.end()
                 self.changed.notify_all()
         return self._rows_of(prompts, source, pool, target, ledger.number, int(batch["length"][0]))

@@ -89,7 +89,10 @@ class AsyncSource:
             self._finished.put((response_id, error))
 
     def poll(self) -> Outcomes:
-        """Wait for one response; report all that have finished. StallError after `patience` seconds without one."""
+        """Wait for one response; report all that have finished. StallError after `patience` seconds without one.
+
+        Raises a response's error. What finished before it is reported first; the next call raises.
+        """
         ids: list[int] = []
         responses: list[Response] = []
         while not ids or not self._finished.empty():
@@ -100,7 +103,10 @@ class AsyncSource:
             if response_id in self._dropped:
                 continue
             if isinstance(response, BaseException):
-                raise response
+                if not ids:
+                    raise response
+                self._finished.put((response_id, response))
+                break
             self._seconds += time.monotonic() - self._issued_at.pop(response_id)
             self._tokens += response.tokens
             ids.append(response_id)
@@ -158,8 +164,8 @@ class AsyncSource:
         return [token for message in self._prompts.logs[prompt] for token in message["token_ids"].tolist()]
 
     def _shared(self, prompt: int, still: set[int]) -> bool:
-        """Whether a running prompt has the same text: the engine could not tell their requests apart."""
-        return any(self._prompts.ids[other] == self._prompts.ids[prompt] for other in still)
+        """Whether a running prompt has the same tokens: the engine could not tell their requests apart."""
+        return self._prompt_tokens(prompt) in [self._prompt_tokens(other) for other in still]
 
     def clock(self) -> float:
         """Seconds."""

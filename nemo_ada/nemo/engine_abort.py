@@ -29,7 +29,8 @@ class EngineAbort:
         self._workers = [worker for worker in getattr(group, "workers", []) if hasattr(worker, "__ray_call__")]
 
     def stop(self, prompts: list[list[int]]) -> None:
-        """Stop every request for one of these prompts (token ids).
+        """Stop every request for one of these prompts (token ids). A later turn of a dialogue has a longer prompt, is
+        not found, and runs until `stop_all`.
 
         Returns when all workers know, or logs a warning after ABORT_SECONDS: the requests then run to their end.
         """

@@ -60,6 +60,7 @@ class Hooks:
         self.draws = 0  # rollout calls so far: the step number of every seed
         self.sampling_seconds = 0.0  # of the last rollout call
         self.lists: dict[str, list[int]] = {}  # its metrics that are no scalars, which NeMo-RL's loggers do not take
+        self._estimator = AdaAdvantageEstimator(settings)
         self._active = False  # the loop asked for our estimator; until then every name does what it did
         self._validating = False
         self._without_label = 0  # answers of the validation under way that count as wrong without a verdict
@@ -77,6 +78,11 @@ class Hooks:
         self.draws = int(state["draws"])
         if state["sampler"] is not None:
             self.sampler.load_state_dict(state["sampler"])
+
+    @property
+    def unlogged(self) -> dict[str, Any]:
+        """Metrics of the last step that NeMo-RL's loggers do not get."""
+        return {**self.lists, **self._estimator.counted}
 
     # -- candidates --------------------------------------------------------------------------------------------------
 
@@ -122,7 +128,7 @@ class Hooks:
             return self._originals["_create_advantage_estimator"](master_config)
         if self.settings.ahead:
             return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
-        return AdaAdvantageEstimator(self.settings)
+        return self._estimator
 
     def _finished(self, sampled: SampledStep) -> None:
         """A step of asynchronous training was put together."""

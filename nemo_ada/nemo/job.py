@@ -43,6 +43,7 @@ class Progress:
     steps_per_epoch: int
     prompts: int
     loader_state: Any = None
+    sampler_state: Mapping[str, Any] | None = None  # Reinforce-Ada's
     updates: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pause_seconds: float = 0.0  # validations and saves since the last step ended; they are no part of a step
     reason: str | None = None
@@ -112,6 +113,7 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
         def check_save(self) -> bool:
             """Called once per step, after its update: True saves and ends the run."""
             progress.advance(dataloader)
+            progress.sampler_state = None if hooks is None else hooks.state_dict()
             seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
             progress.pause_seconds = 0.0
             control.observe_step(seconds)
@@ -202,11 +204,12 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Ite
         yield
 
 
-def save_between_steps(parts: Mapping[str, Any], progress: Progress) -> bool:
+def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hooks | None) -> bool:
     """Save the state after the last complete step, when a step was dropped while it sampled; whether it was needed.
 
-    Only the data loader had moved on; its state as of that step is written. So the prompts of the dropped step are
-    drawn again. parts: policy, policy_generation, checkpointer, save_state, master_config.
+    The data loader had moved on, and under dynamic sampling perhaps the sampler: their states as of that step are
+    written. So the prompts of the dropped step are drawn again.
+    parts: policy, policy_generation, checkpointer, save_state, master_config.
     Raises ProcessLostError when the engine keeps its memory: a save could then run out of it and hang.
     """
     checkpointer, config, policy = parts["checkpointer"], parts["master_config"], parts["policy"]
@@ -220,6 +223,8 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress) -> bool:
             f"the engine cannot be put to sleep, so the state after step {progress.total_steps} is not saved; "
             f"resume=auto continues from step {saved}"
         )
+    if hooks is not None and progress.sampler_state is not None:
+        hooks.load_state_dict(progress.sampler_state)
     policy.prepare_for_training()
     state = parts["save_state"]
     fields = state if isinstance(state, dict) else vars(state)

@@ -39,7 +39,7 @@ from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.nemo.targets import LOOP, replaced
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, JobControl, on_signals
+from nemo_ada.run.job_control import JobControl, on_signals
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,9 @@ def train(resolved: dict[str, Any]) -> int:
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         clear_abandoned(parts["checkpointer"])
         stopped = supervised(loop, parts, control, progress)
-        control.status("stopped" if stopped else "done", progress.total_steps)
+        reason = str(progress.reason) if stopped else None
+        saved = bool(get(parts["master_config"], "checkpointing.enabled", False))
+        code, message = control.ended(progress.total_steps, reason, saved=saved)
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
         lost = lost_process(error)
@@ -142,9 +144,9 @@ def train(resolved: dict[str, Any]) -> int:
     finally:
         run_dir.close()
         _shut_down(parts)
-    if stopped:
-        log.warning("stopped after step %d: %s; resume=auto continues", progress.total_steps, progress.reason)
-    return EXIT_STOPPED if stopped else EXIT_DONE
+    if message:
+        log.warning("%s", message)
+    return code
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
@@ -180,7 +182,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         stack.enter_context(timed_validations(loop, control, progress))
         if hooks is not None:
             rows = hooks.settings.group * progress.prompts
-            records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.lists, progress.total_steps)
+            records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
             stack.enter_context(records.of(parts["logger"]))
         config = parts["master_config"]
         ahead = nemo_settings.trains_ahead(config)
@@ -202,7 +204,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
                 loop.grpo_train(*arguments)
         except StepDroppedError as dropped:
             log.warning("%s", dropped)
-            save_between_steps(parts, progress)
+            save_between_steps(parts, progress, hooks)
     return progress.reason is not None and progress.total_steps < control.max_steps
 
 

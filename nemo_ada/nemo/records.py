@@ -42,29 +42,31 @@ KEPT = (TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE)
 TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
 PER_CALL = (*(PREFIX + name for name in ("samples_drawn", "tokens_drawn", "prompts_drawn")), ENGINE_STEPS)
 VALIDATION_NAMES = {"avg_length": "response_length"}
-Lists = Callable[[], Mapping[str, list[int]]]
+Unlogged = Callable[[], Mapping[str, list[int] | float]]
 
 
 class Records:
     """Writes a run's records into its folder, line by line. Pieces of the step under way are kept in memory."""
 
-    def __init__(self, run_dir: RunDir, rows: int, lists: Lists, totals: Mapping[str, float] | None = None) -> None:
-        """rows: training rows of a step. lists: metrics of the last rollout that are no scalars, and not logged.
+    def __init__(
+        self, run_dir: RunDir, rows: int, unlogged: Unlogged, totals: Mapping[str, float] | None = None
+    ) -> None:
+        """rows: training rows of a step. unlogged: metrics of the last step that NeMo-RL does not log.
 
         totals: what the run has cost up to here, by the names in TOTALS.
         """
-        self._run_dir, self._rows, self._lists = run_dir, rows, lists
+        self._run_dir, self._rows, self._unlogged = run_dir, rows, unlogged
         self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0.0) | dict(totals or {})
         self._pieces: dict[str, dict[str, float]] = {}
         self._calls: list[dict[str, float]] = []  # the rollout calls of the step, in the order of the log
 
     @classmethod
-    def continued(cls, run_dir: RunDir, rows: int, lists: Lists, step: int) -> Records:
+    def continued(cls, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int) -> Records:
         """For a run that goes on after `step` complete steps (0: from its start): later records are dropped."""
         run_dir.rewind(step if step > 0 else -1)
         lines = read_lines(run_dir.path / f"{METRICS}.jsonl")
         last = lines[-1] if lines else {}
-        return cls(run_dir, rows, lists, {name: last[f"total/{name}"] for name in TOTALS if f"total/{name}" in last})
+        return cls(run_dir, rows, unlogged, {name: last[f"total/{name}"] for name in TOTALS if f"total/{name}" in last})
 
     @contextmanager
     def of(self, logger: Any) -> Iterator[None]:
@@ -102,7 +104,8 @@ class Records:
 
     def _write(self, step: int) -> None:
         train, timing = self._pieces.get(TRAIN, {}), self._pieces.get(TIMING, {})
-        train |= self._drawn()
+        unlogged = self._unlogged()
+        train |= self._drawn() | {name: value for name, value in unlogged.items() if isinstance(value, float)}
         times = self._phases(timing)
         increase = {
             "responses": train.get(PER_CALL[0], 0.0),
@@ -119,7 +122,7 @@ class Records:
             **{f"time/{name}": value for name, value in times.items()},
             **{f"timing/{name}": value for name, value in timing.items()},
             **{f"performance/{name}": value for name, value in self._pieces.get(PERFORMANCE, {}).items()},
-            **self._lists(),
+            **unlogged,
             **self._shown_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)

@@ -111,6 +111,8 @@ def read(master_config: Any) -> NemoSettings:
             "grpo.use_dynamic_sampling=true keeps groups whose rewards differ, and groups of "
             "grpo.num_generations_per_prompt=1 never do; set use_dynamic_sampling=false"
         )
+    if ada.advantage.baseline == "shrunk":
+        _check_reward_scale(master_config)
     prompts = int(int(get(master_config, "grpo.num_prompts_per_step")) * (multiplier if dynamic else 1))
     turns = int(get(master_config, "grpo.max_rollout_turns", 1) or 1)
     room = int(get(master_config, "policy.max_total_sequence_length"))
@@ -143,6 +145,21 @@ def read(master_config: Any) -> NemoSettings:
             "Reinforce-Ada balances towards 0.5; use train:ada/pass_rate, or a val: metric"
         )
     return settings
+
+
+def _check_reward_scale(master_config: Any) -> None:
+    """Rewards that are compared with pass rates stay 0 or 1."""
+    scaling = get(master_config, "grpo.reward_scaling")
+    ends = float(get(scaling, "target_min", 0.0)), float(get(scaling, "target_max", 1.0))
+    changed = {
+        "grpo.reward_scaling": get(scaling, "enabled", False) and ends != (0.0, 1.0),
+        "grpo.reward_shaping": get(master_config, "grpo.reward_shaping.enabled", False),
+    }
+    for key in (key for key, acts in changed.items() if acts):
+        raise UserError(
+            f"{key}.enabled=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
+            f"them with pass rates; set {key}.enabled=false or baseline: pool"
+        )
 
 
 def _refuse_other_paths(master_config: Any) -> None:

@@ -9,6 +9,7 @@
                            over attempts; the script ends a chain that saves nothing new
 
 Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved, 76 a process stalled, 77 one was lost.
+A run that is stopped without a checkpoint has failed.
 """
 
 from __future__ import annotations
@@ -126,6 +127,15 @@ class JobControl:
         if self._end is not None and time.time() + self.reserve >= self._end:
             return f"{self._end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
         return None
+
+    def ended(self, step: int, reason: str | None, *, saved: bool) -> tuple[int, str]:
+        """Report the end of a run, early for a reason; its exit code, and a sentence about an early end."""
+        if reason is None:
+            self.status("done", step)
+            return EXIT_DONE, ""
+        self.status("stopped" if saved else "failed", step)
+        then = "resume=auto continues" if saved else "nothing was saved (checkpointing.enabled=false)"
+        return EXIT_STOPPED if saved else EXIT_FAILED, f"stopped after step {step}: {reason}; {then}"
 
     def heartbeat(self, step: int, phase: str = "start") -> None:
         """Report the number of finished steps and the phase that begins."""

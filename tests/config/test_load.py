@@ -73,6 +73,8 @@ def test_every_cpu_recipe_loads(path):
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
         ("reinforce_ada={preset: grpo, advantage: {normalize: batch}}", "set reinforce_ada.advantage.baseline=shrunk"),
         ("reinforce_ada.advantage={keep_rows: 0.5, denominator: live_rows}", "denominator=all_rows"),
+        ("reinforce_ada={preset: grpo, candidate_choice: weighted}", "set candidate_prompts"),
+        ("reinforce_ada={preset: grpo, budget: {mode: idle}}", "preset ada_seq_idle"),
         ("a=[1", "override"),
     ],
 )
@@ -83,6 +85,12 @@ def test_a_wrong_value_is_named_with_what_would_work(override, message):
     with pytest.raises(UserError) as error:
         load_run(SUDOKU, [override])
     assert message in str(error.value)
+
+
+def test_a_group_of_one_is_drawn_once():
+    shrunk = "reinforce_ada={preset: ada_seq_lean, advantage: {baseline: shrunk}}"
+    with pytest.raises(UserError, match="preset ada_single"):
+        load_run(SUDOKU, [shrunk, "grpo.num_generations_per_prompt=1"])
 
 
 def test_with_issue_order_no_pool_is_smaller_than_its_group():

@@ -102,7 +102,7 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
         ({"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.normalize", "batch"),
         ({"advantage": {"keep_rows": 0.5}}, "rows.keep_share", 0.5),
-        ({"candidate_choice": "weighted"}, "weighted_choice", True),
+        ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
         ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),
         ({"advantage": {"pass_rate": "haldane"}}, "rows.pass_rate", "haldane"),
         ({"advantage": {"min_pass_rate": 0.2}}, "rows.min_pass_rate", 0.2),

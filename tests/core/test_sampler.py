@@ -8,13 +8,13 @@ import pytest
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.rows import RowSettings
 from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.estimators import EmaBeta
+from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps, Ledger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.errors import FailedResponsesError, InvariantError
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from tests.core.scripted import Script, ScriptedSource
 
 PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
@@ -182,6 +182,12 @@ def test_the_state_of_a_sampler_without_estimator_is_its_latency_model():
     fresh.load_state_dict(other.state_dict())  # and one that no longer uses it ignores what was saved
     assert fresh.latency.state_dict() == own.latency.state_dict()
     assert fresh.state_dict()["estimator"] is None
+
+
+def test_the_state_of_another_estimator_is_refused():
+    own, other = sampler(estimator=EmaBeta(0.5)), sampler(estimator=ValueRegressor(3))
+    with pytest.raises(UserError, match="come from another"):
+        other.load_state_dict(own.state_dict())
 
 
 def test_settings_that_need_an_estimator_are_refused_without_one():

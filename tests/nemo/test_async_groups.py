@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import REDRAWN, TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator, add_spares
 from nemo_ada.nemo.call import RolloutCall
 from nemo_ada.nemo.install import installed
@@ -156,6 +158,7 @@ def test_a_step_of_groups_is_the_synchronous_step(tmp_path, advantage, too_long)
     drawn = [ahead.draw(prompt, too_long=position in too_long) for position, prompt in enumerate(prompts)]
     batch, mask, advantages, metrics = ahead.finish(drawn)
     assert sum(group is not None for group in batch[GROUP]) == 3
+    assert not ahead.groups._prompts, "a run sees more prompts than fit into memory"
 
     def rows(batch, mask, advantages):
         found = []
@@ -230,6 +233,33 @@ def test_an_error_of_the_engine_reaches_the_groups_thread_and_frees_the_budget()
         raise ValueError("the engine said no")
 
     ahead.groups._rollout = broken
+    with pytest.raises(ValueError, match="said no"):
+        ahead.draw(11)
+    assert ahead.groups.running == 0
+
+
+def test_what_finished_before_an_error_is_counted(monkeypatch):
+    """A response too many in flight would let a refit wait for ever."""
+    ahead = Ahead(Engine(labels({11: 5})), prompts=1)
+    whole, poll, numbers, waits = ahead.groups._rollout, AsyncSource.poll, itertools.count(), iter([GROUP_SIZE])
+    finished: list[object] = []
+
+    async def broken(**given):
+        if next(numbers) >= 2:
+            while len(finished) < 2:
+                await asyncio.sleep(0)
+            raise ValueError("the engine said no")
+        finished.append(await whole(**given))
+        return finished[-1]
+
+    def late(source):
+        expected = next(waits, 0)
+        while source._finished.qsize() < expected:
+            time.sleep(0.001)
+        return poll(source)
+
+    ahead.groups._rollout = broken
+    monkeypatch.setattr(AsyncSource, "poll", late)
     with pytest.raises(ValueError, match="said no"):
         ahead.draw(11)
     assert ahead.groups.running == 0

@@ -469,6 +469,7 @@ def test_a_changed_signature_is_named_before_anything_is_touched(make):
 
 
 BALANCE = {"preset": "ada_seq_balance"}
+SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 REFUSED = [
     (BALANCE, {"data_plane": {"enabled": True}}, "data_plane.enabled=true"),
     (BALANCE, {"env__should_use_nemo_gym": True}, "env.should_use_nemo_gym=true"),
@@ -489,6 +490,12 @@ REFUSED = [
     ),
     (BALANCE | {"budget": {"max_samples": 10}}, {}, "cannot hold the first waves"),
     (BALANCE | {"widnow": 3}, {}, "unknown key reinforce_ada.widnow"),
+    (SHRUNK, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true makes rewards other"),
+    (
+        SHRUNK,
+        {"grpo__reward_scaling": {"enabled": True, "target_min": -1.0}},
+        "grpo.reward_scaling.enabled=true makes rewards other",
+    ),
 ]
 
 

@@ -214,7 +214,7 @@ class StoppedRun:
         self.saved |= details
 
 
-LEFT = Progress(6, 6, 0, 24, 9, 4, loader_state={})
+LEFT = Progress(6, 6, 0, 24, 9, 4, loader_state={}, sampler_state={"draws": 6})
 
 
 @VERSIONS
@@ -222,12 +222,14 @@ LEFT = Progress(6, 6, 0, 24, 9, 4, loader_state={})
 def test_a_save_between_steps_holds_the_optimizer_and_no_score_of_an_earlier_step(tmp_path, version, save_optimizer):
     """With checkpointing.metric_name the best checkpoint's score would make this one the best."""
     run = StoppedRun(tmp_path, version, save_optimizer=save_optimizer)
-    assert save_between_steps(run.parts, LEFT)
+    hooks = SimpleNamespace(load_state_dict=lambda state: run.tell("rewind", sampler=state))
+    assert save_between_steps(run.parts, LEFT, hooks)
+    assert run.saved["sampler"] == LEFT.sampler_state, "not what a dropped step has learned"
     assert run.saved["state"] == {"total_steps": 6, "current_step": 6, "current_epoch": 0, "consumed_samples": 24}
     thread = "wait for the thread"
     order = {
-        "v0.7": ["begin", "write", "rename"],
-        "main": [thread, "begin", "write", "wait for the writers", "rename", thread],
+        "v0.7": ["rewind", "begin", "write", "rename"],
+        "main": [thread, "rewind", "begin", "write", "wait for the writers", "rename", thread],
     }
     assert run.told == order[version]
     assert run.saved["optimizer_path"] == (str(tmp_path / "policy" / "optimizer") if save_optimizer else None)
@@ -238,7 +240,7 @@ def test_a_save_between_steps_holds_the_optimizer_and_no_score_of_an_earlier_ste
 def test_an_engine_that_cannot_be_put_to_sleep_ends_the_attempt_without_a_save(tmp_path):
     run = StoppedRun(tmp_path, asleep=False)
     with pytest.raises(ProcessLostError, match="after step 6 is not saved; resume=auto continues from step 4"):
-        save_between_steps(run.parts, LEFT)
+        save_between_steps(run.parts, LEFT, None)
     assert run.told == []
 
 
@@ -299,7 +301,7 @@ def test_workers_are_shut_down_whatever_ends_the_run(tmp_path, launched, error, 
         "save_state": {},
         "dataloader": Loader(),
         "checkpointer": Saved(tmp_path / "checkpoints", None),
-        "master_config": {},
+        "master_config": {"checkpointing": {"enabled": True}},
     }
     assert launched(lambda *_: parts, trained) == code
     assert ended == (["engine"] if one_object else ["engine", "learner"])

@@ -34,8 +34,8 @@ TIMES = {
 }
 
 
-def records(folder, after=0):
-    return Records.continued(RunDir(folder), ROWS, lambda: HISTOGRAM, after)
+def records(folder, after=0, **more):
+    return Records.continued(RunDir(folder), ROWS, lambda: HISTOGRAM | more, after)
 
 
 def rollout(drawn):
@@ -120,8 +120,9 @@ def test_a_run_that_never_finished_a_step_begins_its_records_anew(tmp_path):
 
 
 def test_all_rollout_calls_of_a_step_count(tmp_path):
-    log_step(records(tmp_path), 1, 40, 24, 8)
+    log_step(records(tmp_path, **{"ada/live_rows": 14.0}), 1, 40, 24, 8)  # the last call alone had 12
     (line,) = read_lines(tmp_path / "metrics.jsonl")
+    assert line["ada/live_rows"] == line["total/live_rows"] == 14
     assert (line["ada/samples_drawn"], line["ada/tokens_drawn"], line["ada/prompts_drawn"]) == (72, 720, 12)
     assert line["engine_steps"] == 90
     assert line["total/responses"] == 72

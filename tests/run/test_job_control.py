@@ -9,7 +9,16 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.run import job_control
-from nemo_ada.run.job_control import JOB_END, MARGIN_SECONDS, RECENT_PAUSES, JobControl, on_signals
+from nemo_ada.run.job_control import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    JOB_END,
+    MARGIN_SECONDS,
+    RECENT_PAUSES,
+    JobControl,
+    on_signals,
+)
 
 
 def test_a_run_without_an_end_goes_on(tmp_path, monkeypatch):
@@ -94,6 +103,21 @@ def test_a_job_end_that_is_no_number_is_a_user_error(tmp_path, monkeypatch):
     monkeypatch.setenv(JOB_END, "tomorrow")
     with pytest.raises(UserError, match="epoch seconds"):
         JobControl(tmp_path, 10)
+
+
+@pytest.mark.parametrize(
+    ("reason", "saved", "state", "code", "said"),
+    [
+        (None, False, "done", EXIT_DONE, ""),
+        ("signal SIGINT", True, "stopped", EXIT_STOPPED, "stopped after step 3: signal SIGINT; resume=auto continues"),
+        ("signal SIGINT", False, "failed", EXIT_FAILED, "checkpointing.enabled=false"),
+    ],
+)
+def test_only_a_stop_with_a_checkpoint_can_be_continued(tmp_path, reason, saved, state, code, said):
+    found, message = JobControl(tmp_path, 10).ended(3, reason, saved=saved)
+    assert found == code and said in message and bool(message) == bool(said)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["step"]) == (state, 3)
 
 
 def test_status_and_heartbeat_are_json(tmp_path):

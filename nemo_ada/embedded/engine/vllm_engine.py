@@ -332,9 +332,10 @@ class Engine:
     def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
         """Stop these requests; returns the tokens that each had generated.
 
-        Ids that are not in flight are ignored, because a response may end just before.
+        Ids that are not in flight are ignored, because a response may end just before. A lost engine has none.
         """
-        self._require_alive()
+        if self._dead:
+            return {}
         stopped = {r: self._vllm_id_by_request.pop(r) for r in request_ids if r in self._vllm_id_by_request}
         tokens: dict[Hashable, int] = {}
         for request_id, vllm_id in stopped.items():

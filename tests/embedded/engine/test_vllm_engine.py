@@ -342,11 +342,21 @@ def test_another_checkpoint_of_the_same_model_is_opened_in_place_and_any_other_i
     assert engine.reopen(here)
 
 
-def test_preempted_responses_are_the_same_and_a_closed_engine_can_be_followed_by_another(shared_engine):
-    """Last in the file: it closes the shared engine, because a process holds one at a time."""
+def test_preempted_responses_are_the_same_and_a_lost_engine_can_be_followed_by_another(shared_engine, monkeypatch):
+    """Last in the file: it ends the shared engine, because a process holds one at a time."""
     asked = prompts(6, length=40)
     sampling = Sampling(40)
     roomy = shared_engine.generate(asked, 4, sampling)
+
+    def crash():
+        raise RuntimeError("out of memory")
+
+    source = EngineSource(shared_engine, asked, lambda *_: (1.0, None), sampling)
+    source.submit(requests_for([0], [0]))
+    monkeypatch.setattr(shared_engine._llm, "step", crash)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        source.poll()
+    source.close()  # as a run does: an error of its own would hide the cause
     shared_engine.close()
     with pytest.raises(InvariantError, match="closed"):
         shared_engine.step()

@@ -154,7 +154,7 @@ def run_grpo(
     *,
     resume: bool = False,
     async_engine: bool = False,
-    hooks: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
+    hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
     labels: Labels | None = None,
     seconds_per_token: float = 0.0,
     fails: Callable[[str, int], bool] = lambda prompt, draw: False,
