@@ -349,6 +349,15 @@ class AdaSettings(Section):
             return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
         return None
 
+    def check_rows(self, group: int) -> None:
+        """Raises UserError where a group of 1 would be chosen by its label: selection prefers incorrect responses."""
+        cap = self.sampling.max_responses
+        if group == 1 and isinstance(self.sampling, SequentialSampling) and (cap or 1) > 1:
+            raise UserError(
+                f"reinforce_ada.sampling.max_responses={cap} with grpo.num_generations_per_prompt=1 would train on an "
+                "incorrect response wherever there is one; draw one (preset ada_single), or keep at least 2"
+            )
+
     def check_candidates(self, count: int, steps: int) -> None:
         """Raises UserError for more candidates than the `count` training prompts, and for a random choice."""
         candidates = self.candidate_prompts
@@ -449,12 +458,6 @@ class AdaSettings(Section):
             raise UserError(
                 f"{here}.wave_size={waves[0]} is below grpo.num_generations_per_prompt={group}: a pool that exits "
                 f"after its first wave could not fill a group; raise wave_size to at least {group}"
-            )
-        if group == 1 and cap > 1:
-            raise UserError(
-                f"{here}.max_responses={cap} with grpo.num_generations_per_prompt=1 would keep an incorrect response "
-                "wherever there is one, so the update would mostly push down; draw one (preset ada_single), or "
-                "keep at least 2"
             )
         if cap < group:
             raise UserError(

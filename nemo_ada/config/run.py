@@ -247,6 +247,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _consistent_sampling(self) -> Self:
         self.reinforce_ada.plan(self.grpo.num_generations_per_prompt, max_new_tokens=1)
+        self.reinforce_ada.check_rows(self.grpo.num_generations_per_prompt)
         return self
 
     @model_validator(mode="after")

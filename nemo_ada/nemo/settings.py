@@ -138,6 +138,7 @@ def read(master_config: Any) -> NemoSettings:
             f"{SECTION}.candidate_prompts={ada.candidate_prompts} must be a multiple of the {prompts} prompts of a "
             f"batch, {2 * prompts} or more: NeMo-RL's data loader hands out whole batches (0: no choice)"
         )
+    ada.check_rows(group)
     ada.plan(group, longest).check_first_waves(prompts, prompts * group if settings.estimated else None)
     if get(master_config, "checkpointing.metric_name") == "train:reward":
         log.warning(
