@@ -66,7 +66,7 @@ test-slow: install  ## whole pipelines: data, evaluation, caps, faults, ports, C
 test-nemo: export TORCH_CUDA_ARCH_LIST ?= 9.0
 test-nemo: export NEMO_RL_HOME := $(NEMO_RL_HOME)
 test-nemo: export PYTHONPATH := $(CURDIR):$(NEMO_RL_HOME)
-test-nemo:  ## NeMo-RL's loop and its own workers (40 min); NEMO_RL_HOME=/path/to/RL, after `make rehearsal-env`
+test-nemo:  ## NeMo-RL's loop and its own workers (15 min); NEMO_RL_HOME=/path/to/RL, after `make rehearsal-env`
 	.cache/rehearsal/policy/bin/python -m pytest tests/nemo tests/rehearsal $(PYTEST_NEMO_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.

@@ -18,7 +18,7 @@ from nemo_ada.errors import FailedResponsesError
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.job import errors_raised
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CAP = 24
 BALANCE = {
