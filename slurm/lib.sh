@@ -5,8 +5,10 @@
 #   start one srun over all nodes (node.sh: checks, Ray, driver) -> wait, watch the heartbeat, pass USR1 on as a stop file
 #   -> read status.json: done ends the chain, stopped and interrupted continue it, failed ends it
 #
+# chain.py decides what the chain does next; this file starts, watches and ends processes.
 # DRY_RUN=1 prints every command instead. README.md has the reasons.
 set -euo pipefail
+LIB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 say() { echo "[$(date '+%F %T')] $*"; }
 die() { echo "error: $*" >&2; exit 2; }
@@ -31,6 +33,13 @@ forget_slurm() {  # this job's variables must not shape the next job
   local name
   for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || unset "$name"; done
 }
+
+decide() {  # decide DECISION: chain.py looks at the files of the run, with our settings as its environment
+  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} \
+    REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
+}
+
+say_all() { local line; while IFS= read -r line; do say "$line"; done; }
 
 nap() { sleep "$1" & wait $! || true; }  # a trap runs at once, not after the sleep
 
@@ -105,6 +114,8 @@ load_settings() {
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
+  : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}"
+  command -v "$HOST_PYTHON" >/dev/null || die "there is no $HOST_PYTHON on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/chain.py needs no packages)"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
   [[ $RUNTIME =~ ^(pyxis|apptainer|none)$ ]] || die "RUNTIME=$RUNTIME: choose pyxis, apptainer or none (PBS and other schedulers are not supported)"
@@ -114,7 +125,7 @@ load_settings() {
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS; do
+    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
@@ -177,7 +188,7 @@ asked() {  # asked LONG SHORT (--nodes= -N): by an option of the command line, e
 FORCE='--force submits all the same'
 
 preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force says so
-  local tool code=0
+  local tool said code=0
   local words=(check --no-verifier)
   if [[ $CONFIG != */configs/cpu/* ]]; then words+=("--time=$(asked --time= -t)"); fi
   words+=("$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
@@ -190,11 +201,7 @@ preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force s
     die "nothing was submitted: NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine, so the config was not checked; put NEMO_RL_HOME=CHECKOUT in front of the command ($FORCE)"
   fi
   NEMO_RL_HOME=$CHECKOUT_HERE "$tool" "${words[@]}" || code=$?
-  case $code in
-    0 | 1) ;;
-    2) die "nothing was submitted: mend what is said above ($FORCE)" ;;
-    *) die "nothing was submitted: nemo-ada check itself failed with exit code $code ($FORCE)" ;;
-  esac
+  said=$(decide checked "$code") || die "$said ($FORCE)"
 }
 
 submit() {
@@ -219,34 +226,14 @@ job_end() {  # epoch seconds at which SLURM ends this job; empty for a job witho
   if [[ $text == 2* ]]; then date -d "$text" +%s; fi
 }
 
-best_step() {  # the furthest step that this run ever saved: one that was only made has to be made again
-  local best seen
-  best=$(whole "$(field "$RUN_DIR/pace.json" saved_step || true)" 0)
-  while IFS=$'\t' read -r _ _ _ seen; do
-    if ((seen > best)); then best=$seen; fi
-  done < <(cat "$RUN_DIR/attempts.tsv" 2>/dev/null || true)
-  echo "$best"
+follow() {  # follow DECISION: log what it says; its exit code
+  local said code=0
+  said=$(decide "$1") || code=$?
+  if [[ -n $said ]]; then say_all <<<"$said"; fi
+  return "$code"
 }
 
-# attempts.tsv has a line per attempt: chain, job, start time, last saved step at its start.
-chain_lines() { awk -F'\t' -v chain="$CHAIN" '$1 == chain' "$RUN_DIR/attempts.tsv" 2>/dev/null || true; }
-
-guard() {  # may the chain have another attempt? Called before one starts and before one is asked for
-  local count best older
-  count=$(chain_lines | wc -l)
-  best=$(best_step)
-  if ((count >= MAX_ATTEMPTS)); then
-    say "stopping: $count attempts are the maximum (MAX_ATTEMPTS); sbatch again to start a new chain"
-    return 1
-  fi
-  if ((count >= 2)); then
-    older=$(chain_lines | tail -n 2 | head -n 1 | cut -f 4)
-    if ((best <= older)); then
-      say "stopping: the last two attempts saved no new step beyond $best; their logs are in $RUN_DIR/attempts/"
-      return 1
-    fi
-  fi
-}
+guard() { follow may-continue; }  # may the chain have another attempt? Before one starts and before one is asked for
 
 ray_token() {  # who has not read this file gets no answer from the job's Ray; it is nobody's but ours, and new each time
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$ATTEMPT_DIR/ray-token
@@ -277,7 +264,6 @@ prepare() {
     exit 0
   fi
   guard || exit 1
-  ATTEMPT=$(($(chain_lines | wc -l) + 1))
   ATTEMPT_DIR=$RUN_DIR/attempts/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
   run rm -f "$RUN_DIR/STOP"
   run rm -rf "$ATTEMPT_DIR"
@@ -285,7 +271,7 @@ prepare() {
   write "$RUN_DIR/job" "$SLURM_JOB_ID"
   if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
-  if ! dry; then printf '%s\t%s\t%s\t%s\n' "$CHAIN" "$SLURM_JOB_ID" "$STARTED" "$(best_step)" >>"$RUN_DIR/attempts.tsv"; fi
+  if dry; then ATTEMPT=1; else ATTEMPT=$(decide record); fi
   nodes="${NODES[*]}"
   export NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
     END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
@@ -385,30 +371,11 @@ watch() {  # until the step ends; sets STALL where the watchdog ended it
   wait "$STEP_PID" 2>/dev/null || true
 }
 
-bad_nodes() {  # bad_nodes: those of this attempt that failed their health check, joined by commas
-  find "$ATTEMPT_DIR" -name 'bad-*' -printf '%f\n' 2>/dev/null | sed 's/^bad-//' | sort | paste -sd, -
-}
+verdict() { decide verdict; }  # done | stopped | failed | interrupted | unhealthy, from what this attempt wrote
 
-verdict() {  # done | stopped | failed | interrupted | unhealthy, from what this attempt wrote
-  local state='' code
-  if [[ -n $(bad_nodes) ]]; then echo unhealthy; return; fi
-  code=$(cat "$ATTEMPT_DIR/driver.exit" 2>/dev/null || true)
-  if newer "$RUN_DIR/status.json"; then state=$(field "$RUN_DIR/status.json" state || true); fi
-  case $state:$code in
-    done:* | stopped:* | failed:*) echo "$state" ;;
-    *:75) echo stopped ;;
-    running:1) echo interrupted ;;       # Ray ends a driver whose head is lost with 1, from outside Python
-    *:0 | *:1 | *:2) echo failed ;;      # ended by itself without saying how
-    *) if [[ -e $ATTEMPT_DIR/refused ]]; then echo failed; else echo interrupted; fi ;;  # killed, stalled, node lost
-  esac
-}
-
-leave_out() {  # leave_out NODES: go on without them; a running job's ExcNodeList cannot change, so it is a new job
-  local node
-  for node in ${1//,/ }; do say "node $node is unhealthy: $(cat "$ATTEMPT_DIR/bad-$node")"; done
-  sed -i '$d' "$RUN_DIR/attempts.tsv"  # no attempt of the run: it must not end the chain
-  if [[ $REQUEUE == none ]]; then say "REQUEUE=none: submit $SCRIPT again with --exclude=$1"; return 1; fi
-  LEFT_OUT=$1 REQUEUE=resubmit
+leave_out() {  # go on without the unhealthy nodes; a running job's ExcNodeList cannot change, so it is a new job
+  follow leave-out || return 1
+  REQUEUE=resubmit
 }
 
 continue_chain() {
@@ -430,34 +397,15 @@ continue_chain() {
   esac
 }
 
-follow_up() {  # sets FOLLOW: sbatch's options for the next job, those of this one and then those of the first submission
-  local limit account partition qos reservation exclude constraint
-  FOLLOW=("--dependency=afterany:$SLURM_JOB_ID" "--nodes=${#NODES[@]}")
+follow_up() {  # sets FOLLOW: sbatch's options for the next job
+  local fields
   if dry; then
-    FOLLOW+=('--time=<this job'"'"'s>' '<account, partition, qos, reservation, exclude, constraint, mem of this job>' "${OPTIONS[@]}")
+    FOLLOW=("--dependency=afterany:$SLURM_JOB_ID" "--nodes=${#NODES[@]}" '--time=<this job'"'"'s>'
+      '<account, partition, qos, reservation, constraint, mem of this job>' "${OPTIONS[@]}" '<exclude of this job>')
     return
   fi
-  IFS='|' read -r limit account partition qos reservation exclude constraint < <(
-    squeue -h -j "$SLURM_JOB_ID" -o '%l|%a|%P|%q|%v|%x|%f') || true  # a constraint may hold a |, so it is the last
-  same time "$limit"
-  same job-name "${SLURM_JOB_NAME:-}"
-  same account "$account"
-  same partition "$partition"
-  same qos "$qos"
-  same reservation "$reservation"
-  [[ $exclude != '(null)' ]] || exclude=
-  same exclude "$exclude${LEFT_OUT:+${exclude:+,}$LEFT_OUT}"
-  same constraint "$constraint"
-  same mem "${SLURM_MEM_PER_NODE:-}"
-  same mem-per-cpu "${SLURM_MEM_PER_CPU:-}"
-  same mem-per-gpu "${SLURM_MEM_PER_GPU:-}"
-  if [[ -n ${NEMO_ADA_OPTIONS:-} ]]; then
-    while IFS= read -r limit; do FOLLOW+=("$limit"); done <<<"$NEMO_ADA_OPTIONS"
-  fi
-}
-
-same() {  # same OPTION VALUE: keep it, unless SLURM says that there is none
-  case $2 in '' | '(null)' | N/A) ;; *) FOLLOW+=("--$1=$2") ;; esac
+  fields=$(squeue -h -j "$SLURM_JOB_ID" -o '%l|%a|%P|%q|%v|%x|%f' || true)
+  mapfile -t FOLLOW < <(JOB_FIELDS=$fields decide options)
 }
 
 wandb_hint() {
@@ -494,7 +442,7 @@ attempt() {
   if users_stop; then asked=1; rm -f "$RUN_DIR/STOP"; fi
   case $state in
     done) return 0 ;;
-    unhealthy) leave_out "$(bad_nodes)" || return 1 ;;
+    unhealthy) leave_out || return 1 ;;
     failed)
       say "not continuing: see $ATTEMPT_DIR/node-${NODES[0]}.log"
       tail -n 20 "$ATTEMPT_DIR/node-${NODES[0]}.log" 2>/dev/null || true

@@ -74,6 +74,7 @@ attend() {  # attend PID: until it ends (its exit code), or the batch script wan
 bad_node() {  # a cause that this node would meet again and others would not: the next job leaves it out
   say "error: $*" >&2
   put "bad-$me" "$*"
+  if ((${#nodes[@]} > 1)); then nap 5; fi  # SLURM ends the other nodes with us: they write down their causes meanwhile
   exit 1
 }
 
@@ -189,8 +190,9 @@ drive() {  # the first node: all nodes in Ray, then the driver
   if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; return; fi
   command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
   if ((${CHECK_FIRST:-0})); then  # a job by a direct sbatch was not checked before
-    nemo-ada check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
-    if ((code > 1)); then refuse "nemo-ada check refuses the config, see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
+    # CONTAINER= because the image's file cannot be seen from inside the container.
+    CONTAINER='' nemo-ada check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
+    if ((code != 0 && code != 3)); then refuse "nemo-ada check refuses the config or failed itself (exit code $code), see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
     code=0
   fi
   say "driver: ${words[*]}"

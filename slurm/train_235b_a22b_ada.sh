@@ -6,7 +6,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=04:00:00
+#SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@6900
 #SBATCH --requeue
 #SBATCH --open-mode=append

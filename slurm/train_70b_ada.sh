@@ -6,7 +6,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=04:00:00
+#SBATCH --time=08:00:00
 #SBATCH --signal=B:USR1@2100
 #SBATCH --requeue
 #SBATCH --open-mode=append

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "skipped", "warning", "error"]
-EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 1, "error": 2}
+EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 3, "error": 2}
+"""Python ends a crashed program with 1. So 1 is no answer of a check, and slurm/chain.py refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,9 @@ Tell = Callable[[str, str], Finding]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 nothing to say, 1 warnings only, 2 errors."""
-    return max((EXIT_CODES[finding.level] for finding in findings), default=0)
+    """The exit code of `nemo-ada check`: 0 no warning and no error, 3 warnings only, 2 errors."""
+    levels = {finding.level for finding in findings}
+    return next((EXIT_CODES[level] for level in ("error", "warning") if level in levels), 0)
 
 
 def error(key: str, message: str) -> Finding:

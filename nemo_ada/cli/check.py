@@ -1,4 +1,4 @@
-"""The command `nemo-ada check`. Exit codes: 0 fine, 1 warnings only, 2 errors."""
+"""The command `nemo-ada check`. Exit codes: 0 no finding, 3 warnings only, 2 errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from nemo_ada.check.command import examine, report
 from nemo_ada.check.finding import exit_code
 from nemo_ada.planning.command import walltime
+from nemo_ada.run.job_control import EXIT_USER_ERROR
 
 
 def check(
@@ -22,11 +23,12 @@ def check(
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
 
-    Exit code: 0 nothing to say, 1 warnings only, 2 errors. Without --gpu, GPUs are assumed to be H100-80GB.
+    Exit code: 0 no warning and no error, 3 warnings only, 2 errors, 1 the check itself crashed.
+    Without --gpu, GPUs are assumed to be H100-80GB.
     NEMO_RL_HOME, RUN_ROOT and CONTAINER are taken from the environment, else from slurm/site.env.
     """
     findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
-    if time is not None and exit_code(findings) < 2:
-        findings.append(walltime(config, overrides or [], time))
+    if time is not None and exit_code(findings) != EXIT_USER_ERROR:
+        findings.extend(walltime(config, overrides or [], time))
     typer.echo(report(findings, as_json=as_json))
     raise typer.Exit(exit_code(findings))

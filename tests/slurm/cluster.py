@@ -94,9 +94,9 @@ class Cluster:
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
         ]  # fmt: skip
-        for node in self.nodes:
+        for weight, node in enumerate(self.nodes, 1):  # SLURM takes the node of the lowest weight first
             where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
-            lines.append(f"NodeName={node} {where} CPUs={os.cpu_count()} Gres=gpu:{GPUS}")
+            lines.append(f"NodeName={node} {where} CPUs={os.cpu_count()} Gres=gpu:{GPUS} Weight={weight}")
         where = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
         lines.append(f"PartitionName=main {where} Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=30")
         lines.append(f"PartitionName=urgent {where} PriorityTier=10")

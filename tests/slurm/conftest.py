@@ -34,6 +34,16 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of four emulated nodes, n1 to n4."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with cluster(tmp_path_factory.mktemp("slurm4") / "c", ("n1", "n2", "n3", "n4")) as running:
+        yield running
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., Run]:
     """Submit train_7b_ada.sh: start(cluster, "driver argument", ..., options=[...], SETTING="value").

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chain import Run
+from chain import ROOT, Run
 from cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -190,14 +191,48 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
     run.until(lambda: not two_nodes.processes())
 
 
+SEEN_GPUS = 'nvidia-smi() { [[ $1 != -L ]] || { echo "GPU 0"; [[ " BAD " == *" $me "* ]] || seq -f "GPU %g" 7; }; }'
+"""NODE_SETUP in which the nodes BAD have one GPU of eight."""
+
+
 def test_an_unhealthy_node_is_left_out_of_the_next_job(two_nodes: Cluster, start: Callable[..., Run]) -> None:
-    gpus = 'nvidia-smi() { [[ $1 != -L ]] || { echo "GPU 0"; [[ $me == n1 ]] || seq -f "GPU %g" 7; }; }'
+    gpus = SEEN_GPUS.replace("BAD", "n1")
     run = start(two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0", extra=gpus)
     run.ends("FAILED", "COMPLETED")
     run.until(lambda: "ended: done, step 3 of 3" in run.log())
     log = run.log()
     assert "node n1 is unhealthy: nvidia-smi sees 1 GPUs, cluster.gpus_per_node is 8" in log
     assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3]
+
+
+def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
+    four_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """sbatch takes the last --exclude. The user's stood behind ours once, and SLURM gave the bad node again."""
+    gpus = SEEN_GPUS.replace("BAD", "n1 n2")
+    run = start(
+        four_nodes, "steps=3", f"--output={tmp_path}/slurm-%j.log", "--exclude=n3", itself=True, HEALTH="1",
+        MIN_TMP_GIB="0", extra=gpus,
+    )  # fmt: skip
+    run.until(lambda: "ended: done, step 3 of 3" in run.log() or not four_nodes.jobs())
+    log = run.log()
+    assert "on 1 node(s): n4" in log and run.steps() == [1, 2, 3]
+    assert log.count("is unhealthy") == 2 and "on 1 node(s): n3" not in log
+
+
+def test_a_cause_that_all_nodes_share_ends_the_chain(four_nodes: Cluster, start: Callable[..., Run]) -> None:
+    gpus = SEEN_GPUS.replace("BAD", "n1 n2 n3 n4")
+    run = start(
+        four_nodes, "steps=3", options=("--nodes=1",), HEALTH="1", MIN_TMP_GIB="0", extra=gpus, MAX_LEFT_OUT="2"
+    )
+    run.until(lambda: "stopping: 3 nodes were unhealthy" in run.log())
+    run.until(lambda: not four_nodes.jobs())
+    assert run.log().count("is unhealthy") == 3 and "All gave the same cause" in run.log() and run.steps() == []
+    both = ("cluster.num_nodes=2", "steps=3")
+    again = start(four_nodes, *both, options=("--nodes=2",), HEALTH="1", MIN_TMP_GIB="0", extra=gpus, RAY_START="1")
+    again.ends("FAILED")
+    again.until(lambda: "every node of the job gives the same cause" in again.log())
+    assert not four_nodes.jobs()
 
 
 def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
@@ -212,11 +247,37 @@ def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..
     assert run.steps() == list(range(1, 13)), "each step once, in order"
 
 
+@pytest.mark.parametrize("code", [1, 2])
 def test_a_direct_sbatch_checks_the_config_before_the_driver_starts(
-    one_node: Cluster, start: Callable[..., Run]
+    one_node: Cluster, start: Callable[..., Run], code: int
 ) -> None:
-    refuse = "nemo-ada() { echo checked $1; return 2; }"
+    """2: the check finds an error. 1: the check itself crashed, which is no pass."""
+    refuse = f"nemo-ada() {{ echo checked $1; return {code}; }}"
     run = start(one_node, "steps=2", PREFLIGHT="1", LAUNCH="nemo-ada train", extra=refuse)
     run.ends("FAILED")
-    assert "nemo-ada check refuses the config" in "".join(path.read_text() for path in run.run_dir.rglob("node-*.log"))
+    logs = "".join(path.read_text() for path in run.run_dir.rglob("node-*.log"))
+    assert f"nemo-ada check refuses the config or failed itself (exit code {code})" in logs
     assert run.steps() == [] and run.attempts() == 1
+
+
+@pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
+def test_a_direct_sbatch_with_a_container_passes_its_own_check(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The real `nemo-ada check` runs inside the container, where the image's file is not visible.
+
+    A small apptainer stands for the container: it runs its command, and hides the image meanwhile.
+    """
+    image, hidden = tmp_path / "image.sif", tmp_path / "hidden.sif"
+    image.touch()
+    apptainer = tmp_path / "apptainer"
+    apptainer.write_text(f'#!/bin/bash\nmv {image} {hidden}\nuntil [[ $1 == {image} ]]; do shift; done\nshift\n"$@"\n')
+    apptainer.chmod(0o755)
+    settings = {"CONTAINER": str(image), "RUNTIME": "apptainer", "APPTAINER": str(apptainer), "PREFLIGHT": "1"}
+    settings["NEMO_RL_HOME"] = os.environ["NEMO_RL_HOME"]
+    config = str(ROOT / "configs" / "qwen2.5-math-7b" / "ada-qwen2.5-math-7b-1n8g-tp2.yaml")
+    check = 'nemo-ada() { if [[ $1 == check ]]; then command nemo-ada "$@"; else python standin.py "$@"; fi; }'
+    run = start(one_node, LAUNCH="nemo-ada train", CONFIG=config, extra=check, **settings)
+    run.ends("FAILED", "COMPLETED")
+    logs = "".join(path.read_text() for path in run.run_dir.rglob("node-*.log"))
+    assert "CONTAINER: not set" in logs and "ERROR   CONTAINER" not in logs, logs

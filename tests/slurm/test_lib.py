@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import resource
 import shutil
@@ -218,14 +219,15 @@ def test_every_recipe_tells_its_nodes_also_without_nemo_rls_files() -> None:
     assert len(recipes) > 40
 
 
-@pytest.mark.parametrize("code", [0, 1, 2])
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
 def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int) -> None:
+    """0 and 3 (warnings only) are submitted. 2 is an error of the config, 1 a crash of the check."""
     done = script(tmp_path, "grpo.seed=1", **tools(tmp_path, code), NEMO_RL_HOME=str(tmp_path))
     checked = (tmp_path / "checked").read_text().split()
     assert checked[:2] == ["check", "--no-verifier"] and checked[-1] == "grpo.seed=1"
-    assert done.returncode == (2 if code == 2 else 0), done.stderr
-    assert (tmp_path / "words").exists() == (code < 2)
-    if code == 2:
+    assert done.returncode == (0 if code in (0, 3) else 2), done.stderr
+    assert (tmp_path / "words").exists() == (code in (0, 3))
+    if code in (1, 2):
         assert "nothing was submitted" in done.stderr
         done = script(tmp_path, PREFLIGHT="0", **{"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
         assert done.returncode == 0 and (tmp_path / "words").exists()
@@ -233,7 +235,7 @@ def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int)
 
 @pytest.mark.parametrize("hole", ["checkout", "tool", "crash"])
 def test_what_cannot_be_checked_is_not_submitted_unless_forced(tmp_path: Path, hole: str) -> None:
-    programs = tools(tmp_path, 1 if hole != "crash" else 9)
+    programs = tools(tmp_path, 3 if hole != "crash" else 9)
     home = {"NEMO_RL_HOME": "/not/on/the/login/node" if hole == "checkout" else str(tmp_path)}
     if hole == "tool":
         (tmp_path / "bin" / "nemo-ada").unlink()
@@ -451,15 +453,61 @@ def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
 
 
-def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "bad-n2").write_text("nvidia-smi sees 7 GPUs\n")
-    (tmp_path / "attempts.tsv").write_text("c\t1\t0\t0\nc\t2\t0\t0\n")
-    variables = {"ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "REQUEUE": "requeue", "SLURM_JOB_ID": "2"}
+def left_out(
+    folder: Path, bad: dict[str, str], nodes: str, *, before: tuple[str, ...] = (), options: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """What the chain does after an attempt of `nodes` in which the `bad` ones gave a cause.
+
+    before: nodes that earlier jobs of the chain left out. options: those of the first submission, one per line.
+    """
+    for name, cause in bad.items():
+        (folder / f"bad-{name}").write_text(f"{cause}\n")
+    (folder / "attempts.tsv").write_text("c\t1\t0\t0\nc\t2\t0\t0\n")
+    (folder / "left_out.tsv").write_text("".join(f"c\t1\t{name}\tsees 7 GPUs\n" for name in before))
+    variables = {
+        "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "requeue", "SLURM_JOB_ID": "2", "CHAIN": "c",
+        "NEMO_ADA_OPTIONS": options,
+    }  # fmt: skip
     program = (
-        "verdict; squeue() { echo '1:00|a|p|q|(null)|n7|(null)'; }; NODES=(n1 n2); leave_out $(bad_nodes); follow_up; "
+        f"verdict; squeue() {{ echo '1:00|a|p|q|(null)|n7|(null)'; }}; NODES=({nodes}); leave_out && follow_up && "
         'echo "$REQUEUE ${FOLLOW[*]}"; wc -l <$RUN_DIR/attempts.tsv'
     )
-    done = bash(program, **variables)
+    return bash(program, **variables)
+
+
+def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(tmp_path: Path) -> None:
+    done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", before=("n5",), options="--exclude=n6,n[8-9]")
     assert done.stdout.splitlines()[0] == "unhealthy"
     assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
-    assert "resubmit" in done.stdout and "--exclude=n7,n2" in done.stdout and done.stdout.rstrip().endswith("1")
+    assert "resubmit --dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.rstrip().endswith("1")
+    assert "--exclude=n7,n6,n[8-9],n5,n2\n" in done.stdout, "one list, behind the options: sbatch takes the last"
+
+
+@pytest.mark.parametrize(
+    ("bad", "nodes", "before", "message"),
+    [
+        ({"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2", (), "every node of the job gives the same cause"),
+        ({"n4": "sees 6 GPUs"}, "n4", ("n1", "n2", "n3"), "4 nodes were unhealthy"),
+        ({"n1": "sees 6 GPUs"}, "n1", ("n1",), "SLURM gave this job n1, which --exclude had left out"),
+    ],
+    ids=["all nodes", "too many", "again"],
+)
+def test_a_cause_that_other_nodes_share_ends_the_chain(
+    tmp_path: Path, bad: dict[str, str], nodes: str, before: tuple[str, ...], message: str
+) -> None:
+    done = left_out(tmp_path, bad, nodes, before=before)
+    assert f"stopping: {message}" in done.stdout and "--exclude=" not in done.stdout, done
+
+
+def test_the_decisions_need_no_more_than_python_3_6() -> None:
+    """A batch host may have nothing newer."""
+    ast.parse((ROOT / "slurm" / "chain.py").read_text(), feature_version=(3, 6))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "checked", "0"], check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, "no package is imported"
+
+
+def test_a_machine_without_python_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
+    done = script(tmp_path, DRY_RUN="1", HOST_PYTHON="python-that-is-not-here")
+    assert done.returncode == 2 and "set HOST_PYTHON" in done.stderr
