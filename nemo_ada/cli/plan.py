@@ -22,6 +22,9 @@ def plan(
         float | None, typer.Option(help="median length of a response (default: 0.3 x max_new_tokens)")
     ] = None,
     cold_start: Annotated[float | None, typer.Option(help="seconds from the job's start to its first step")] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(help="print the cap under which no step takes longer than this")
+    ] = None,
     write_to: Annotated[
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
     ] = None,
@@ -35,7 +38,7 @@ def plan(
     """
     made = make_plan(
         config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
-        median_tokens=median_tokens,
+        median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
     typer.echo(render(made, as_json=as_json))
     folder = write_to or (run if made.own_run else None)

@@ -84,6 +84,32 @@ def suggest_caps(
     return SuggestedCaps(samples, int(tokens_p95), limit if possible else None, worst, possible and worst <= available)
 
 
+@dataclass(frozen=True, slots=True)
+class StepCap:
+    """The cap on sampling under which the worst step fits into the wanted seconds.
+
+    Attributes:
+        wanted: seconds of a step.
+        max_seconds: value for reinforce_ada.budget; None where no cap is small enough.
+        others: worst seconds of the phases beside sampling.
+        drain: seconds that the longest response in flight at the cap may still take.
+        first_waves: seconds of the first waves in the worst simulated step. They are never cut.
+    """
+
+    wanted: float
+    max_seconds: float | None
+    others: float
+    drain: float
+    first_waves: float
+
+
+def step_cap(forecast: Forecast, wanted: float, drain: float, first_waves: float) -> StepCap:
+    """The widest budget.max_seconds under which the worst step takes at most `wanted` seconds."""
+    others = sum(time.worst for time in forecast.phases.values()) - forecast.sampling.worst
+    left = wanted - others - drain
+    return StepCap(wanted, _rounded(left) if left > 0 and _rounded(left) > 0 else None, others, drain, first_waves)
+
+
 def _rounded(seconds: float) -> float:
     """Down to whole seconds from 10 s on, to two digits below."""
     return float(math.floor(seconds)) if seconds >= 10 else math.floor(100 * seconds) / 100

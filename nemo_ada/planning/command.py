@@ -8,45 +8,78 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_ada.check.finding import Finding, error, ok
+from nemo_ada.check.finding import Finding, error, ok, warning
 from nemo_ada.cluster.site import site_setting
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.planning.assumptions import lengths_of, rates_of
-from nemo_ada.planning.caps import EvenCap, SuggestedCaps, even_cap, suggest_caps
-from nemo_ada.planning.forecast import Bounds, Forecast, Pace, Time, drain_seconds, of_history, of_roofline
+from nemo_ada.planning.caps import EvenCap, StepCap, SuggestedCaps, even_cap, step_cap, suggest_caps
+from nemo_ada.planning.forecast import (
+    Bounds,
+    Forecast,
+    Pace,
+    Time,
+    drain_seconds,
+    of_history,
+    of_roofline,
+    trained_tokens,
+)
 from nemo_ada.planning.history import MAX_VALUE, History
 from nemo_ada.planning.job import COLD_START, Job
+from nemo_ada.planning.roofline import PROMPT_TOKENS
 from nemo_ada.planning.sampling import Phases, SimulatedJob, capped, variant
-from nemo_ada.planning.slots import Slots, check_cold_start, parse_time, plan_slots
+from nemo_ada.planning.slots import MAX_SECONDS, Slots, check_cold_start, clock, parse_time, plan_slots
 from nemo_ada.simulate.steps import Variant
 
 STEPS, STEPS_CAPPED = 24, 20
-COMPARED = ("grpo", "ada_seq_lean", "ada_seq_idle", "ada_seq_balance", "ada_seq_positive")
 MAX_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
 MAX_SAVE_SHARE = 0.05
+MIN_USEFUL = 0.7  # share of a slot's time that steps take, below which `check` warns
+LONGER = ("08:00:00", "12:00:00", "1-00:00:00", "2-00:00:00")  # job lengths that `check` suggests instead
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One preset on these prompts, per step: responses, seconds of sampling and of all, groups without signal and
-    occupancy of the engine (shares)."""
+    """One preset on these prompts, per step.
+
+    Attributes:
+        name: the preset.
+        responses: responses drawn.
+        sampling: seconds of sampling.
+        step: seconds of the whole step.
+        zero_signal: share of groups without signal; None where every row has an advantage of its own.
+        utilisation: share of the engine's places that are occupied.
+    """
 
     name: str
     responses: float
     sampling: float
     step: float
-    zero_signal: float
+    zero_signal: float | None
     utilisation: float
     source: str = "simulated"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is said. own_run: the plan was made from the run that it is for. caps, even: None under dynamic
-    sampling, whose batches they would bound one by one, and in asynchronous training, which no longest response holds
-    up."""
+    """The result of `nemo-ada plan`.
+
+    Attributes:
+        rates: where the pass rates come from.
+        lengths: where the lengths come from.
+        forecast: seconds of a step.
+        slots: job slots.
+        caps: values for the budget. None under dynamic sampling, whose batches they would bound one by one, and in
+            asynchronous training, where no longest response holds up a step.
+        even: the cap that makes steps even; None as above.
+        costs: this plan and the presets.
+        left_out: presets that cannot run with this config, each with the reason.
+        step_cap: the cap for --step-seconds; None where nobody asked.
+        own_run: whether the plan was made from a run with this configuration.
+        warnings: what will not work as its user may expect.
+    """
 
     rates: str
     lengths: str
@@ -55,6 +88,8 @@ class Plan:
     caps: SuggestedCaps | None
     even: EvenCap | None
     costs: tuple[Cost, ...]
+    left_out: tuple[tuple[str, str], ...]
+    step_cap: StepCap | None
     own_run: bool
     warnings: tuple[str, ...]
 
@@ -85,10 +120,28 @@ def make_plan(
     pass_rates: Path | None = None,
     cold_start: float | None = None,
     median_tokens: float | None = None,
+    step_seconds: float | None = None,
     steps: int = STEPS,
+    compare: bool = True,
 ) -> Plan:
-    """The plan for a configuration. run: an earlier run's folder; run_steps: use its first steps only; cold_start:
-    seconds; median_tokens: of a response, where no run says. steps: simulated ones. Raises UserError."""
+    """The plan for a configuration.
+
+    Args:
+        config: the YAML.
+        overrides: key=value.
+        time: length of a job slot, as SLURM writes it.
+        run: an earlier run's folder.
+        run_steps: use only the first steps of that run.
+        pass_rates: file with one measured pass rate per line.
+        cold_start: seconds from a job's start to its first step.
+        median_tokens: median tokens of a response, where no run says.
+        step_seconds: wanted longest step.
+        steps: simulated steps.
+        compare: simulate the presets, too.
+
+    Raises:
+        UserError: for what cannot be planned, with what would work.
+    """
     if run is None and run_steps is not None:
         raise UserError(f"--run-steps={run_steps} needs --run with the folder of the run whose first steps it means")
     seconds, start = parse_time(time), None if cold_start is None else check_cold_start(cold_start)
@@ -120,26 +173,64 @@ def make_plan(
                 samples_p95=float(np.quantile(work.responses_S, 0.95)),
                 tokens_p95=float(np.quantile(work.tokens_S, 0.95)),
                 first_wave=job.prompts * asked.plan.first_issue,
-                drain=drain_seconds(pace, work, job.longest),
+                drain=forecast.slow * drain_seconds(pace, work, job.longest),
                 available=slots.kept,
             )
         even = even_cap(lambda cap: simulated.phases(capped(asked, cap), pace.clock, min(steps, STEPS_CAPPED)))
+    bound = None if step_seconds is None else _step_cap(simulated, asked, forecast, work, pace, step_seconds)
+    costs, left_out = _costs(simulated, forecast, work, pace) if compare else ((), ())
     return Plan(
-        rates_said, lengths_said, forecast, slots, caps, even, _costs(simulated, forecast, work, pace), past == own,
+        rates_said, lengths_said, forecast, slots, caps, even, costs, left_out, bound, past == own,
         tuple(_warnings(job, work, slots)),
     )  # fmt: skip
 
 
-def walltime(config: Path, overrides: Sequence[str], time: str) -> Finding:
-    """Whether a job of this length has time for a step. A short simulation: the steps' number does not matter."""
+def _step_cap(
+    simulated: SimulatedJob, asked: Variant, forecast: Forecast, work: Phases, pace: Pace, wanted: float
+) -> StepCap:
+    """The cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
+    job = simulated.job
+    if not 0 < wanted <= MAX_SECONDS:
+        raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
+    if job.ahead or job.max_batches > 1:
+        why = (
+            "in asynchronous training sampling and training overlap"
+            if job.ahead
+            else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
+        )
+        raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
+    first = simulated.phases(variant(ada_settings({"preset": "grpo"}), asked.plan.first_issue, job.longest), pace.clock)
+    drain = forecast.slow * drain_seconds(pace, work, job.longest)
+    return step_cap(forecast, wanted, drain, forecast.slow * float(pace.seconds(first).max()))
+
+
+def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
+    """Whether a job of this length has time for a step, and spends most of its time on steps.
+
+    A short simulation: the number of steps does not matter.
+    """
     try:
-        slots = make_plan(config, overrides, time=time, steps=2).slots
+        slots = make_plan(config, overrides, time=time, steps=2, compare=False).slots
+        text = f"--time={time}: {slots.steps} steps expected per job, which take {slots.useful:.0%} of its time"
+        if not slots.steps:
+            text = f"--time={time}: 0 steps expected per job, and the chain would never end"
+            return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
+        many = [warning("--time", said) for said in _too_many(slots)]
+        if slots.useful >= MIN_USEFUL or slots.slots <= 1:
+            return [*many, ok("--time", text)]
+        others = [make_plan(config, overrides, time=other, steps=2, compare=False).slots for other in LONGER]
     except UserError as problem:
-        return error("--time", str(problem))
-    text = f"--time={time}: {slots.steps} steps expected per job"
-    if slots.steps:
-        return ok("--time", text)
-    return error("--time", f"{text}, and the chain would never end; `nemo-ada plan CONFIG --time` tries longer ones")
+        return [error("--time", str(problem))]
+    better = max(others, key=lambda other: other.useful)
+    advice = next((other for other in others if other.useful >= MIN_USEFUL), better)
+    return [
+        *many,
+        warning(
+            "--time",
+            f"{text}, for {slots.gpu_hours:.0f} GPU hours in all; --time={clock(advice.seconds)} spends "
+            f"{advice.useful:.0%} on steps, for {advice.gpu_hours:.0f} GPU hours",
+        ),
+    ]
 
 
 def _forecast(
@@ -157,7 +248,8 @@ def _forecast(
         pace = Pace.of_roofline(job.roofline, simulated.phases(capped(asked, None)).mean_tokens)
         work = simulated.phases(asked, pace.clock)
         made = of_roofline(
-            job.roofline, pace, work, bounds, rows=rows, val_samples=job.val_samples, save=save, ahead=job.ahead
+            job.roofline, pace, work, bounds, rows=rows, val_samples=job.val_samples, save=save,
+            live=live_share(job, job.ada, work), ahead=job.ahead,
         )  # fmt: skip
         return made, work, pace
     pace = Pace.fit(history)
@@ -172,23 +264,50 @@ def _forecast(
     return of_history(history, pace, work, bounds, rows=rows, save=save, carried=carried), work, pace
 
 
-def _costs(simulated: SimulatedJob, forecast: Forecast, work: Phases, pace: Pace) -> tuple[Cost, ...]:
-    """This plan, and presets without caps, on these prompts."""
-    job = simulated.job
+def live_share(job: Job, ada: AdaSettings, work: Phases) -> float:
+    """Share of a step's rows that the learner computes whole.
 
-    def cost(name: str, work: Phases) -> Cost:
+    Rows without advantage become placeholder rows under Reinforce-Ada, where nothing else of the loss has a gradient
+    for them. A baseline of the prompt's own pass rate gives every row an advantage.
+    """
+    if not job.placeholders or ada.advantage.baseline == "shrunk":
+        return 1.0
+    return 1.0 - work.zero_signal
+
+
+def _costs(
+    simulated: SimulatedJob, forecast: Forecast, work: Phases, pace: Pace
+) -> tuple[tuple[Cost, ...], tuple[tuple[str, str], ...]]:
+    """This plan and all presets without caps, on these prompts; and the presets that cannot run, with the reason."""
+    own = simulated.job
+    prompt = 0.0 if own.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
+    base = prompt + trained_tokens(work, live_share(own, own.ada, work))
+
+    def cost(name: str, work: Phases, job: Job, ada: AdaSettings) -> Cost:
         seconds = float(np.median(pace.seconds(work)))
         responses = float(np.median(work.responses_S))
-        return Cost(name, responses, seconds, forecast.with_sampling(seconds), work.zero_signal, work.utilisation)
+        trained = (prompt + trained_tokens(work, live_share(job, ada, work))) / base
+        step = forecast.with_sampling(seconds, trained * job.prompts * job.group / (own.prompts * own.group))
+        zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
+        return Cost(name, responses, seconds, step, zero_signal, work.utilisation)
 
-    costs = [cost("this plan", work)]
-    for name in COMPARED:
+    costs, left_out = [cost("this plan", work, own, own.ada)], []
+    for name in presets():
+        ada = ada_settings({"preset": name})
+        job, label = own, name
+        if ada.advantage.baseline == "shrunk":  # single stream: one row per prompt, and as many prompts as rows
+            job, label = (
+                replace(own, prompts=own.prompts * own.group, drawn=own.drawn * own.group, group=1),
+                f"{name} n=1",
+            )
         try:
-            compared = variant(ada_settings({"preset": name}), job.group, job.longest)
-        except UserError:  # a preset with waves of 4 has no place where groups of 8 are kept
+            compared = variant(ada, job.group, job.longest)
+            phases = replace(simulated, job=job).phases(compared, pace.clock)
+        except UserError as problem:
+            left_out.append((name, str(problem)))
             continue
-        costs.append(cost(name, simulated.phases(compared, pace.clock)))
-    return tuple(costs)
+        costs.append(cost(label, phases, job, ada))
+    return tuple(costs), tuple(left_out)
 
 
 def _warnings(job: Job, work: Phases, slots: Slots) -> Iterator[str]:
@@ -215,6 +334,11 @@ def _warnings(job: Job, work: Phases, slots: Slots) -> Iterator[str]:
             f"saves take {slots.save_share:.0%} of a slot's steps (assumed speed of the file system); raise "
             f"checkpointing.save_period={job.save_period} to lower that"
         )
+    yield from _too_many(slots)
+
+
+def _too_many(slots: Slots) -> Iterator[str]:
+    """Slots that are more than the jobs of a chain."""
     given = site_setting("MAX_ATTEMPTS")
     max_attempts = int(given) if given.isdecimal() else MAX_ATTEMPTS
     if slots.slots > max_attempts:

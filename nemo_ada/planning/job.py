@@ -25,9 +25,18 @@ COLD_START = {"embedded": 60.0, "nemo_rl": 1800.0}  # NeMo-RL: containers, Ray, 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """prompts: of a step. drawn: of one rollout call. max_batches: rollout calls of a step, above 1 under NeMo-RL's
-    dynamic sampling. longest: tokens of a response. slots: responses that decode at once, on all engines. ahead:
-    asynchronous training under NeMo-RL. roofline: None for the embedded back end."""
+    """What a plan needs of a config.
+
+    Attributes:
+        prompts: prompts per training step.
+        drawn: prompts per rollout call.
+        max_batches: rollout calls of a step, above 1 under NeMo-RL's dynamic sampling.
+        longest: tokens of the longest response.
+        slots: responses that decode at once, on all engines.
+        ahead: asynchronous training under NeMo-RL.
+        placeholders: whether rows without advantage become placeholder rows, which cost the learner almost nothing.
+        roofline: None for the embedded back end.
+    """
 
     backend: str
     ada: AdaSettings
@@ -39,6 +48,7 @@ class Job:
     slots: int
     gpus: int
     ahead: bool
+    placeholders: bool
     steps: int
     val_period: int
     val_samples: int
@@ -77,6 +87,7 @@ def _embedded(config: Mapping[str, Any]) -> Job:
         slots=run.policy.generation.max_num_seqs,
         gpus=0,
         ahead=False,
+        placeholders=True,
         steps=run.grpo.max_num_steps,
         val_period=run.grpo.val_period,
         val_samples=0,
@@ -85,6 +96,13 @@ def _embedded(config: Mapping[str, Any]) -> Job:
         data=run.task.name,
         roofline=None,
     )
+
+
+def _placeholders(values: Values) -> bool:
+    """Whether the hooks may make placeholder rows: the method is ours, and the loss has no other gradient for them."""
+    other = ("loss_fn.reference_policy_kl_penalty", "loss_fn.positive_example_nll_weight", "policy.draft.enabled")
+    ours = values.get("grpo.adv_estimator.name") == "reinforce_ada"
+    return ours and not any(values.get(key, 0) for key in other)
 
 
 def _cluster(config: Mapping[str, Any]) -> Job:
@@ -111,6 +129,7 @@ def _cluster(config: Mapping[str, Any]) -> Job:
         slots=engine_slots(cluster, known[0]),
         gpus=cluster.gpus,
         ahead=bool(values.get("grpo.async_grpo.enabled", False)),
+        placeholders=_placeholders(values),
         steps=values.integer("grpo.max_num_steps"),
         val_period=int(values.get("grpo.val_period", 0)),
         val_samples=int(values.get("grpo.max_val_samples", 0)),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.planning.caps import EVEN, EvenCap, SuggestedCaps
+from nemo_ada.planning.caps import EVEN, EvenCap, StepCap, SuggestedCaps
 from nemo_ada.planning.command import Plan
 from nemo_ada.planning.slots import Slots, clock
 from nemo_ada.run.files import write_atomically
@@ -23,7 +23,12 @@ def render(plan: Plan, *, as_json: bool) -> str:
     lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
     named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
     lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.source}" for name, t in named.items()]
-    if forecast.low != forecast.high:
+    if forecast.uncovered:
+        lines += [
+            f"median step: {forecast.low:.0f} to {forecast.high:.0f} s. No published step time that was fitted covers "
+            f"{' or '.join(forecast.uncovered)}: trust a run's own time (--run, or time/step in its metrics.jsonl)"
+        ]
+    elif forecast.low != forecast.high:
         lines += [f"median step: {forecast.low:.0f} to {forecast.high:.0f} s, by the errors on published step times"]
     lines += [
         "",
@@ -31,16 +36,19 @@ def render(plan: Plan, *, as_json: bool) -> str:
         f"slots: {slots.slots}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.source})"
         + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
-        f"saves take {slots.save_share:.1%} of the steps' time",
+        f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
+        *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
         *([] if plan.even is None else [_even_line(plan.even)]),
         "",
         "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
     ]
     lines += [
-        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {c.zero_signal:13.2f} {c.utilisation:16.0%}"
+        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_share(c.zero_signal):>13} "
+        f"{c.utilisation:16.0%}"
         for c in plan.costs
     ]
+    lines += [f"left out: {name}: {why}" for name, why in plan.left_out]
     lines += ["which preset pays: recipes/guide/choosing.md", *(f"warning: {text}" for text in plan.warnings)]
     return "\n".join(lines)
 
@@ -62,6 +70,29 @@ def _caps_line(slots: Slots, caps: SuggestedCaps) -> str:
     return (
         f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
         f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.source})"
+    )
+
+
+def _share(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def _step_line(cap: StepCap) -> str:
+    wanted = f"a step within {cap.wanted:g} s: "
+    if cap.max_seconds is None:
+        return (
+            f"{wanted}no cap does it. In the worst case the phases beside sampling take {cap.others:.1f} s, and the "
+            f"longest response in flight {cap.drain:.1f} s more; lower max_new_tokens or grpo.num_prompts_per_step"
+        )
+    first = (
+        ""
+        if cap.first_waves <= cap.max_seconds
+        else (f" First waves are never cut, and they alone take {cap.first_waves:.1f} s in the worst simulated step.")
+    )
+    return (
+        f"{wanted}reinforce_ada.budget.max_seconds={cap.max_seconds:g}. It bounds sampling: no wave starts later, "
+        f"and a running response ends by itself. The phases beside it are not capped; their worst case of "
+        f"{cap.others:.1f} s is left for them.{first}"
     )
 
 

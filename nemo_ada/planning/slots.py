@@ -15,10 +15,21 @@ MAX_SECONDS = 366 * 86400  # seconds of a slot, or of its start
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """steps: expected per slot. guaranteed: even if all are worst. lead: seconds before the end at which the
-    batch script must be signalled (--signal=B:USR1@lead). gpu_hours: all slots. source: of the cold start. save_share:
-    part of a slot's steps that saves take. kept: seconds for steps in the worst case, less the start, a validation, a
-    save and a margin."""
+    """The job slots of a run.
+
+    Attributes:
+        seconds: length of a slot.
+        cold_start: seconds from a slot's start to its first step.
+        source: where cold_start comes from.
+        lead: seconds before the end at which the batch script must be signalled (--signal=B:USR1@lead).
+        steps: expected steps per slot.
+        guaranteed: steps per slot even if each is the worst.
+        slots: slots until the last step.
+        gpu_hours: of all slots.
+        save_share: share of a slot's used seconds that saves take, with the one at its end.
+        useful: share of the used seconds that steps take. The rest goes to starts, saves, validations and the lead.
+        kept: seconds for steps in the worst case, less the start, a validation, a save and a margin.
+    """
 
     seconds: float
     cold_start: float
@@ -29,6 +40,7 @@ class Slots:
     slots: int
     gpu_hours: float
     save_share: float
+    useful: float
     kept: float
 
     @property
@@ -97,6 +109,11 @@ def plan_slots(
     count = math.ceil(steps / each) if each else 0
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
-    hours = ((count - 1) * seconds + min(last, seconds)) / 3600 * gpus if count else 0.0
-    share = save.p50 / (save.p50 + save_period * step.p50)
-    return Slots(seconds, cold_start, source, lead, each, guaranteed, count, hours, share, kept)
+    used = (count - 1) * seconds + min(last, seconds) if count else 0.0  # seconds of all slots
+    first = min(each, steps)  # steps of a slot that is used to its end, or of the only one
+    saves = first // save_period + (1 if first % save_period else 0)  # a slot ends with a save of its own
+    return Slots(
+        seconds, cold_start, source, lead, each, guaranteed, count, used / 3600 * gpus,
+        save_share=saves * save.p50 / min(seconds, used) if count else 0.0,
+        useful=steps * step.p50 / used if count else 0.0, kept=kept,
+    )  # fmt: skip

@@ -96,7 +96,7 @@ class Point:
         ada: AdaSettings = ada_settings({"preset": "grpo"})
         job = Job(
             "nemo_rl", ada, config.prompts, config.group, config.prompts, 1, longest,
-            engine_slots(config, self.shape), config.gpus, False, 1, 0, 0, 50, 0.0, "", None,
+            engine_slots(config, self.shape), config.gpus, False, False, 1, 0, 0, 50, 0.0, "", None,
         )  # fmt: skip
         lengths = LengthModel(median_of(self.facts["response"], longest), SIGMA, 1.0, longest)
         phases = SimulatedJob(job, MeasuredRates((0.5,)), lengths, 2).phases(variant(ada, config.group, longest))
