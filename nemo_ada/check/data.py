@@ -10,6 +10,7 @@ from nemo_ada.check.finding import Findings, error, ok, skipped, warning
 from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.hub import LOCAL
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.config.load import PROMPT_FILES
 from nemo_ada.errors import UserError
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
@@ -104,11 +105,12 @@ def _first_record(path: Path) -> tuple[str, ...]:
 
 
 def prompt_files(values: Values) -> Findings:
-    """Prompt files are read by path, relative to the working directory."""
-    for key in ("data.default.prompt_file", "data.default.system_prompt_file"):
-        named = values.get(key)
-        if named is not None and not Path(str(named)).is_file():
-            yield error(key, f"{named} is not there; start in the project's root or give an absolute path")
+    """Prompt files are there: in the working folder, or beside or above a YAML that the config builds on."""
+    for section in ("default", "train", "validation"):
+        for key in (f"data.{section}.{name}" for name in PROMPT_FILES):
+            named = values.get(key)
+            if named is not None and not Path(str(named)).is_file():
+                yield error(key, f"{named} is neither in the working folder nor near the config; give an absolute path")
 
 
 def image() -> Findings:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nemo_ada.check.finding import Finding, Findings, error, ok, skipped
 from nemo_ada.cluster import hub
 from nemo_ada.cluster.config import HOME, Values
-from nemo_ada.cluster.site import site_setting
+from nemo_ada.cluster.site import site_file, site_said, site_setting
 
 VERSION = (0, 7)
 OWN_ENVIRONMENT = "ada_math"
@@ -19,6 +19,7 @@ OWN_ENVIRONMENT = "ada_math"
 
 def site(values: Values) -> Findings:
     """All of them."""
+    yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
     yield from repositories(values)
     yield from checkout(values)
     yield from folders(values)

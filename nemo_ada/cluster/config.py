@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.cluster.site import site_setting
-from nemo_ada.config.load import apply_overrides, load_yaml, plain
+from nemo_ada.config.load import apply_overrides, find_prompt_files, load_yaml, plain
 from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
@@ -38,7 +38,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # where the recipe's interpolations look
     try:
-        return plain(apply_overrides(load_yaml(path), overrides))
+        return find_prompt_files(plain(apply_overrides(load_yaml(path), overrides)), path)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):

@@ -18,7 +18,7 @@ import yaml
 
 from nemo_ada.cluster.config import HOME, Values, load_config
 from nemo_ada.cluster.hub import BUILT_IN, Kind, cache_home, missing_files, needs
-from nemo_ada.cluster.site import site_setting, worker_python
+from nemo_ada.cluster.site import site_said, site_setting, worker_python
 from nemo_ada.errors import UserError
 
 Item = tuple[str, Kind, bool]  # repository, kind, with weights
@@ -43,6 +43,7 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
     wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
     environment = {**os.environ, "HF_HOME": str(cache_home())}
     online = {key: value for key, value in environment.items() if key not in OFFLINE}
+    say(f"site settings: {site_said()}")
     say(f"cache: {cache_home()}")
     say(_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
     if convert:

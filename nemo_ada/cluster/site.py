@@ -6,14 +6,34 @@ import os
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+CODE = Path(__file__).parents[2]
+"""The folder that holds this package: the project's folder, or site-packages."""
+HOME_VARIABLE, SITE_VARIABLE = "NEMO_ADA_HOME", "NEMO_ADA_SITE"
 LINE = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=(["']?)([^"'`$#\s\\]*)\2\s*(?:#.*)?""")
 MAX_BYTES = 1_000_000
 
 
+def project() -> Path:
+    """The project's folder: NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh.
+
+    Where none has it, it is the folder that holds this package, which `pip install` without --editable copies.
+    """
+    named = os.environ.get(HOME_VARIABLE)
+    if named:
+        return Path(named)
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "slurm" / "lib.sh").is_file()), CODE)
+
+
 def site_file() -> Path:
-    """The file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env of this project."""
-    return Path(os.environ.get("NEMO_ADA_SITE") or ROOT / "slurm" / "site.env")
+    """The file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
+    return Path(os.environ.get(SITE_VARIABLE) or project() / "slurm" / "site.env")
+
+
+def site_said() -> str:
+    """Which site.env is read, for people."""
+    path = site_file()
+    return str(path) if path.is_file() else f"{path} is not there; {SITE_VARIABLE}=FILE names another"
 
 
 def site_setting(name: str) -> str:

@@ -22,6 +22,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
+PROMPT_FILES = ("prompt_file", "system_prompt_file")
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -62,6 +63,30 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise
     except _LIBRARY_ERRORS as error:
         raise UserError(f"{path}: {_one_line(error)}") from None
+
+
+def family(path: Path) -> list[Path]:
+    """A YAML that `load_yaml` has read and the files that its `defaults` lead to, the file itself first."""
+    content = OmegaConf.create(read_yaml(path, "the configuration"))
+    parents = content.get("defaults", [])
+    names = [parents] if isinstance(parents, str) else list(parents)
+    return [path, *(file for name in names for file in family((path.parent / name).resolve()))]
+
+
+def find_prompt_files(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The configuration of `path`, with the prompt files that its `data` section names as absolute paths.
+
+    A relative name is looked for in the working folder, then beside each YAML that `path` builds on and in the folders
+    above that YAML. So a run may start in any folder. A name that is found nowhere stays as it is.
+    """
+    for section in (config.get("data") or {}).values():
+        for key in PROMPT_FILES if isinstance(section, dict) else ():
+            name = section.get(key)
+            if not isinstance(name, str) or not name or Path(name).is_file():
+                continue
+            folders = (folder for file in family(path.resolve()) for folder in file.parents)
+            section[key] = next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
+    return config
 
 
 def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:

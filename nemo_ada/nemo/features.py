@@ -9,12 +9,15 @@ moves of the weights per step. The sketch costs nothing: signed counts of the pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.core.seeds import mix64
-from nemo_ada.nemo.response import Message
+
+if TYPE_CHECKING:  # settings.py takes WIDTH from here on machines that have no torch
+    from nemo_ada.nemo.response import Message
 
 BUCKETS = 62
 WIDTH = BUCKETS + 2  # log length, share of distinct tokens

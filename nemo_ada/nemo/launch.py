@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from nemo_ada.config.load import find_prompt_files
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.access import get, plain
@@ -87,7 +88,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
-    return resolved
+    return find_prompt_files(resolved, path)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:

@@ -17,14 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.check.command import examine, recipe
 from nemo_ada.check.finding import Finding
-from nemo_ada.cluster.config import HOME, Values, load_config, usable_values
-from nemo_ada.cluster.site import site_setting
+from nemo_ada.cluster.config import Values, load_config, usable_values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import model, places, problems
 from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed, resumed_ahead
@@ -129,7 +129,6 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    _find_prompts(config)
     _check_tokenizer(config)
     findings = _check(path, overrides, config)
     errors = [finding for finding in findings or () if finding.level == "error"]
@@ -157,16 +156,6 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     if keep is None and report.passed:
         shutil.rmtree(folder)
     return EXIT_DONE if report.passed else code or EXIT_FAILED
-
-
-def _find_prompts(config: dict[str, Any]) -> None:
-    """Prompt files of NeMo-RL's own configs are named from its checkout: give their full paths."""
-    home = Path(site_setting(HOME) or ".")
-    for part in (config.get("data") or {}).values():
-        for key in ("prompt_file", "system_prompt_file"):
-            name = part.get(key) if isinstance(part, dict) else None
-            if name and not Path(name).exists() and (home / name).exists():
-                part[key] = str(home / name)
 
 
 def _check_tokenizer(config: Mapping[str, Any]) -> None:
@@ -205,17 +194,30 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     if not config.get("checkpointing", {}).get("enabled", False):
         report.absent |= dict.fromkeys(("save", "export", "resume"), "checkpointing.enabled=false")
         return EXIT_DONE
-    started = time.monotonic()
+    with ThreadPoolExecutor(1) as beside:  # the export waits for files and imports much: a core is free meanwhile
+        exporting = beside.submit(_timed, lambda: rehearsal.export(Path(config["run_dir"])))
+        if resume:
+            code = _resume(rehearsal, report, config, undisturbed, after)
+        else:
+            report.absent["resume"] = "--no-resume"
     try:
-        report.numbers += rehearsal.export(Path(config["run_dir"]))
+        made, seconds = exporting.result()
     except UserError as error:
-        report.failure = ("export", str(error))
-        return EXIT_FAILED
-    exported = (1, time.monotonic() - started)
-    report.phases["export"] = exported
-    if not resume:
-        report.absent["resume"] = "--no-resume"
-        return EXIT_DONE
+        report.failure = report.failure or ("export", str(error))
+        return code or EXIT_FAILED
+    report.numbers += made
+    report.phases["export"] = (1, seconds)
+    return code
+
+
+def _timed(work: Callable[[], list[Number]]) -> tuple[list[Number], float]:
+    """What the work returns, and its seconds."""
+    started = time.monotonic()
+    return work(), time.monotonic() - started
+
+
+def _resume(rehearsal: Rehearsal, report: Report, config: dict[str, Any], undisturbed: Events, after: int) -> int:
+    """Continue the checkpoint of step `after` and compare with the undisturbed run; the exit code of the run."""
     continued = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
     code, again = rehearsal.run("resumed", continued)
     failure = _failure(code, again, rehearsal.folder / "resumed.log")
@@ -223,8 +225,8 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
         report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
         return code
     report.take_phases(undisturbed, again)
-    report.phases |= {"export": exported, "resume": (1, 0.0)}
-    if ahead:
+    report.phases["resume"] = (1, 0.0)
+    if Values(config).get("grpo.async_grpo.enabled", False):
         report.numbers += resumed_ahead(undisturbed, again, after, int(config["grpo"]["max_num_steps"]))
     else:
         report.numbers += resumed(undisturbed, again, after)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_ada.cluster.config import EXAMPLES, HOME
-from nemo_ada.cluster.site import ROOT, site_setting
+from nemo_ada.cluster.site import CODE, project, site_setting
 from nemo_ada.errors import UserError
 
-CACHE = ROOT / ".cache" / "rehearsal"
+CACHE = project() / ".cache" / "rehearsal"
 POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
 BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
@@ -55,7 +55,7 @@ class Places:
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
         """Variables of a run's processes. name: of the run, for files in shared memory."""
         startup = Path(__file__).parent / "startup"
-        sources = (startup, ROOT, self.home, self.megatron, self.bridge)
+        sources = (startup, CODE, self.home, self.megatron, self.bridge)
         inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
         return {
             **inherited,
@@ -72,7 +72,7 @@ class Places:
 
     def plain_environment(self) -> dict[str, str]:
         """Variables of a process of the policy interpreter without stand-ins."""
-        return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+        return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
 
 
 def find() -> Places:
