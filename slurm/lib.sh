@@ -174,6 +174,16 @@ check_nodes() {  # check_nodes COUNT: that of the job; a range (2-4) is left to 
   fi
 }
 
+check_gpus() {  # a job must not pay for GPUs of a node that the config leaves idle, nor lack some
+  local given wanted
+  given=$(asked --gpus-per-node= '--none')
+  given=${given##*:}  # h100:8
+  wanted=$(wanted gpus_per_node g)
+  if [[ -n $wanted && $given =~ ^[0-9]+$ && $given != "$wanted" && $CONFIG != */configs/cpu/* ]]; then
+    die "the job has $given GPU(s) per node, cluster.gpus_per_node of $CONFIG is $wanted: give --gpus-per-node=$wanted, or set cluster.gpus_per_node=$given"
+  fi
+}
+
 asked() {  # asked LONG SHORT (--nodes= -N): by an option of the command line, else the script's header
   local word found
   found=$(sed -n "s/^#SBATCH $1//p" "$HOME_DIR/slurm/$SCRIPT")
@@ -207,6 +217,7 @@ preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force s
 submit() {
   if [[ $SCRIPT == train_* ]]; then
     check_nodes "$(asked --nodes= -N)"
+    check_gpus
     preflight
   fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")

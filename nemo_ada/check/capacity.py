@@ -10,7 +10,7 @@ from nemo_ada.check.finding import Findings, Tell, error, ok, warning
 from nemo_ada.check.layout import LEARNER, VLLM
 from nemo_ada.check.site import where
 from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, refit_phase, vllm_cache
+from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase, vllm_cache
 from nemo_ada.cluster.shapes import ModelShape
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
@@ -19,8 +19,12 @@ TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GP
 
 def learner_memory(recipe: ClusterConfig, shape: ModelShape, gpu_gib: float) -> Findings:
     """The learner's phase on the fullest GPU."""
-    key = "policy.train_micro_batch_size"
-    for phase in (learner_phase(recipe, shape), refit_phase(recipe, shape)):
+    phases = {
+        "policy.train_micro_batch_size": learner_phase(recipe, shape),
+        f"{VLLM}.tensor_parallel_size": refit_phase(recipe, shape),
+        _logprob_key(recipe): logprob_phase(recipe, shape),
+    }
+    for key, phase in phases.items():
         text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
         if phase.gib > TIGHT * gpu_gib:
             tell = error if phase.gib > gpu_gib else warning
@@ -29,7 +33,18 @@ def learner_memory(recipe: ClusterConfig, shape: ModelShape, gpu_gib: float) -> 
             yield ok(key, text)
 
 
+def _logprob_key(recipe: ClusterConfig) -> str:
+    """The key that sets the micro-batch of the pass for log-probabilities."""
+    if recipe.packing:
+        return "policy.sequence_packing.logprob_mb_tokens"
+    return "policy.dynamic_batching.logprob_mb_tokens" if recipe.dynamic else "policy.logprob_batch_size"
+
+
 def _what_helps(recipe: ClusterConfig, phase: str) -> str:
+    if phase == "log-probs":
+        return (
+            f"{_logprob_key(recipe)} of {max(recipe.max_length, recipe.logprob_tokens // 8)} tokens, a larger TP or PP"
+        )
     if phase == "refit":
         return f"a larger {LEARNER}.tensor_model_parallel_size or {VLLM}.tensor_parallel_size"
     v = recipe.values

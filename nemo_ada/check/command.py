@@ -15,8 +15,9 @@ from nemo_ada.check.finding import Finding, error, exit_code, ok, skipped, warni
 from nemo_ada.check.layout import LAYOUT
 from nemo_ada.check.names import key_names
 from nemo_ada.check.precision import PRECISION
+from nemo_ada.check.setup import setup
 from nemo_ada.check.site import site as site_findings
-from nemo_ada.cluster.config import ClusterConfig, Values, load_config, upstream_part, usable_values
+from nemo_ada.cluster.config import ClusterConfig, Values, load_config, rollout_sizes, upstream_part, usable_values
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.cluster.shapes import find_shape
 from nemo_ada.config.load import BACKENDS
@@ -92,7 +93,9 @@ def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB, site: bool = Fa
     out_of_bounds = list(bounds(values))
     if out_of_bounds:  # nothing that follows from such numbers would be information
         return out_of_bounds
-    findings = [*data.method(config), *data.datasets(values), *data.prompt_files(values), *data.image()]
+    findings = [
+        *setup(values), *data.method(config), *data.datasets(values), *data.prompt_files(values), *data.image(),
+    ]  # fmt: skip
     try:
         facts = ClusterConfig.of(config)
         found = find_shape(facts.model_name)
@@ -125,7 +128,8 @@ def first_wave(config: dict[str, Any], facts: ClusterConfig) -> int | None:
         plan = settings.plan(facts.group, facts.max_new)
     except UserError:
         return None
-    return facts.prompts * (facts.group if settings.sampling.kind == "estimation" else plan.first_issue)
+    drawn = rollout_sizes(facts.values.get).prompts  # under dynamic sampling more than a step has
+    return drawn * (facts.group if settings.sampling.kind == "estimation" else plan.first_issue)
 
 
 def report(findings: Sequence[Finding], *, as_json: bool) -> str:

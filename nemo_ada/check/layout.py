@@ -240,6 +240,11 @@ def lengths(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
     held = int(v.get(f"{VLLM}.max_model_len", r.max_length))
     wanted = min(r.max_prompt + r.max_new, r.max_length)
+    if held > positions:
+        yield error(
+            f"{VLLM}.max_model_len",
+            f"{held} tokens, the model has {positions} positions, and vLLM refuses more; {positions} would work",
+        )
     if held < wanted:
         yield error(
             f"{VLLM}.max_model_len",

@@ -128,6 +128,22 @@ def folders(values: Values) -> Findings:
             yield error(
                 key, f"{folder} cannot be written ({above}: {problem.strerror}); set RUN_ROOT in slurm/site.env"
             )
+            continue
+        if key == "checkpointing.checkpoint_dir" and _in_memory(above):
+            yield error(
+                key, f"{folder} is in the memory of this machine (tmpfs): other nodes do not see it, and it is empty "
+                "after the job; set RUN_ROOT in slurm/site.env to a shared folder",
+            )  # fmt: skip
+
+
+def _in_memory(folder: Path) -> bool:
+    """Whether the folder's file system is a tmpfs."""
+    best, kind = 0, ""
+    for line in _text(Path("/proc/mounts")).splitlines():
+        words = line.split()
+        if len(words) > 2 and folder.is_relative_to(words[1]) and len(words[1]) >= best:
+            best, kind = len(words[1]), words[2]
+    return kind in ("tmpfs", "ramfs")
 
 
 def wandb(values: Values) -> Findings:

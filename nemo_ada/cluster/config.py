@@ -90,6 +90,18 @@ class Values:
             raise UserError(f"{dotted}={value!r} must be a whole number above 0; set it")
         return value
 
+    def number(self, dotted: str) -> float | None:
+        """A number, also one that YAML reads as text (1e-6); None where it is not set. Raises UserError."""
+        value = self.get(dotted)
+        if value is None:
+            return None
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            return float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"{dotted}={str(value)[:80]!r} must be a number; set it") from None
+
 
 @contextmanager
 def usable_values() -> Iterator[None]:
@@ -282,6 +294,17 @@ class ClusterConfig:
         elif self.dynamic:
             tokens = int(v.get("policy.dynamic_batching.train_mb_tokens", tokens))
         return -(-tokens // self.pack_unit) * self.pack_unit
+
+    @property
+    def logprob_tokens(self) -> int:
+        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
+        v = self.values
+        tokens = self.logprob_rows * self.max_length
+        if self.packing:
+            return max(int(v.get("policy.sequence_packing.logprob_mb_tokens", tokens)), self.max_length)
+        if self.dynamic:
+            return int(v.get("policy.dynamic_batching.logprob_mb_tokens", tokens))
+        return tokens
 
     def stage_layers(self, layers: int) -> tuple[int, int]:
         """Layers of the first and of the last pipeline stage (rounded up where they do not divide)."""

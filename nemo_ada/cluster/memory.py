@@ -146,6 +146,31 @@ def _stage_phase(recipe: ClusterConfig, shape: ModelShape, params: Held, layers:
     return Phase(name, tuple(terms))
 
 
+def logprob_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
+    """The fullest GPU in the pass for log-probabilities: no gradients, but the logits of a whole micro-batch.
+
+    Logits: BF16, an FP32 copy and its softmax (10 bytes per entry). With policy.logprob_chunk_size only a chunk has the
+    FP32 copies. The optimizer is on the CPU meanwhile.
+    """
+    r, v = recipe, recipe.values
+    params, _, _ = stages(r, shape)[-1]
+    tokens = r.logprob_tokens / r.cp
+    width = shape.padded_vocab(r.tp) / r.tp
+    chunk = v.get("policy.logprob_chunk_size")
+    wide = tokens if not chunk else min(tokens, float(chunk) * r.logprob_rows)
+    logits = width * (2 * tokens + 8 * wide)
+    each = layer_bytes_per_token(r, shape)
+    return Phase(
+        "log-probs",
+        (
+            Term("weights", 2 * params.total, f"{params.total / 1e9:.2f} B parameters x 2"),
+            Term("activations", tokens * each, f"{tokens:.0f} tokens x {each:.0f}"),
+            Term("logits", logits, f"{width:.0f} x (2 x {tokens:.0f} + 8 x {wide:.0f})"),
+            Term("context", CONTEXT_GIB * GIB, "assumed"),
+        ),
+    )
+
+
 def vllm_weight_bytes(recipe: ClusterConfig, shape: ModelShape) -> float:
     """vLLM's weights on one GPU; with FP8 the layers take one byte per parameter, embeddings two."""
     table = shape.vocab * shape.hidden * (1 if shape.tied else 2)

@@ -106,7 +106,8 @@ WRONG_VALUES = [
     (MULTIPLE, 4, "16 would work", {CP: 2}),
     (MULTIPLE, 2, "of 4 (2 * CP 2); 4 would work", {TP: 1, CP: 2, f"{LEARNER}.sequence_parallel": False}),
     ("policy.train_micro_batch_size", 3, "1, 2, 4", {PACKING: False, "policy.logprob_batch_size": 3}),
-    (TP, 7, "18944 feed-forward columns do not divide by TP 7; 1, 2 or 4", {"cluster.gpus_per_node": 7, MULTIPLE: 7}),
+    (TP, 7, "18944 feed-forward columns do not divide by TP 7; 1, 2 or 4",
+     {"cluster.gpus_per_node": 7, MULTIPLE: 7, PACK: 3080}),
     (TP, 8, "1, 2 or 4 would work", {MULTIPLE: 8}),
     (TP, 4, "1 or 2 would work", {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B"}),
     (PP, 8, "1, 2, 4, 7 or 14", {TP: 1, MULTIPLE: 1}),
@@ -136,6 +137,7 @@ WRONG_VALUES = [
     (VALIDATION, "AIME2026", "nemo-ada prepare CONFIG", {"grpo.val_period": 5}),
     (SAVES, "/proc/x", "set RUN_ROOT", {KEEP: 1}),
     (SAVES, "{tmp}", "keep fewer", {KEEP: 10**6}),
+    (SAVES, "/dev/shm/x", "shared folder", {KEEP: 1, "policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 2}),
 ]  # fmt: skip
 # (changes, the key that must be named, a part of the remedy)
 BREAKAGES = [
@@ -225,7 +227,9 @@ WORKING = {
     "pipeline": {TP: 2, PP: 2},
     "forced ratio": {"loss_fn.force_on_policy_ratio": True, BATCH: 2048, "policy.logprob_batch_size": 2},
     "outer stages": STAGES | dict.fromkeys(OUTER, 11),
-    "more positions": dict.fromkeys(("policy.max_total_sequence_length", f"{VLLM}.max_model_len", POSITIONS), 8192),
+    "more positions": dict.fromkeys(
+        ("policy.max_total_sequence_length", f"{VLLM}.max_model_len", POSITIONS, PACK), 8192
+    ),
     "a number as text": {f"{OPTIMIZER}.lr": "1e-6"},
     "sizes left to their defaults": dict.fromkeys(
         (CP, EP, ETP, VLLM_TP, VLLM_PP, VLLM_EP, "policy.logprob_batch_size")
@@ -240,8 +244,15 @@ def test_a_valid_recipe_has_no_errors(changes):
     assert {"policy.model_name", "policy.train_micro_batch_size", SHARE} <= fits
 
 
-def test_an_environment_of_the_users_own_is_taken_with_its_class(site):
-    assert errors({"data.default.env_name": "mine", "env.mine": {"class": "my_reward.Mine"}}, site) == []
+def test_an_environment_of_the_users_own_is_taken_with_its_class(site, monkeypatch):
+    """The module is looked for where the job will look, and is not run."""
+    own = {"data.default.env_name": "mine", "env.mine": {"class": "my_reward.Mine"}}
+    assert [(f.key, "PYTHONPATH" in f.message) for f in errors(own, site)] == [("env.mine.class", True)]
+    (site / "my_reward.py").write_text("raise SystemExit\n\n\nclass Mine:\n    pass\n")
+    monkeypatch.syspath_prepend(str(site))
+    assert errors(own, site) == []
+    other = {"data.default.env_name": "mine", "env.mine": {"class": "my_reward.Yours"}}
+    assert [f.message.endswith("defines no Yours") for f in errors(other, site)] == [True]
 
 
 def test_the_value_that_a_message_recommends_works():

@@ -137,7 +137,7 @@ def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_
 def test_the_report_counts_and_the_exit_code_is_the_worst_level():
     text = report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=False)
     assert text.endswith("0 errors, 1 warnings")
-    assert '"exit_code": 1' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
+    assert '"exit_code": 3' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,9 @@ def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
     said = []
     assert hub.ask("org/small") == "there" and hub.ask("org/other") == "missing"
     prepare(config(tmp_path / "config.yaml", "org/small"), [], convert=True, say=said.append)
-    assert said[0] == f"cache: {home}" and said[1].startswith("* fetch org/small: ")
-    assert "the first job converts" in said[2] and said[3].endswith("tokens, a qwen2")
+    assert said[0].startswith("site settings: ")
+    assert said[1] == f"cache: {home}" and said[2].startswith("* fetch org/small: ")
+    assert "the first job converts" in said[3] and said[4].endswith("tokens, a qwen2")
     assert said[-1] == f"all of it was loaded again {isolation()[1]}"
     folder = hub.snapshot("org/small")
     assert folder is not None and hub.missing_files(folder, weights=True) == []

@@ -190,6 +190,14 @@ def test_a_configuration_for_other_nodes_than_the_jobs_is_refused(tmp_path: Path
     assert done.returncode == 2 and "is 2: give" in done.stderr
 
 
+def test_a_configuration_for_other_gpus_than_the_jobs_is_refused(tmp_path: Path) -> None:
+    done = script(tmp_path, "cluster.gpus_per_node=4", DRY_RUN="1")
+    assert done.returncode == 2 and "the job has 8 GPU(s) per node" in done.stderr
+    for given in ("4", "h100:4"):
+        done = script(tmp_path, "cluster.gpus_per_node=4", f"--gpus-per-node={given}", DRY_RUN="1")
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_node_count_is_found_where_the_yaml_or_what_it_builds_on_says_it(tmp_path: Path) -> None:
     (tmp_path / "upstream.yaml").write_text("a: 1\ncluster:\n  gpus_per_node: 8\n  # num_nodes: 9\n  num_nodes: 3\n")
     (tmp_path / "own.yaml").write_text("cluster: {num_nodes: 5}\n")

@@ -1,0 +1,447 @@
+"""What NeMo-RL's set-up, megatron-core and vLLM refuse, or pass over with a wrong result, minutes into a GPU job.
+
+Each rule names where the job would have ended. NeMo-RL v0.7.0, the megatron-core and vLLM that it pins. The table in
+recipes/results/config_rules.md lists the asserts of their sources that a config can reach, and the rule for each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nemo_ada.check.finding import Findings, error, warning
+from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.shapes import find_shape
+from nemo_ada.config.strict import suggestion
+
+LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
+OPTIMIZER, SCHEDULER, DTENSOR = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "policy.dtensor_cfg"
+VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
+BATCHED = f"{KWARGS}.max_num_batched_tokens"
+DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+OPTIMIZERS = ("adam", "sgd", "lion", "muon", "dist_muon")
+GRANULARITIES = ("full", "selective")
+VERIFIERS = ("hf_math_verify", "dapo_math_verify")
+PRECISIONS = ("bfloat16", "float16", "float32")
+DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+ATTENTION = ("auto", "flash", "fused", "local", "unfused")
+DISPATCHERS = ("allgather", "alltoall", "flex")
+SAVE_FORMATS = ("safetensors", "torch_save")
+CORRECTIONS = ("tis", "icepop", "seq-mask-tis")
+PROCESSORS = (
+    "default", "helpsteer3_data_processor", "kd_data_processor", "math_data_processor", "math_hf_data_processor",
+    "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
+)  # fmt: skip
+VALIDATION_METRICS = ("accuracy", "avg_length")
+PADDING = 1024  # embeddings that a model may have beyond its tokenizer: sizes of one family are padded differently
+MAX_LINES = 200_000  # of a training set that are looked at
+CHOICES = (
+    # key, the names that exist
+    (f"{SCHEDULER}.lr_decay_style", DECAY_STYLES),
+    (f"{OPTIMIZER}.optimizer", OPTIMIZERS),
+    (f"{LEARNER}.recompute_granularity", GRANULARITIES),
+    (f"{LEARNER}.attention_backend", ATTENTION),
+    (f"{LEARNER}.moe_token_dispatcher_type", DISPATCHERS),
+    (f"{LEARNER}.pipeline_dtype", PRECISIONS),
+    ("policy.precision", PRECISIONS),
+    (f"{VLLM}.precision", ("auto", *PRECISIONS, "fp8")),
+    (f"{VLLM}.kv_cache_dtype", DTYPES),
+    ("checkpointing.model_save_format", SAVE_FORMATS),
+    ("loss_fn.truncated_importance_sampling_type", CORRECTIONS),
+)
+
+
+def choices(v: Values) -> Findings:
+    """Names that NeMo-RL, megatron-core or vLLM look up after the workers have started."""
+    for key, names in CHOICES:
+        value = v.get(key)
+        if value is not None and value not in names:
+            yield error(key, f"{value}: no such choice; {suggestion(str(value), names, 'choices')}")
+    for section in ("default", "train", "validation"):
+        key = f"data.{section}.processor"
+        value = v.get(key)
+        if value is not None and value not in PROCESSORS:
+            yield error(key, f"{value}: NeMo-RL has no such processor; {suggestion(str(value), PROCESSORS, 'choices')}")
+    for name, section in (v.get("env") or {}).items():
+        value = section.get("math_verify_impl") if isinstance(section, dict) else None
+        if value is not None and value not in VERIFIERS:
+            yield error(
+                f"env.{name}.math_verify_impl",
+                f"{value}: NeMo-RL catches its own error there, and every answer would count as wrong; "
+                f"{suggestion(str(value), VERIFIERS, 'choices')}",
+            )
+
+
+def schedule(v: Values) -> Findings:
+    """The rates and lengths that megatron-core's scheduler compares when it starts."""
+    lr, low = v.number(f"{OPTIMIZER}.lr"), v.number(f"{OPTIMIZER}.min_lr")
+    start, warm = v.number(f"{SCHEDULER}.lr_warmup_init"), v.number(f"{SCHEDULER}.lr_warmup_iters")
+    decay = v.number(f"{SCHEDULER}.lr_decay_iters")
+    if lr is not None and low is not None and low > lr:
+        yield error(f"{OPTIMIZER}.min_lr", f"min_lr={low:g} is above lr={lr:g}; {lr:g} would work")
+    if lr is not None and start is not None and start > lr:
+        yield error(
+            f"{SCHEDULER}.lr_warmup_init", f"lr_warmup_init={start:g} is above lr={lr:g}; {lr / 10:g} would work"
+        )
+    steps = v.number("grpo.max_num_steps")
+    end, name = (
+        (decay, "lr_decay_iters") if decay is not None else (steps, "grpo.max_num_steps, which lr_decay_iters is")
+    )
+    if warm is not None and end is not None and warm >= end:
+        yield error(
+            f"{SCHEDULER}.lr_warmup_iters",
+            f"lr_warmup_iters={warm:g} must be below {name}={end:g}; set lr_warmup_iters to {max(int(end) - 1, 0)} or "
+            f"less, or {SCHEDULER}.lr_decay_iters above it",
+        )
+    if v.get(f"{SCHEDULER}.lr_decay_style") == "WSD" and v.get(f"{SCHEDULER}.lr_wsd_decay_iters") is None:
+        yield error(f"{SCHEDULER}.lr_decay_style", "WSD needs lr_wsd_decay_iters beside it; constant would work")
+    first, last = (v.number(f"{SCHEDULER}.{end}_weight_decay") for end in ("start", "end"))
+    if first is not None and last is not None:
+        style = v.get(f"{SCHEDULER}.weight_decay_incr_style", "constant")
+        if last < first or (style == "constant" and last != first):
+            yield error(
+                f"{SCHEDULER}.end_weight_decay",
+                f"end_weight_decay={last:g} with start_weight_decay={first:g} and weight_decay_incr_style={style}: "
+                f"megatron-core wants equal values for constant, and no falling ones; {first:g} would work",
+            )
+
+
+def optimizer(v: Values) -> Findings:
+    """Combinations that NeMo-RL's own validation refuses after the model was built."""
+    if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and v.get(f"{OPTIMIZER}.optimizer_offload_fraction") != 1.0:
+        yield error(
+            f"{OPTIMIZER}.optimizer_offload_fraction",
+            f"optimizer_cpu_offload=true with fraction {v.get(f'{OPTIMIZER}.optimizer_offload_fraction')}: NeMo-RL "
+            "moves all of the optimizer or nothing; 1.0 would work",
+        )
+    precision = v.get("policy.precision", "bfloat16")
+    if precision == "float32" and (v.get(f"{OPTIMIZER}.bf16", False) or v.get(f"{OPTIMIZER}.fp16", False)):
+        yield error(f"{OPTIMIZER}.bf16", "policy.precision=float32 needs bf16=false and fp16=false of the optimizer")
+    if v.get(f"{OPTIMIZER}.bf16", False) and v.get(f"{OPTIMIZER}.fp16", False):
+        yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
+    if v.get(f"{LEARNER}.enabled", False) and v.get(f"{DTENSOR}.enabled", False):
+        yield error(f"{DTENSOR}.enabled", "NeMo-RL trains with Megatron or with DTensor; set this one to false")
+    if v.get("policy.draft.enabled", False) and v.get("policy.sequence_packing.enabled", False):
+        yield error("policy.draft.enabled", "a draft model excludes policy.sequence_packing.enabled; set one to false")
+
+
+def experts_parallel(v: Values) -> Findings:
+    """megatron-core raises in the first update, not at the start."""
+    experts = int(v.get(f"{LEARNER}.expert_model_parallel_size", 1))
+    if v.get(f"{LEARNER}.sequence_parallel", False):
+        return
+    if experts > 1 and int(v.get(f"{LEARNER}.tensor_model_parallel_size", 1)) > 1:
+        yield error(
+            f"{LEARNER}.sequence_parallel",
+            "experts with a tensor-parallel size above 1 train only with sequence parallelism; set it to true",
+        )
+
+
+def packs(v: Values) -> Findings:
+    """A pack, or a dynamic micro-batch, must hold the longest row: NeMo-RL meets the first long one in some step."""
+    multiple = int(v.get("policy.make_sequence_length_divisible_by", 1))
+    total = v.integer("policy.max_total_sequence_length")
+    row = v.integer("data.max_input_seq_length", total) + v.integer("policy.generation.max_new_tokens", total)
+    longest = -(-min(total, row) // multiple) * multiple
+    for section in ("sequence_packing", "dynamic_batching"):
+        for name in ("train_mb_tokens", "logprob_mb_tokens"):
+            key = f"policy.{section}.{name}"
+            tokens = v.number(key)
+            if v.get(f"policy.{section}.enabled", False) and tokens is not None and tokens < longest:
+                yield error(
+                    key,
+                    f"{tokens:g} tokens do not hold the longest row, {longest} tokens of prompt and response (a "
+                    f"multiple of {multiple}): the first such row ends the run; {longest} would work",
+                )
+
+
+def engine(v: Values) -> Findings:
+    """vLLM's own refusals, and back ends that the hooks do not know."""
+    backend = v.get(f"{GENERATION}.backend", "vllm")
+    if backend != "vllm":
+        yield error(
+            f"{GENERATION}.backend",
+            f"{backend}: Reinforce-Ada has run with vLLM only, and its waves need vLLM's calls; vllm would work",
+        )
+    if str(v.get(f"{VLLM}.kv_cache_dtype", "auto")).startswith("fp8"):
+        if v.get(f"{VLLM}.async_engine", False):
+            yield error(
+                f"{VLLM}.kv_cache_dtype",
+                "NeMo-RL refuses an FP8 cache with async_engine=true; auto would work, or async_engine=false (rounds)",
+            )
+        if v.get(f"{VLLM}.precision") != "fp8":
+            yield error(f"{VLLM}.kv_cache_dtype", f"an FP8 cache needs {VLLM}.precision=fp8; auto would work")
+        if int(v.get(f"{LEARNER}.pipeline_model_parallel_size", 1)) > 1:
+            yield error(
+                f"{VLLM}.kv_cache_dtype", "NeMo-RL refuses an FP8 cache with a learner of PP above 1; auto would work"
+            )
+    tokens, seqs = v.number(BATCHED), v.number(f"{KWARGS}.max_num_seqs")
+    length = v.number(f"{VLLM}.max_model_len")
+    if tokens is not None and seqs is not None and seqs > tokens:
+        yield error(
+            f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
+        )
+    chunked = v.get(f"{KWARGS}.enable_chunked_prefill", True)
+    if chunked is False and tokens is not None and length is not None and tokens < length:
+        yield error(
+            BATCHED,
+            f"{tokens:g} is below max_model_len={length:g}, and enable_chunked_prefill=false: vLLM could not read such "
+            f"a prompt; {length:g} would work, or chunked prefill",
+        )
+    top_k = v.get(f"{GENERATION}.top_k")
+    if top_k is not None and top_k != -1 and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        yield error(f"{GENERATION}.top_k", f"top_k={top_k}: NeMo-RL takes null, -1 or 1 and more; null would work")
+    if v.get(f"{VLLM}.enable_vllm_metrics_logger", False) and v.get(f"{VLLM}.async_engine", False):
+        interval = v.number(f"{VLLM}.vllm_metrics_logger_interval")
+        if interval is None or interval <= 0:
+            yield error(
+                f"{VLLM}.vllm_metrics_logger_interval", "the metrics logger needs seconds above 0; 0.5 would work"
+            )
+
+
+def validation(v: Values) -> Findings:
+    """NeMo-RL validates max_val_samples // val_batch_size batches: none where the batch is larger."""
+    if not any(v.get(f"grpo.{key}", False) for key in ("val_period", "val_at_start", "val_at_end")):
+        return
+    samples, batch = v.number("grpo.max_val_samples"), v.number("grpo.val_batch_size")
+    if samples is not None and batch is not None and samples < batch:
+        yield error(
+            "grpo.val_batch_size",
+            f"val_batch_size={batch:g} is above max_val_samples={samples:g}: validation would be 0.0 of 0 samples; "
+            f"{samples:g} would work",
+        )
+
+
+def saves(v: Values) -> Findings:
+    """The metric that ranks checkpoints is looked up at the first save; a deadline is parsed at the start."""
+    if not v.get("checkpointing.enabled", False):
+        return
+    key = "checkpointing.metric_name"
+    metric = v.get(key)
+    if metric is not None:
+        prefix, _, name = str(metric).partition(":")
+        if prefix not in ("train", "val") or not name:
+            yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
+        elif prefix == "val" and name not in VALIDATION_METRICS:
+            yield error(key, f"{metric}: {suggestion(name, VALIDATION_METRICS, 'validation metrics')}")
+        elif prefix == "train":
+            yield warning(
+                key,
+                f"{metric}: where a step logs no such metric, the run ends at its first save; val:accuracy is safe",
+            )
+    period, steps = v.number("checkpointing.save_period"), v.number("grpo.max_num_steps")
+    if period is not None and steps is not None and period > steps:
+        yield warning(
+            "checkpointing.save_period",
+            f"save_period={period:g} is above grpo.max_num_steps={steps:g}: only the end is saved, and a failure loses "
+            "the whole run",
+        )
+    deadline = v.get("checkpointing.checkpoint_must_save_by")
+    if deadline is not None and not re.fullmatch(r"\d+:\d+:\d+:\d+", str(deadline)):
+        yield error(
+            "checkpointing.checkpoint_must_save_by",
+            f"{deadline!r}: NeMo-RL wants days:hours:minutes:seconds, such as 00:03:45:00; null would work, because a "
+            "job chain saves before its job ends",
+        )
+
+
+def tokenizer(v: Values) -> Findings:
+    """The chat template is a file that exists, and the tokenizer is the model's."""
+    key = "policy.tokenizer.chat_template"
+    template = v.get(key)
+    if isinstance(template, str) and template.endswith(".jinja") and not Path(template).is_file():
+        yield error(key, f"{template} is not there; give an absolute path, or default for the tokenizer's own template")
+    kwargs = v.get("policy.tokenizer.chat_template_kwargs")
+    if kwargs is not None and not isinstance(kwargs, dict):
+        yield error("policy.tokenizer.chat_template_kwargs", f"{kwargs!r} is no mapping; null would work")
+    model, name = str(v.get("policy.model_name", "")), str(v.get("policy.tokenizer.name", ""))
+    if not name or not model or name == model:
+        return
+    known = [find_shape(repository) for repository in (model, name)]
+    sizes = [None if found is None else found[0].vocab for found in known]
+    if sizes[0] is None or sizes[1] is None:
+        yield warning("policy.tokenizer", f"{name} is not the model {model}: its tokens must be the model's")
+    elif abs(sizes[0] - sizes[1]) > PADDING:
+        yield error(
+            "policy.tokenizer.name",
+            f"{name} has {sizes[1]} tokens and {model} {sizes[0]}: a number is another token in the other; {model} "
+            "would work",
+        )
+
+
+def adapters(v: Values) -> Findings:
+    """LoRA keys of the learner that is off are passed over: the run would train all weights."""
+    megatron = bool(v.get(f"{LEARNER}.enabled", False))
+    used, other = (f"{LEARNER}.peft", f"{DTENSOR}.lora_cfg") if megatron else (f"{DTENSOR}.lora_cfg", f"{LEARNER}.peft")
+    if v.get(f"{other}.enabled", False) and not v.get(f"{used}.enabled", False):
+        yield error(
+            f"{other}.enabled",
+            f"the learner is {'Megatron' if megatron else 'DTensor'}, which does not read this section: all weights "
+            f"would be trained; set {used}.enabled=true, or this one to false",
+        )
+
+
+def loss(v: Values) -> Findings:
+    """Combinations that NeMo-RL's loss refuses when it is built, or in the first update."""
+    here = "loss_fn"
+    sequence, tokens = v.get(f"{here}.sequence_level_importance_ratios", False), v.get(f"{here}.token_level_loss", True)
+    if sequence and tokens:
+        yield error(
+            f"{here}.token_level_loss", "sequence_level_importance_ratios (GSPO) needs a loss per row; set it to false"
+        )
+    if v.get(f"{here}.use_cispo", False):
+        wrong = [
+            f"{here}.{name}={value}"
+            for name, value, bad in (
+                ("disable_ppo_ratio", "false", v.get(f"{here}.disable_ppo_ratio", False)),
+                ("force_on_policy_ratio", "false", v.get(f"{here}.force_on_policy_ratio", False)),
+                ("sequence_level_importance_ratios", "false", sequence),
+                ("ratio_clip_c", "null", v.get(f"{here}.ratio_clip_c") is not None),
+                ("token_level_loss", "true", not tokens),
+            )
+            if bad
+        ]
+        if wrong:
+            yield error(f"{here}.use_cispo", f"CISPO needs {', '.join(wrong)}")
+    kind = v.get(f"{here}.truncated_importance_sampling_type")
+    if kind is None:
+        return
+    low = v.number(f"{here}.truncated_importance_sampling_ratio_min")
+    high = v.number(f"{here}.truncated_importance_sampling_ratio")
+    if not v.get(f"{here}.use_importance_sampling_correction", False):
+        yield error(
+            f"{here}.truncated_importance_sampling_type", f"{kind} needs use_importance_sampling_correction=true"
+        )
+    if high is None or high <= 0:
+        yield error(f"{here}.truncated_importance_sampling_ratio", f"{kind} needs a ratio above 0; 2.0 would work")
+    if kind in ("icepop", "seq-mask-tis") and low is None:
+        yield error(f"{here}.truncated_importance_sampling_ratio_min", f"{kind} needs a smallest ratio; 0.5 would work")
+    if low is not None and high is not None and low > high:
+        yield error(f"{here}.truncated_importance_sampling_ratio_min", f"{low:g} is above the largest ratio {high:g}")
+    if kind == "seq-mask-tis" and sequence:
+        yield error(
+            f"{here}.truncated_importance_sampling_type", "seq-mask-tis excludes sequence_level_importance_ratios"
+        )
+
+
+def draws(v: Values) -> Findings:
+    """How a step's prompts are drawn."""
+    if v.get("data.use_multiple_dataloader", False):
+        yield error(
+            "data.use_multiple_dataloader",
+            "Reinforce-Ada's hooks follow one loader, and refuse this; set it to false and list the data sets under "
+            "data.train",
+        )
+    multiplier = v.number("grpo.batch_multiplier")
+    if multiplier is not None and multiplier != 1 and not v.get("grpo.use_dynamic_sampling", False):
+        yield error(
+            "grpo.batch_multiplier", f"{multiplier:g} needs grpo.use_dynamic_sampling=true; 1 would work without it"
+        )
+    batches = v.number("grpo.dynamic_sampling_max_gen_batches")
+    if v.get("grpo.use_dynamic_sampling", False) and batches is not None and batches < 1:
+        yield error("grpo.dynamic_sampling_max_gen_batches", f"{batches:g} draws nothing; 10 would work")
+
+
+def training_set(v: Values) -> Findings:
+    """A local training set has enough records for one step, and each has a text in both columns."""
+    path = v.get("data.train.data_path")
+    if path is None or Path(str(path)).suffix != ".jsonl" or not Path(str(path)).is_file():
+        return
+    keys = [
+        str(v.get(f"data.train.{key}", default)) for key, default in (("input_key", "input"), ("output_key", "output"))
+    ]
+    count, broken = 0, None
+    with Path(str(path)).open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if number > MAX_LINES or broken is not None:
+                break
+            if line.strip():
+                count += 1
+                broken = _broken(line, keys, number)
+    if broken is not None:
+        yield error("data.train.data_path", f"{path}{broken}; mend the line or leave it out")
+        return
+    held = v.number("data.train.split_validation_size") or 0
+    left = int(count * (1 - held)) if held < 1 else count - int(held)
+    wanted = v.number("grpo.num_prompts_per_step") or 1
+    if v.get("grpo.use_dynamic_sampling", False):
+        wanted = int(wanted * (v.number("grpo.batch_multiplier") or 1))
+    if count <= MAX_LINES and left < wanted:
+        yield error(
+            "data.train.data_path",
+            f"{path} has {left} records for training, a step draws {wanted:g}: NeMo-RL drops an incomplete batch, "
+            f"and would end at once as if all was done; set grpo.num_prompts_per_step to {left} or less",
+        )
+
+
+def _broken(line: str, keys: Sequence[str], number: int) -> str | None:
+    """What is wrong with a record, as the end of a sentence; None where nothing is."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return f":{number} is no JSON"
+    if not isinstance(record, dict):
+        return f":{number} is no JSON object"
+    absent = [key for key in keys if record.get(key) in (None, "")]
+    return f":{number} has no {' and no '.join(repr(key) for key in absent)}" if absent else None
+
+
+def environments(v: Values) -> Findings:
+    """An own environment or reward class can be imported here, with the caller's PYTHONPATH."""
+    for name, section in (v.get("env") or {}).items():
+        dotted = section.get("class") if isinstance(section, dict) else None
+        if dotted is None:
+            continue
+        key, text = f"env.{name}.class", str(dotted)
+        module, _, attribute = text.rpartition(".")
+        if not module or not attribute:
+            yield error(key, f"{text}: name it as MODULE.CLASS")
+            continue
+        found = _find(module)
+        if found is None:
+            yield error(
+                key,
+                f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
+            )
+        elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
+                           rf"{re.escape(attribute)}\b", found, re.M):  # fmt: skip
+            yield error(key, f"{text}: the module {module} defines no {attribute}")
+
+
+def _find(module: str) -> str | None:
+    """The source of a module, without running it; None where there is none."""
+    parts = module.split(".")
+    for folder in [Path.cwd(), *(Path(entry or ".") for entry in sys.path)]:
+        stem = folder.joinpath(*parts)
+        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if path.is_file():
+                return path.read_text(encoding="utf-8", errors="replace")
+    spec = importlib.util.find_spec(parts[0]) if len(parts) == 1 else None
+    return "" if spec is not None else None
+
+
+def method_needs(v: Values) -> Findings:
+    """Keys that make NeMo-RL's own algorithm of a config that has our section."""
+    name, env = v.get("grpo.adv_estimator.name"), {v.get(f"data.{part}.env_name") for part in ("default", "train")}
+    if name is not None and name != "reinforce_ada" and "ada_math" in env and v.get("env.ada_math.class") is None:
+        yield error(
+            "grpo.adv_estimator.name",
+            f"{name} with env_name=ada_math: this environment gives no label for an answer that its verifier failed "
+            "on, which only Reinforce-Ada's hooks understand; set the name to reinforce_ada, or env_name to math",
+        )
+
+
+SETUP: tuple[Callable[[Values], Findings], ...] = (
+    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, adapters, loss, draws,
+    training_set, environments, method_needs,
+)  # fmt: skip
+
+
+def setup(v: Values) -> Findings:
+    """All rules."""
+    for rule in SETUP:
+        yield from rule(v)
