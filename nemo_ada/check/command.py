@@ -20,7 +20,7 @@ from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster.config import ClusterConfig, Values, load_config, rollout_sizes, upstream_part, usable_values
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.cluster.shapes import find_shape
-from nemo_ada.config.load import BACKENDS
+from nemo_ada.config.load import backend_of
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
@@ -38,11 +38,9 @@ def examine(
     caches, folders and keys, as for a job."""
     try:
         config = load_config(path, overrides)
+        backend = backend_of(config)
     except UserError as problem:
-        return [error("configuration", str(problem))]
-    backend = config.get("backend", "embedded")
-    if backend not in BACKENDS:
-        return [error("backend", f"{backend}: no such back end; {' or '.join(BACKENDS)} would work")]
+        return [error(_key_in(str(problem)), str(problem))]
     found, gib = gpu.node(Values(config)) if on_gpu else ([], None)
     if backend == "embedded":
         findings = embedded(config)

@@ -53,7 +53,18 @@ class LazyCommand(TyperCommand):
         return typer.main.get_command(group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return self.load().make_context(info_name, args, parent, **extra)
+        command = self.load()
+        try:
+            return command.make_context(info_name, args, parent, **extra)
+        except Exception as error:  # typer has a click of its own, or uses click: the class has two homes
+            name = str(getattr(error, "option_name", ""))
+            if type(error).__name__ != "NoSuchOption" or all(option.name != "overrides" for option in command.params):
+                raise
+            setting = "resume=auto" if name == "--resume" else "grpo.max_num_steps=5"
+            raise UserError(
+                f"{name}: `nemo-ada {info_name}` has no such option; a setting of the YAML is written as key=value, "
+                f"such as {setting}, and `nemo-ada {info_name} --help` lists the options"
+            ) from None
 
 
 class _Commands(TyperGroup):

@@ -15,15 +15,17 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
-    from nemo_ada.config.load import apply_overrides, backend_of, load_yaml, plain
+    from nemo_ada.cluster.config import load_config
+    from nemo_ada.config.load import backend_of
 
-    loaded = apply_overrides(load_yaml(config), overrides or [])
+    loaded = load_config(config, overrides or [])
     if backend_of(loaded) == "nemo_rl":
         try:
             from nemo_ada.nemo.launch import run as run_nemo_rl
         except ImportError as error:
             raise UserError(
-                f"backend=nemo_rl needs NeMo-RL's environment, which is not here ({error}); use backend=embedded"
+                f"this configuration trains with NeMo-RL, whose environment is not here ({error}); run it in NeMo-RL's "
+                "container, `nemo-ada rehearse` it on a CPU, or take a YAML of configs/cpu"
             ) from None
         raise typer.Exit(run_nemo_rl(config, overrides or []))
     from nemo_ada.cli.progress import observer
@@ -31,7 +33,7 @@ def train(
     from nemo_ada.config.strict import parse
     from nemo_ada.embedded.trainer import train as run
 
-    checked = parse(RunConfig, plain(loaded))
+    checked = parse(RunConfig, loaded)
     with observer(checked) as watching:
         outcome = run(checked, watching)
     raise typer.Exit(outcome.exit_code)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
+DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
@@ -41,6 +42,11 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise UserError(f"{path}: its `defaults` lead back to itself")
     if len(_children) > MAX_PARENTS:
         raise UserError(f"{path}: its `defaults` are more than {MAX_PARENTS} files deep")
+    if path.suffix in DATA_FILES:
+        raise UserError(
+            f"{path} is a file of data, no configuration; give a YAML of configs/ and task.path={path.name} (CPU) or "
+            f"data.train.data_path={path.name} (NeMo-RL) behind it"
+        )
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):
@@ -105,6 +111,9 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         except UserError:
             raise
         except _LIBRARY_ERRORS as error:
+            if "=" not in text and not text.startswith("~"):
+                works = "write key=value in one word, without spaces, such as grpo.max_num_steps=5"
+                raise UserError(f"override {text[:100]!r} has no value; {works}") from None
             raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
     for key in secret_keys(OmegaConf.to_container(config, resolve=False)):  # type: ignore[arg-type]
         raise UserError(
@@ -127,12 +136,14 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 
-def backend_of(config: DictConfig) -> str:
-    """Which back end the YAML asks for."""
-    try:
-        backend = str(config.get("backend", "embedded"))
-    except _LIBRARY_ERRORS as error:  # an interpolation
-        raise UserError(f"backend: {_one_line(error)}") from None
+def backend_of(config: Mapping[str, Any]) -> str:
+    """Which back end a resolved configuration is for: what `backend` says, else what its sections tell.
+
+    A YAML of NeMo-RL's own has the sections `cluster` and `data`, and no `task`.
+    """
+    if "backend" not in config:
+        return "nemo_rl" if {"cluster", "data"} & config.keys() and "task" not in config else "embedded"
+    backend = str(config["backend"])
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
     return backend

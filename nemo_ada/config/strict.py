@@ -16,6 +16,7 @@ _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = _shorten.maxlong = 100
 
 
+MAX_LINES = 10  # of an error's message
 MAX_COUNT = 2**31 - 1  # a larger count is a mistake, and arithmetic on it is not exact
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
 """A size in a model, a batch or a layout."""
@@ -36,8 +37,11 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
-        lines = [_sentence(kind, data, where, problem) for problem in error.errors()]
-        raise UserError("\n".join(dict.fromkeys(lines))) from None
+        lines = list(dict.fromkeys(_sentence(kind, data, where, problem) for problem in error.errors()))
+        if len(lines) > MAX_LINES:
+            rest = f"and {len(lines) - MAX_LINES} more; is this a file for this command?"
+            lines = [*lines[:MAX_LINES], rest]
+        raise UserError("\n".join(lines)) from None
 
 
 def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:

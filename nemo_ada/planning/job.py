@@ -12,6 +12,7 @@ from nemo_ada.cluster.config import ClusterConfig, Values, load_config, rollout_
 from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
 from nemo_ada.cluster.shapes import ModelShape, find_shape
 from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.load import backend_of
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
@@ -61,7 +62,7 @@ class Job:
     def read(cls, path: Path, overrides: Sequence[str]) -> Job:
         """From a YAML. Raises UserError."""
         config = load_config(path, overrides)
-        if config.get("backend", "embedded") == "embedded":
+        if backend_of(config) == "embedded":
             return _embedded(config)
         with usable_values():
             return _cluster(config)

@@ -17,6 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,6 +52,13 @@ VOLATILE = (
     "env.ada_math.workers",
 )
 CHANGES = "config_changes.jsonl"
+OURS = frozenset(
+    {
+        "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
+        "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "tensorboard",
+    }
+)  # fmt: skip
+"""What may be in a folder before its run has a config.yaml: from the batch script, `plan --write`, a killed start."""
 LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # temporary names that a kill may leave
 
 
@@ -88,9 +96,11 @@ class RunDir:
         self._lock: IO[str] | None = None
 
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Raise UserError where the folder belongs to another configuration, or holds a run and `resume` is off."""
+        """Raise UserError where the folder belongs to another configuration, or holds a run and `resume` is off, or is
+        somebody's folder that holds no run."""
         before = self._config_before()
         if before is None:
+            self._refuse_strangers()
             return
         self._check_same(before, config)
         if not resume:
@@ -134,6 +144,19 @@ class RunDir:
             f"run_dir={str(self.path)!r} has a config.yaml that cannot be read as a configuration "
             f"({str(content)[:200]}); restore the file or name another run_dir"
         )
+
+    def _refuse_strangers(self) -> None:
+        """Raise UserError where the folder holds files that no run wrote: training beside them would mix the two."""
+        try:
+            names = sorted(path.name for path in self.path.iterdir())
+        except (OSError, ValueError):
+            return  # not there yet, or `open` says why it cannot be written
+        strange = [name for name in names if name not in OURS and not any(fnmatch(name, left) for left in LEFT_BEHIND)]
+        if strange:
+            raise UserError(
+                f"run_dir={str(self.path)!r} holds {', '.join(strange[:3])} and no run; name a folder that is empty or "
+                "does not exist yet"
+            )
 
     def _note_changes(self, config: Mapping[str, Any]) -> None:
         """Append the changed keys of this attempt to CHANGES: {time, changed: {key: [before, after]}}."""

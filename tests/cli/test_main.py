@@ -58,6 +58,11 @@ def tiny(tmp_path):
         ([CPU / "jsonl.yaml", "task.path=EMPTY"], "EMPTY"),
         ([CPU / "jsonl.yaml", "task.path=/nowhere.jsonl"], "/nowhere.jsonl"),
         ([CPU / "nothing.yaml"], "cannot read the configuration"),
+        (["--resume", CPU / "mini_sudoku.yaml"], "such as resume=auto"),
+        ([CPU / "mini_sudoku.yaml", "grpo.seed", "=", "3"], "in one word, without spaces"),
+        ([CPU / "mini_sudoku.yaml", "grpo.seed", "3"], "in one word, without spaces"),
+        ([ROOT / "recipes/data/chain_sum.jsonl"], "is a file of data, no configuration"),
+        ([ROOT / "configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml"], "set NEMO_RL_HOME to a checkout of NeMo-RL"),
         ([CPU / "mini_sudoku.yaml", "backend=nemo-rl"], "did you mean nemo_rl?"),
     ],
 )
@@ -65,6 +70,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     Path("EMPTY").touch()
     before = psutil.Process().children()
+    monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     words = ["train", *map(str, arguments), f"run_dir={tmp_path}/run"]
     assert guarded(lambda: app(words, standalone_mode=False)) == 2
     told = capfd.readouterr().err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config.load import backend_of, load_run, load_yaml
+from nemo_ada.config.load import backend_of, find_prompt_files, load_run, load_yaml, plain
 from nemo_ada.config.presets import overlay
 from nemo_ada.errors import UserError
 
@@ -141,3 +141,37 @@ def test_numbers_are_those_that_nemo_rl_reads(tmp_path, number):
     read = load_yaml(tmp_path / "config.yaml").eps
     expected = OmegaConf.load(tmp_path / "config.yaml").eps
     assert (type(read), read) == (type(expected), expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "backend"),
+    [
+        ({"cluster": {}, "data": {}, "policy": {"megatron_cfg": {}}}, "nemo_rl"),
+        ({"task": {"name": "jsonl"}, "policy": {"megatron_cfg": {}}}, "embedded"),
+        ({"cluster": {}, "backend": "embedded"}, "embedded"),
+        ({}, "embedded"),
+    ],
+)
+def test_the_back_end_is_told_by_the_sections_where_nobody_names_it(config, backend):
+    """NeMo-RL's own YAML has no key `backend`."""
+    assert backend_of(config) == backend
+
+
+def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds_on(tmp_path, monkeypatch):
+    """A job may start in an empty folder, as a pod of Kubernetes does."""
+    base = tmp_path / "project" / "configs" / "common"
+    base.mkdir(parents=True)
+    (base / "boxed.txt").write_text("box it")
+    (base / "rl.yaml").write_text(
+        "data: {default: {system_prompt_file: configs/common/boxed.txt, prompt_file: no.txt}}"
+    )
+    own, empty = tmp_path / "mine.yaml", tmp_path / "empty"
+    own.write_text(f"defaults: {base / 'rl.yaml'}\n")
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    found = find_prompt_files(plain(load_yaml(own)), own)["data"]["default"]
+    assert found == {"system_prompt_file": str(base / "boxed.txt"), "prompt_file": "no.txt"}
+    monkeypatch.chdir(tmp_path / "project")
+    assert find_prompt_files(plain(load_yaml(own)), own)["data"]["default"]["system_prompt_file"] == (
+        "configs/common/boxed.txt"
+    ), "the working folder comes first"

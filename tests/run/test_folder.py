@@ -127,3 +127,18 @@ def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
     idle = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "mode": "idle"}}}
     with pytest.raises(UserError, match=r"budget\.mode: 'capped' -> 'idle'"):
         RunDir(tmp_path).open(idle, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_somebodys_files_is_refused_and_stays_as_it_is(tmp_path, resume):
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(UserError, match=r"holds thesis\.tex and no run"):
+        RunDir(tmp_path).open({"a": 1}, resume=resume)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_the_batch_script_left_in_a_new_folder_is_no_strangers(tmp_path):
+    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", ".model.partial"):
+        (tmp_path / name).touch()
+    RunDir(tmp_path).open({"a": 1}, resume=False)
+    assert (tmp_path / "config.yaml").exists() and not (tmp_path / ".model.partial").exists()
