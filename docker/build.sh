@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docker/build.sh nemo_rl|cpu: build the image nemo-ada:<which>. Environment: DOCKER (docker).
+# docker/build.sh nemo_rl|cpu: build the image nemo-ada:<which>.
+# Environment: DOCKER (docker), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 which=${1:-}
@@ -8,4 +9,10 @@ case $which in
   nemo_rl | cpu) ;;
   *) echo "usage: docker/build.sh nemo_rl|cpu (found: '$which')" >&2; exit 2 ;;
 esac
-"$docker" buildx build --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" --load .
+options=()
+if [[ -n ${CA_FILE:-} ]]; then
+  [[ -r $CA_FILE ]] || { echo "CA_FILE=$CA_FILE cannot be read" >&2; exit 2; }
+  options+=(--secret "id=ca,src=$CA_FILE")
+fi
+if [[ -n ${PIP_INDEX_URL:-} ]]; then options+=(--build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"); fi
+"$docker" buildx build "${options[@]}" --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" --load .

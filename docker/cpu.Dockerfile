@@ -1,6 +1,13 @@
 # The embedded back end on a CPU: `docker/build.sh cpu`, then `docker/run.sh cpu nemo-ada train configs/cpu/mini_sudoku.yaml`.
 FROM python:3.11.13-slim-bookworm
 
+# A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX=$PIP_INDEX_URL
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+    PIP_CERT=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=secret,id=ca,target=/usr/local/share/ca-certificates/site.crt,mode=0444 update-ca-certificates
+
 # vLLM's CPU build compiles small kernels at run time.
 # hadolint ignore=DL3008
 RUN apt-get update \

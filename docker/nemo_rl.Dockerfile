@@ -1,7 +1,13 @@
 # Reinforce-Ada on NVIDIA's NeMo-RL image: `docker/build.sh nemo_rl`. Context: the project's root.
+# v0.8.0 is out; the hooks refuse it until they are ported.
 FROM nvcr.io/nvidia/nemo-rl:v0.7.0
 
-ENV NEMO_RL_HOME=/opt/nemo-rl
+# A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX=$PIP_INDEX_URL
+ENV NEMO_RL_HOME=/opt/nemo-rl \
+    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=secret,id=ca,target=/usr/local/share/ca-certificates/site.crt,mode=0444 update-ca-certificates
 
 WORKDIR /opt/nemo-ada
 COPY pyproject.toml LICENSE ./

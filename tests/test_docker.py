@@ -51,6 +51,25 @@ def test_hadolint_is_quiet(path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_sites_certificates_and_index_reach_the_build(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("certificate")
+    build = ["bash", str(ROOT / "docker" / "build.sh"), "cpu"]
+
+    def options(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "DOCKER": "echo", **variables}
+        return subprocess.run(build, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    given = options(CA_FILE=str(tmp_path / "ca.pem"), PIP_INDEX_URL="https://index.example.com/simple").stdout
+    assert f"--secret id=ca,src={tmp_path}/ca.pem" in given
+    assert "--build-arg PIP_INDEX_URL=https://index.example.com/simple" in given
+    assert "--secret" not in options().stdout and options(CA_FILE="/no/such.pem").returncode == 2
+    for path in FILES:
+        parsed = instructions(path)
+        assert ("ARG", "PIP_INDEX_URL") in parsed and any(
+            "id=ca" in argument for name, argument in parsed if name == "RUN"
+        )
+
+
 def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables: str) -> str:
     """What docker is told to do in a folder of a machine with or without a GPU."""
     (folder / "bin").mkdir(exist_ok=True)
