@@ -1,12 +1,28 @@
-"""What the trainer and the verifier's server process send each other."""
+"""What the trainer, the verifier's server process and its workers send each other, and how it is read.
+
+Python's own reader of pickles runs whatever the other side names. `read` makes objects of the listed classes only. So a
+worker that an answer has taken over cannot run code in its server, nor a server in the trainer.
+"""
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_ada.errors import UserError
+
+_MESSAGES = ("Done", "Layers", "VerifierLimits", "Work")  # of this module
+_POOL = {  # of pebble, from a worker to the server
+    ("pebble.common.types", "Result"),
+    ("pebble.common.types", "ResultStatus"),
+    ("pebble.pool.process", "Acknowledgement"),
+    ("pebble.pool.process", "TaskResult"),
+}
 
 MIN_MEMORY_BYTES = 256 << 20  # Python with sympy loaded maps about 150 MiB
 
@@ -63,3 +79,29 @@ class Done:
     label: float | None
     cause: str | None
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """How workers are confined. held: names of the layers that hold. missing: the other ones, with the reasons."""
+
+    held: tuple[str, ...]
+    missing: Mapping[str, str]
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """The class of an object in a message. Raises OSError for one that no message has."""
+        if (module == __name__ and name in _MESSAGES) or (module, name) in _POOL:
+            return super().find_class(module, name)
+        raise OSError(f"a message of the verifier names {module}.{name}, which no message has")
+
+
+def read(message: bytes | memoryview) -> Any:
+    """The object in a message. Raises OSError where it is none: pebble then replaces its workers."""
+    try:
+        return _Reader(io.BytesIO(message)).load()
+    except OSError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - bytes of unknown origin
+        raise OSError(f"a message of the verifier cannot be read: {type(problem).__name__}") from None

@@ -16,7 +16,7 @@ from typing import Self
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify import selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
-from nemo_ada.verify.messages import Done, VerifierLimits, Work
+from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 from nemo_ada.verify.process import ServerProcess
 from nemo_ada.verify.verdict import CRASH, Verdict
 from nemo_ada.verify.worker import DEFAULT_SCORER
@@ -24,6 +24,7 @@ from nemo_ada.verify.worker import DEFAULT_SCORER
 log = logging.getLogger(__name__)
 
 START_S = 120.0  # for a cold start (imports on a loaded machine)
+KERNEL_LAYERS = {"Landlock", "seccomp"}  # without one of them there is a warning
 STOP_S = 2.0  # for killing and replacing a worker, on top of a deadline
 SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
 
@@ -39,7 +40,8 @@ class MathVerifier:
     another server. A server that dies before its first answer is not replaced (InvariantError). Thread-safe. A forked
     child must make its own verifier.
 
-    scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only.
+    scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only. It imports
+    what it needs at the top of its module: a worker is confined afterwards (`confine`), and cannot read other files.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class MathVerifier:
         self._counts: Counter[str] = Counter()
         self._answered = True
         self._closed = False
+        self.layers: Layers | None = None  # how workers are confined; None until the first one has said it
         self._server: ServerProcess | None = self._new_server()
         if self_test:
             try:
@@ -161,9 +164,12 @@ class MathVerifier:
                 "the verifier's server process died before its first answer; see its error output above"
             )
         self._answered = False
-        return ServerProcess(self._scorer, self.limits, self._on_done, self._on_end)
+        return ServerProcess(self._scorer, self.limits, self._on_message, self._on_end)
 
-    def _on_done(self, done: Done) -> None:
+    def _on_message(self, done: Done | Layers) -> None:
+        if isinstance(done, Layers):
+            self._on_layers(done)
+            return
         with self._lock:
             self._answered = True
             future = self._open.pop(done.ticket, None)
@@ -172,6 +178,16 @@ class MathVerifier:
         if done.cause is not None:
             log.info("verdict %s: %s", done.cause, done.detail)
         self._resolve(future, Verdict(done.label, done.cause))
+
+    def _on_layers(self, layers: Layers) -> None:
+        """Say once per verifier how its workers are confined."""
+        if self.layers is None:
+            held = ", ".join(layers.held)
+            log.info("the verifier's workers are confined by: %s", held)
+            for name in sorted(KERNEL_LAYERS & layers.missing.keys()):
+                reason = layers.missing[name]
+                log.warning("the verifier's workers run without %s: %s; SECURITY.md says what follows", name, reason)
+        self.layers = layers
 
     def _on_end(self, server: ServerProcess) -> None:
         with self._lock:

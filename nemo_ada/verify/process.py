@@ -13,42 +13,59 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
 from nemo_ada.run.redaction import without_secrets
-from nemo_ada.verify.messages import Done, VerifierLimits, Work
+from nemo_ada.verify import kernel, messages
+from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 
 log = logging.getLogger(__name__)
 
+
 CLOSE_S = 10.0  # time for an orderly end before the process group is killed
+
+
+def import_path() -> list[str]:
+    """This process's import path, the standard library first: a user's own re.py must not stop the server.
+
+    Paths that begin with "__" belong to import hooks, and the new process has them anyhow.
+    """
+    library = os.path.dirname(os.__file__)
+    given = [path for path in sys.path if path and not path.startswith("__")]
+    return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
 
 
 class ServerProcess:
     """One server in a session of its own (Ctrl-C at the terminal does not reach it).
 
-    on_done is called on a reader thread for every Done, on_end once after the last one.
+    on_message is called on a reader thread for every Done and for the Layers, on_end once after the last one.
     """
 
     def __init__(
         self,
         scorer: str,
         limits: VerifierLimits,
-        on_done: Callable[[Done], None],
+        on_message: Callable[[Done | Layers], None],
         on_end: Callable[[ServerProcess], None],
     ) -> None:
-        self._on_done = on_done
+        self._on_message = on_message
         self._on_end = on_end
         self._sending = threading.Lock()
         self._closing = False
+        shown = without_secrets(os.environ)
+        if len(shown) < len(os.environ) and not kernel.landlock_version():
+            # Landlock keeps a worker away from /proc. Where it is missing, this process closes its own door. It costs
+            # traces and stack dumps of this process by others, so not everywhere.
+            with suppress(kernel.Missing):
+                kernel.hide_memory()
         ours, theirs = Pipe()
         self._connection: Connection = ours
         with theirs:
             program = f"from nemo_ada.verify.server import main; main({theirs.fileno()}, {os.getpid()})"
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-P", "-c", program],  # -P: no module of the working folder
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 # The caller's import path, for the scorer. One thread per worker. No secrets near model output.
-                env=without_secrets(os.environ)
-                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                env=shown | {"PYTHONPATH": os.pathsep.join(import_path()), "OMP_NUM_THREADS": "1"},
             )
         self._connection.send((scorer, limits))
         self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)
@@ -67,8 +84,8 @@ class ServerProcess:
     def _read(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                for done in self._connection.recv():
-                    self._on_done(done)
+                for message in messages.read(self._connection.recv_bytes()):
+                    self._on_message(message)
         if not self._closing:  # it died: end the rest of its group
             self.kill()
             self._process.wait()

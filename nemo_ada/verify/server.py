@@ -9,8 +9,10 @@ Why a separate process, and not a pool inside the trainer:
 * The whole tree is one process group. The trainer can end it at once, in any state.
 
 Life cycle: `process` starts `main` with an open connection. It receives the scorer's name and the
-limits, then lists of Work, and sends lists of Done. It ends on None, when the connection closes, or when its parent
-is gone.
+limits, then lists of Work, and sends lists of Layers (once, from the first worker) and Done. It ends on None, when the
+connection closes, or when its parent is gone.
+
+Workers are not trusted: `messages.read` reads what they send, and `read` checks it.
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing.connection import Connection
 
 from pebble import ProcessExpired, ProcessPool
 
-from nemo_ada.verify.messages import Done, VerifierLimits, Work
-from nemo_ada.verify.verdict import CRASH, INVALID, TIMEOUT
-from nemo_ada.verify.worker import Judgement, judge, start
+from nemo_ada.verify import kernel, messages
+from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
+from nemo_ada.verify.verdict import CAUSES, CRASH, INVALID, TIMEOUT
+from nemo_ada.verify.worker import Judgement, judge, layers, start
 
 CHECK_S = 0.5  # how often an idle server checks for its parent and a broken pool
 MAX_BREAKS = 3  # breaks of the pool in a row, after which open answers get a cause
@@ -38,7 +41,7 @@ MAX_BREAKS = 3  # breaks of the pool in a row, after which open answers get a ca
 def read(future: Future[Judgement]) -> Judgement:
     """The judgement of a finished task. A process failure becomes a cause. Raises BrokenProcessPool."""
     try:
-        return future.result()
+        return _checked(future.result())
     except BrokenProcessPool:
         raise
     except TimeoutError:
@@ -49,6 +52,16 @@ def read(future: Future[Judgement]) -> Judgement:
         return None, CRASH, f"the worker ended with exit code {error.exitcode}"
     except Exception as error:  # noqa: BLE001 - a boundary: an answer that cannot be sent to a worker
         return None, INVALID, f"{type(error).__name__}: {error}"[:500]
+
+
+def _checked(judgement: object) -> Judgement:
+    """A judgement as a worker sent it. One that `judge` cannot have made is a crash of the worker."""
+    match judgement:
+        case float(label), None, str(detail) if 0.0 <= label <= 1.0:
+            return label, None, detail
+        case None, str(cause), str(detail) if cause in CAUSES:
+            return None, cause, detail
+    return None, CRASH, "the worker sent something else than a judgement"
 
 
 class Server:
@@ -67,13 +80,21 @@ class Server:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([scorer.partition(":")[0]])
         self._pool = self._new_pool()
+        self._pool.schedule(layers).add_done_callback(self._tell_layers)
+
+    def _tell_layers(self, future: Future[Layers]) -> None:
+        """Send how the first worker is confined. A worker that dies before it can say so is an answer's affair."""
+        with suppress(Exception):
+            held = future.result()
+            if isinstance(held, Layers):
+                self._send(held)
 
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
             max_workers=self._limits.processes,
             max_tasks=self._limits.answers_per_worker,
             initializer=start,
-            initargs=(self._limits.memory_bytes,),
+            initargs=(self._scorer, self._limits.memory_bytes),
             context=self._context,
         )
 
@@ -97,8 +118,11 @@ class Server:
 
     def _report(self, done: Done) -> None:
         self._open.pop(done.ticket, None)
+        self._send(done)
+
+    def _send(self, message: Done | Layers) -> None:
         with self._sending, suppress(OSError):  # the parent is gone; serve() will end
-            self._connection.send([done])
+            self._connection.send([message])
 
     def _mend(self) -> None:
         self._close_pool()
@@ -119,7 +143,7 @@ class Server:
             if not self._connection.poll(CHECK_S):
                 continue
             try:
-                batch = self._connection.recv()
+                batch = messages.read(self._connection.recv_bytes())
             except (EOFError, OSError):
                 return
             if batch is None:
@@ -141,8 +165,11 @@ class Server:
 
 def main(descriptor: int, parent: int) -> None:
     """Entry point of the server process: serve the connection on an inherited file descriptor."""
+    with suppress(kernel.Missing):
+        kernel.hide_memory()
+    reduction.ForkingPickler.loads = messages.read  # type: ignore[assignment]  # what workers send, too
     connection = Connection(descriptor)
-    server = Server(connection, *connection.recv())
+    server = Server(connection, *messages.read(connection.recv_bytes()))
     try:
         server.serve(parent)
     finally:

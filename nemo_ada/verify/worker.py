@@ -7,10 +7,12 @@ import math
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
 from nemo_ada.verify.confine import confine
+from nemo_ada.verify.messages import Layers
 from nemo_ada.verify.verdict import INVALID, MEMORY
 
 Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
@@ -25,14 +27,25 @@ def load_scorer(name: str) -> Scorer:
     return cast(Scorer, getattr(importlib.import_module(module), function))
 
 
-def start(memory_bytes: int) -> None:
-    """Confine a new worker (`confine`).
+_layers = Layers((), {})
+
+
+def start(scorer: str, memory_bytes: int) -> None:
+    """Confine a new worker (`confine`). It imports the scorer first; later it can read fewer files.
 
     SIGTERM gets its default action back. Pebble's handler is Python code, which cannot run inside a long C function.
     Pebble would then wait 3 s with the pool's lock held, and no other worker would get an answer.
     """
+    global _layers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    confine(memory_bytes)
+    with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
+        load_scorer(scorer)
+    _layers = confine(memory_bytes)
+
+
+def layers() -> Layers:
+    """How this worker is confined."""
+    return _layers
 
 
 def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
@@ -49,7 +62,7 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
         return _checked(score)
     except MemoryError as error:
         return None, MEMORY, repr(error)
-    except Exception as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
+    except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
         return None, INVALID, f"{type(error).__name__}: {error}"[:500]
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))

@@ -13,11 +13,14 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.verify import hostile
 
 
 def misbehave(answer: str, reference: str) -> float:
@@ -68,7 +71,7 @@ ATTACKS: dict[str, Callable[[str], object]] = {
     "rmtree": lambda target: shutil.rmtree(Path(target).parent),
     "database": lambda target: sqlite3.connect(target + ".db"),
     "subprocess": lambda _: subprocess.run(["true"], check=True),
-    "shell": lambda _: os.system("true"),
+    "shell": lambda _: hostile.shell(),
     "fork": lambda _: os.fork() or os._exit(0),
     "spawn": lambda _: os.posix_spawn("/bin/true", ["true"], {}),
     "exec": lambda _: os.execv("/bin/true", ["true"]),
@@ -90,6 +93,9 @@ def attack(answer: str, reference: str) -> float:
         return float(any("hostile-secret" in value for value in os.environ.values()))
     if answer == "inherited":
         return _inherited()
+    if answer == "pickle":
+        _send_code_to_the_server(reference)
+        return 1.0
     try:
         ATTACKS[answer](reference)
     except OSError:
@@ -97,6 +103,34 @@ def attack(answer: str, reference: str) -> float:
     return 1.0
 
 
+class _Code:
+    """An object whose pickle makes a folder where Python's own reader reads it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return os.mkdir, (self.folder,)
+
+
+def _send_code_to_the_server(target: str) -> None:
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    frame.f_locals["channel"].send(_Code(target + ".d"))
+
+
+def rebound_attack(answer: str, reference: str) -> float:
+    """`attack`, after Python code has rebound all that the audit hook could look up."""
+    global _rebound
+    if not _rebound:
+        hostile.disarm()
+        _rebound = True
+    return attack(answer, reference)
+
+
+_rebound = False
 _LOG = os.environ.get("NEMO_ADA_TEST_LOG")
 _DESCRIPTOR = os.open(_LOG, os.O_WRONLY | os.O_APPEND) if _LOG else None  # by the fork server, before any limit
 

@@ -1,18 +1,26 @@
 """A worker that judges answers may compute, read code and answer: nothing else works, and the pool survives the try.
 
 The attacks run as a scorer, which is more than model output can do: it would have to find a way to run code first.
+The last tests leave out layers, to see what each one holds alone.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nemo_ada.verify import MathVerifier, Verdict, VerifierLimits
+from nemo_ada.verify import CRASH, MathVerifier, Verdict, VerifierLimits, kernel
 from nemo_ada.verify.confine import limits_of
 from tests.patience import PATIENCE
+from tests.verify import hostile
 from tests.verify.scorers import ATTACKS
 
 
@@ -25,13 +33,22 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def verifier(victim: Path) -> Iterator[MathVerifier]:
+    yield from _attacked(victim, "attack")
+
+
+@pytest.fixture(scope="module")
+def rebound(victim: Path) -> Iterator[MathVerifier]:
+    yield from _attacked(victim, "rebound_attack")
+
+
+def _attacked(victim: Path, scorer: str) -> Iterator[MathVerifier]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_API_KEY", "hostile-secret-1")
         patch.setenv("HF_TOKEN", "hostile-secret-2")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "hostile-secret-3")
         patch.setenv("NEMO_ADA_TEST_LOG", str(victim))
         limits = VerifierLimits(deadline_s=PATIENCE, workers=1)
-        with MathVerifier(limits, scorer="tests.verify.scorers:attack", self_test=False) as started:
+        with MathVerifier(limits, scorer=f"tests.verify.scorers:{scorer}", self_test=False) as started:
             yield started
 
 
@@ -40,6 +57,21 @@ def test_an_attack_is_refused_and_leaves_nothing(verifier: MathVerifier, victim:
     assert verifier.verify_many([(rf"\boxed{{{attack}}}", str(victim))]) == [Verdict(0.0)]
     assert [path.name for path in victim.parent.iterdir()] == ["file"]
     assert victim.read_text() == "untouched"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_python_that_rebinds_everything_gains_nothing(rebound: MathVerifier, victim: Path, attack: str) -> None:
+    assert rebound.verify_many([(rf"\boxed{{{attack}}}", str(victim))]) == [Verdict(0.0)]
+    assert [path.name for path in victim.parent.iterdir()] == ["file"]
+    assert victim.read_text() == "untouched"
+
+
+def test_a_worker_cannot_send_its_server_code(victim: Path) -> None:
+    limits = VerifierLimits(deadline_s=PATIENCE, workers=1)
+    with MathVerifier(limits, scorer="tests.verify.scorers:attack", self_test=False) as started:
+        assert started.verify_many([(r"\boxed{pickle}", str(victim))]) == [Verdict(None, CRASH)]
+        assert [path.name for path in victim.parent.iterdir()] == ["file"]
+        assert started.verify_many([(r"\boxed{read}", str(victim))]) == [Verdict(0.0)], "the server goes on"
 
 
 def test_the_same_attacks_work_where_nothing_confines_them(tmp_path: Path) -> None:
@@ -56,3 +88,98 @@ def test_a_worker_has_the_limits() -> None:
         for kind, value in limits_of(512 << 20).items():
             (verdict,) = started.verify_many([(rf"\boxed{{{kind}}}", str(value))])
             assert verdict == Verdict(1.0), kind
+
+
+def attack(victim: Path, *without: str) -> dict[str, Any]:
+    """What a hostile process gets with these layers left out, and which layers it then has."""
+    command = [sys.executable, hostile.__file__, str(victim), str(os.getpid()), *without]
+    environment = {**os.environ, "HF_TOKEN": "hostile-secret"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def gained(result: dict[str, Any]) -> set[str]:
+    return {name for name, got in result["got"].items() if got is not None}
+
+
+needs_landlock = pytest.mark.skipif(kernel.landlock_version() == 0, reason="this kernel has no Landlock")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "planted.py").write_text("")
+    file = tmp_path / "file"
+    file.write_text("untouched")
+    return file
+
+
+READING = {"read", "read by number", "open by the loader", "list", "system file", "temporary folder", "import",
+           "relative"}  # fmt: skip
+
+
+@needs_landlock
+def test_the_kernel_alone_refuses_every_attack(place: Path) -> None:
+    result = attack(place, "audit hook")
+    if "seccomp" in result["missing"]:
+        pytest.skip(f"no seccomp here: {result['missing']['seccomp']}")
+    assert gained(result) == set()
+    assert sorted(path.name for path in place.parent.iterdir()) == ["file", "planted.py"]
+
+
+def test_without_landlock_the_kernel_alone_lets_files_be_read_and_nothing_else(place: Path) -> None:
+    result = attack(place, "audit hook", "Landlock")
+    if missing := {"seccomp", "user namespace"} & result["missing"].keys():
+        pytest.skip(f"this machine lacks {missing}")
+    assert gained(result) == READING, "and no other process's memory or environment"
+    assert place.read_text() == "untouched"
+
+
+def test_without_landlock_the_rebound_audit_hook_still_keeps_files(place: Path) -> None:
+    result = attack(place, "Landlock")
+    if "seccomp" in result["missing"]:
+        pytest.skip(f"no seccomp here: {result['missing']['seccomp']}")
+    assert gained(result) == set()
+
+
+def test_the_hostile_process_gets_something_where_nothing_confines_it(place: Path) -> None:
+    """The oracle of the three tests above."""
+    layers = ("audit hook", "Landlock", "seccomp", "no capabilities", "user namespace", "no new privileges")
+    worked = gained(attack(place, *layers))
+    assert worked >= READING | {"environment of the parent", "mkdir", "socket", "shell", "fork", "memfd"}
+
+
+def test_a_verifier_says_which_layers_hold(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), MathVerifier(VerifierLimits(PATIENCE, workers=1)) as started:
+        assert started.layers is not None
+        assert {"limits", "audit hook"} <= set(started.layers.held)
+        assert ("Landlock" in started.layers.held) == (kernel.landlock_version() > 0)
+    assert "are confined by: limits" in caplog.text
+    warned = {name for name in ("Landlock", "seccomp") if f"without {name}" in caplog.text}
+    assert warned == {"Landlock", "seccomp"} & started.layers.missing.keys()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_jumps_to_places_that_exist(machine: str) -> None:
+    """The kernel refuses a filter that does not; it can only be asked about its own machine."""
+    program = kernel._filter(kernel._MACHINES[machine], 7)
+    for place, instruction in enumerate(program):
+        code, where_true, where_false = instruction[0], instruction[2], instruction[3]
+        if code & 0x07 == 0x05:
+            assert place + 1 + max(where_true, where_false) < len(program)
+    assert program[-1][0] == 0x06
+
+
+@pytest.mark.parametrize("name", ["re", "enum", "pickle", "types"])
+def test_a_module_of_the_user_does_not_hide_one_of_the_standard_library(tmp_path: Path, name: str) -> None:
+    """The working folder and the import path both have it, in front of everything."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    program = (
+        "import sys; from nemo_ada.verify import MathVerifier, VerifierLimits; "
+        f"sys.path.insert(0, {str(tmp_path)!r}); "
+        f"v = MathVerifier(VerifierLimits({PATIENCE}, workers=1)); v.close(); print('fine')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "fine\n", done.stderr
