@@ -9,6 +9,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 PROMPT_FIELDS = ("problem", "prompt", "question")
@@ -48,7 +49,9 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
     value = record[name]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, float):
+        value = format(Decimal(repr(value)), "f")  # 1e22 as its digits, for those who compare text
+    elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
         raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")

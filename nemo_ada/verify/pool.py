@@ -24,16 +24,23 @@ from nemo_ada.verify.worker import DEFAULT_SCORER
 log = logging.getLogger(__name__)
 
 START_S = 120.0  # for a cold start (imports on a loaded machine)
+SHORT_ANSWER = 1000  # characters that math-verify reads, however short the reference is
 KERNEL_LAYERS = {"Landlock", "seccomp"}  # without one of them there is a warning
 STOP_S = 2.0  # for killing and replacing a worker, on top of a deadline
 SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
+
+
+def longest_answer(reference: str) -> int:
+    """Characters of the longest box that is read. A longer one is wrong, as a text that could not be the reference."""
+    return SHORT_ANSWER + 4 * len(reference)
 
 
 class MathVerifier:
     r"""Judges the last \boxed{...} of a response against a reference answer, with math-verify.
 
     Every answer is judged in a process that is killed at its deadline. A failure has a cause instead of a label
-    (`nemo_ada.verify.verdict`). A response without a closed box gets label 0 at once.
+    (`nemo_ada.verify.verdict`). A response without a closed box, or with a box that is far longer than its reference
+    (`longest_answer`), gets label 0 at once.
 
     Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
     ends all processes. If the server dies, its open answers get the cause "verifier_crash", and the next submit starts
@@ -143,7 +150,7 @@ class MathVerifier:
             future: Future[Verdict] = Future()
             futures.append(future)
             answer = last_boxed(response)
-            if answer is None:
+            if answer is None or len(answer) > longest_answer(reference):
                 self._resolve(future, Verdict(0.0))
                 continue
             ticket = next(self._tickets)

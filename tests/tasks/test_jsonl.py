@@ -12,6 +12,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.jsonl import JsonlTask
+from nemo_ada.tasks.lines import parse_line, text_field
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify import INVALID, Verdict
 from nemo_ada.verify.judge import normalised
@@ -165,3 +166,11 @@ def test_the_checked_in_sample_is_what_its_script_writes() -> None:
     namespace: dict[str, Any] = {"__name__": "sample", "__file__": str(SAMPLE.parents[1] / "make_jsonl_sample.py")}
     exec(Path(namespace["__file__"]).read_text(encoding="utf-8"), namespace)
     assert "\n".join(namespace["lines"]()) + "\n" == SAMPLE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [("1e22", "1" + "0" * 22), ("1e-7", "0.0000001"), ("5", "5"), ("5.0", "5.0"), ("-2.5", "-2.5"), ("1e3", "1000.0")],
+)
+def test_a_json_number_becomes_its_digits(number: str, text: str) -> None:
+    assert text_field(parse_line(f'{{"answer": {number}}}'.encode()), ["answer"], "answer") == text
