@@ -2,7 +2,12 @@
 
 A secret is recognised by its name, its value or its form. Names: *_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment,
 and similar ones in configurations and on command lines (but not `input_key` or `eos_token`). Values: those of such
-variables of this process. Forms: tokens of the usual hubs. Only this module and slurm/lib.sh have these rules.
+variables of this process. Forms: tokens of the usual hubs, headers, keys in PEM, .netrc. Only this module and
+slurm/lib.sh have these rules; slurm/lib.sh knows fewer names.
+
+Why not the rules of detect-secrets: it looks for secrets in files of source code. It has no rule for options
+(`--api-key V`), headers, cookies, .netrc, nor for the tokens of Hugging Face, W&B and NVIDIA, which are what runs hold
+here; and it would bring `requests` into every installation.
 """
 
 from __future__ import annotations
@@ -19,23 +24,49 @@ HIDDEN = "[hidden]"
 MIN_LENGTH = 8  # of a variable's value that is searched for in texts
 MAX_DEPTH = 100  # levels of a configuration; deeper values are hidden
 
+_KEY_OF = r"(?:api|access|secret|private|auth|wandb|encryption|signing|account|master|subscription|license|ssh)"
 _WORD = (
-    r"(?:token|secret|password|passwd|passphrase|credentials?|(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
+    r"(?:[\w.+-]*[_.-])?"  # what stands in front of the next words, separated
+    r"(?:token|secret|passphrase|credentials?|authorization|cookies?|dsn|connection_?string|webhook(?:_url)?)"
+    r"|[\w.+-]*(?:password|passwd|passcode)"
+    rf"|[\w.+-]*{_KEY_OF}[_-]?key(?:[_-]?id)?"
+    r"|[\w.+-]*(?:access|api|auth|bearer|client|id|hub|refresh|session)(?:token|secret)"
 )
-_NAME = rf"(?:[\w.+-]*[_.-])?{_WORD}"
+_NAME = rf"(?:{_WORD}|[\w.+-]*[_.-](?:pass|pwd))"
 _NAMED = re.compile(_NAME, re.IGNORECASE)
+_WEAK = re.compile(r"(?:.*[_.-])?(?:pass|pwd)", re.IGNORECASE)  # a number under such a name counts passes
 _SYMBOL = re.compile(r"(?:.*[_.-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token", re.IGNORECASE)
-_VARIABLE = re.compile(r".*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|_KEY|KEY_ID)", re.IGNORECASE)
-
-_PAIR = re.compile(
-    rf"(?<![\w.+-])(?P<name>{_NAME})(?P<between>[\"']?\s*(?:=|:(?!//))\s*[\"']?)(?P<value>(?<=')[^']*|(?<=\")[^\"]*|[^\s\"',;}}\]]+)",
+_VARIABLE = re.compile(
+    r".*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|_KEY|APIKEY|KEY_ID|_AUTH|COOKIES?|DSN"
+    r"|CONNECTION_STRING|WEBHOOK(?:_URL)?)|(?:.*_)?PASS|.+_PWD",
     re.IGNORECASE,
 )
-_OPTION = re.compile(rf"(?<![\w.+-])(--{_NAME}[ ]+)\S+", re.IGNORECASE)
+
+_VALUE = r"(?:(?<=')[^']*|(?<=\")[^\"]*|[^\s\"',;}\]]+)"
+_PAIR = re.compile(
+    rf"(?<![\w.+-])(?P<name>{_NAME})(?P<between>\\?[\"']?\s*(?:=|:(?!//))\s*\\?[\"']?)(?P<value>{_VALUE})",
+    re.IGNORECASE,
+)
+_OPTION = re.compile(rf"(?<![\w.+-])(--?(?:{_NAME}|pass|pwd)[ ]+)(?!-)\S+", re.IGNORECASE)
+_EXPORT = re.compile(rf"\b([A-Z][A-Z0-9_]*(?:_KEY|APIKEY|_KEY_ID|_PASS|_PWD|_AUTH)=[\"']?)(?!\[hidden){_VALUE}")
+_TOKENS = (  # what starts a token, and its least length behind that; the issuers document these
+    (r"(?:hf|gh[oprsu]|glpat|gldt|glrt|wandb|nvapi|github_pat|dckr_pat|sk|rk|gsk|pplx|xox[aboprs]|xapp)[_-]", 16),
+    (r"(?:npm_|pypi-|dop_v1_|r8_|shpat_|lin_api_|tskey-|AGE-SECRET-KEY-1)", 16),
+    (r"AIza", 30), (r"ya29\.", 16), (r"(?:AKIA|ASIA)(?=[0-9A-Z]{16}\b)", 16), (r"SG\.[\w-]{16,}\.", 16),
+    (r"eyJ[\w-]{8,}\.[\w-]{8,}\.", 1), (r"\d{8,10}:AA", 30),
+)  # fmt: skip
+_HEADERS = (  # before the pairs: a header's value has more than one word
+    (re.compile(r"(?i)(\bauthorization\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:[a-z][\w-]*\s+)?[^\s\"']+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(\bcookie\\?[\"']?\s*:\s*\\?[\"']?)[^\"'\n]+"), rf"\1{HIDDEN}"),
+)
 _FORMS = (
-    (re.compile(r"\b(?:hf|sk|ghp|gho|glpat|wandb|nvapi|xox[abp])[_-][A-Za-z0-9_-]{16,}"), HIDDEN),
-    (re.compile(r"\bgithub_pat_\w{16,}|\bAKIA[0-9A-Z]{16}\b|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"), HIDDEN),
-    (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
+    *((re.compile(rf"\b{start}[A-Za-z0-9_-]{{{least},}}"), HIDDEN) for start, least in _TOKENS),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"(?i)(\b(?:bearer|basic)\s+)(?=\S*[\d=/+._-])[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+)\S+"), rf"\1{HIDDEN}"),  # .netrc
+    (re.compile(r"(?i)((?<!\S)(?:-u|--user)[ =]+)[^\s:]+:\S+"), rf"\1{HIDDEN}"),  # curl
+    (re.compile(r"(?i)([?&](?:sig|signature|key|x-amz-(?:signature|credential))=)[^&\s\"']+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(://)[^/\s@]+@"), rf"\1{HIDDEN}@"),
 )
 
@@ -59,8 +90,11 @@ def hide(text: str) -> str:
     """The text with its secrets replaced by HIDDEN."""
     for value in _values():
         text = text.replace(value, HIDDEN)
+    for form, replacement in _HEADERS:
+        text = form.sub(replacement, text)
     text = _PAIR.sub(_hidden_pair, text)
     text = _OPTION.sub(rf"\1{HIDDEN}", text)
+    text = _EXPORT.sub(rf"\1{HIDDEN}", text)
     for form, replacement in _FORMS:
         text = form.sub(replacement, text)
     return text
@@ -74,7 +108,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
         return HIDDEN
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if is_secret_name(str(key)) and _holds(inner) else hide_in(inner, depth + 1)
+            key: HIDDEN if is_secret_name(str(key)) and _holds(inner, str(key)) else hide_in(inner, depth + 1)
             for key, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -98,7 +132,7 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < MAX_DEPTH:
             yield from secret_keys(value, f"{name}.", depth + 1)
-        elif is_secret_name(name) and _holds(value):
+        elif is_secret_name(name) and _holds(value, name):
             yield name
 
 
@@ -112,13 +146,16 @@ class Redacted(logging.Filter):
         return True
 
 
-def _holds(value: Any) -> bool:
-    return value is not None and value != "" and not isinstance(value, bool)
+def _holds(value: Any, name: str) -> bool:
+    """Whether a key of this secret name holds anything. `forward_pass: 2` does not."""
+    number = isinstance(value, (bool, int, float))
+    return value is not None and value != "" and not isinstance(value, bool) and not (number and _WEAK.fullmatch(name))
 
 
 def _hidden_pair(match: re.Match[str]) -> str:
     prose = match["name"].lower() == "token" and match["between"].strip() == ":"  # "no such token: x"
-    if prose or _SYMBOL.fullmatch(match["name"]) or match["value"] in ("", "null", "None", HIDDEN.rstrip("]")):
+    plain = _WEAK.fullmatch(match["name"]) and re.fullmatch(r"[\d.]+|true|false", match["value"], re.IGNORECASE)
+    if plain or prose or _SYMBOL.fullmatch(match["name"]) or match["value"] in ("", "null", "None", HIDDEN.rstrip("]")):
         return match[0]
     return f"{match['name']}{match['between']}{HIDDEN}"
 

@@ -26,6 +26,7 @@ from nemo_ada.run.redaction import (
     hide_in,
     is_secret_name,
     is_secret_variable,
+    secret_keys,
     without_secrets,
 )
 from tests.patience import PATIENCE
@@ -145,6 +146,183 @@ def test_texts_lose_their_secrets(text):
 )
 def test_other_texts_are_left_alone(text):
     assert hide(text) == text
+
+
+V = "Zq7v9XkT2mLp4RwB8nYc"
+SHAPES = [
+    f"--api-key {V}",
+    f"--api-key={V}",
+    f"-api-key {V}",
+    f"--hf-token {V}",
+    f"--db-pass {V}",
+    f"--password {V}",
+    f"--secret-access-key {V}",
+    f"X-Api-Key: {V}",
+    f"x-api-key:{V}",
+    f"'X-Auth-Token': '{V}'",
+    f"Authorization: Basic {V}==",
+    f"Authorization: Token {V}",
+    f"Proxy-Authorization: Basic {V}=",
+    f"authorization={V}",
+    f'"Authorization": "Bearer {V}"',
+    f"Bearer {V}",
+    f"Cookie: session={V}; theme=dark",
+    f"Set-Cookie: id={V}; HttpOnly",
+    f"{{'Cookie': 'a={V}'}}",
+    f"DB_PASS={V}",
+    f"MYSQL_PWD={V}",
+    f"export STRIPE_KEY='{V}'",
+    f"MY_APIKEY={V}",
+    f"PGPASSWORD={V}",
+    f"dbpassword: {V}",
+    f"userPassword={V}",
+    f"smtp_pass: {V}",
+    f"openaiApiKey: {V}",
+    f"accessToken: {V}",
+    f"clientSecret={V}",
+    f"AccountKey={V}",
+    f"encryption_key: {V}",
+    f"ssh-key: {V}",
+    f"sentry_dsn={V}",
+    f"passphrase: {V}",
+    f"aws_session_token={V}",
+    f"machine h login me password {V}",
+    f"machine h\n  login me\n  password {V}\n",
+    f"curl -u me:{V} http://h",
+    f"curl --user me:{V}",
+    f"https://me:{V}@h/x",
+    f"https://{V}@h/x",
+    f"postgresql://u:{V}@h:5/db",
+    f"https://h/x?access_token={V}&a=1",
+    f"https://h/x?sv=2&sig={V}",
+    f"https://h/?key={V}",
+    f"https://h/?X-Amz-Signature={V}",
+    f"ghs_{V}{V}",
+    f"ghu_{V}{V}",
+    f"ghp_{V}{V}",
+    f"github_pat_{V}",
+    f"glpat-{V}",
+    f"AIzaSy{V}{V[:13]}",
+    f"npm_{V}{V[:16]}",
+    f"pypi-AgEI{V}{V}",
+    f"ya29.{V}",
+    f"sk-proj-{V}",
+    f"sk-ant-api03-{V}",
+    f"sk_live_{V}",
+    f"SG.{V}.{V}{V}",
+    f"xoxs-1-{V}",
+    f"xapp-1-{V}",
+    f"dop_v1_{V}",
+    f"dckr_pat_{V}",
+    f"gsk_{V}",
+    f"hf_{V}",
+    f"nvapi-{V}",
+    f"123456789:AA{V}{V}",
+    f"eyJhbGciOiJI.{V}.{V}",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{V}\n{V}\n-----END RSA PRIVATE KEY-----",
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\n{V}",
+    f"https://hooks.slack.com/services/T0/B0/{V}",
+    f'{{\\"api_key\\": \\"{V}\\"}}',
+    f'api_key = "{V}"',
+    f"password='{V} and more {V}'",
+]
+INNOCENT = [
+    "max_tokens: 512",
+    "max_tokens=100",
+    "tokens_per_second: 1234.5",
+    "ada/tokens_trained 1200",
+    "val/pass@1: 0.5",
+    "forward_pass: 2",
+    "first_pass=12",
+    "num_pass: 3",
+    "pass: true",
+    "PWD=/home/me",
+    "OLDPWD=/tmp/x",
+    "eos_token: </s>",
+    "pad_token=<pad>",
+    "input_key=problem",
+    "no such token: x",
+    "git 1497d5b0c8ff1e2aa3c1f2b7b6fd8d6c7f1e9a02",
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "uuid 123e4567-e89b-12d3-a456-426614174000",
+    "https://host/path?x=1#y",
+    "http://127.0.0.1:8000/v1",
+    "user@host.example",
+    "tokenizer=Qwen/Qwen2.5-1.5B",
+    "token_level_loss: true",
+    "stop_token_ids: [1, 2]",
+    "token_mult_prob_error: 1.02",
+    "policy.max_total_sequence_length: 4096",
+    "key: value",
+    "monkey=12345678901234567890",
+    "keyboard: us",
+    "lr 1.2e-4 step 12/80",
+    "torch==2.13.0+cpu",
+    "basic training goes on",
+    "the bearer of bad news",
+    "passed 412 tests",
+    "password is wrong",
+    "the secret of the trick",
+    "checkpoint step_000100/policy/model-00001-of-00002.safetensors",
+    "--user me",
+    "-u me",
+    "-v --max-tokens 12",
+    "train_data_step12.jsonl",
+    "sk-learn",
+    "hf_home=/data/hf",
+    "HF_HOME=/data/hf",
+    "a\nb [x]",
+    "",
+    "compass: north",
+    "bypass=yes",
+]
+
+
+def test_usual_shapes_of_secrets_are_hidden():
+    assert len(SHAPES) >= 49
+    assert [text for text in SHAPES if V in hide(text)] == []
+    assert [text for text in SHAPES if hide(hide(text)) != hide(text)] == []
+
+
+def test_texts_without_secrets_stay_as_they_are():
+    assert [text for text in INNOCENT if hide(text) != text] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["MY_APIKEY", "DB_PASS", "MYSQL_PWD", "REGISTRY_AUTH", "SENTRY_DSN", "SLACK_WEBHOOK_URL"]
+)
+def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch, name):
+    monkeypatch.setenv(name, V)
+    assert V not in hide(f"connecting with {V}: refused")
+    assert name not in without_secrets(os.environ)
+
+
+@pytest.mark.parametrize(
+    "name", ["PWD", "OLDPWD", "SSH_ASKPASS", "GIT_ASKPASS", "SSH_AUTH_SOCK", "XAUTHORITY", "HF_HOME"]
+)
+def test_the_values_of_usual_variables_stay(name):
+    assert not is_secret_variable(name)
+
+
+SECRET_KEYS = ["smtp_pass", "db_pwd", "dbpassword", "api-key", "openaiApiKey", "clientSecret", "accessToken",
+               "Authorization", "Cookie", "encryption_key", "sentry_dsn", "connection_string", "webhook_url", "ssh_key"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS)
+def test_a_configuration_key_of_a_secret_is_known(key):
+    assert hide_in({"a": {key: V}}) == {"a": {key: "[hidden]"}}
+    assert list(secret_keys({"a": {key: V}})) == [f"a.{key}"]
+
+
+def test_a_number_under_a_name_that_counts_passes_stays():
+    config = {"forward_pass": 2, "first_pass": 1.5, "smtp_pass": True}
+    assert hide_in(config) == config and list(secret_keys(config)) == []
+
+
+def test_the_projects_configurations_hold_no_secret():
+    files = sorted((ROOT / "configs").rglob("*.yaml"))
+    assert files
+    assert [key for file in files for key in secret_keys(yaml.safe_load(file.read_text()) or {})] == []
 
 
 def test_configurations_lose_their_secrets_and_keep_the_rest():
