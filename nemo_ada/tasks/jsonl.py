@@ -26,6 +26,7 @@ from nemo_ada.tasks.protocol import (
     canonical_text,
     content_id,
 )
+from nemo_ada.tasks.reward import load_reward, rewarded
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge, normalised
@@ -50,6 +51,7 @@ class JsonlTask:
         self.repeated: list[int] = []
         self.conflicting: list[int] = []
         self.overlong: list[int] = []
+        self._reward = load_reward(settings.reward) if settings.reward is not None else None
         self._judge = Judge(settings.verifier)
         self._path = Path(os.path.expanduser(settings.path))
         rows = self._read()
@@ -70,8 +72,10 @@ class JsonlTask:
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
         """1.0 where a response ended by itself and the verifier accepts it, else 0.0.
 
-        `math` judges in parallel. A verdict holds the cause instead where math-verify failed.
+        `math` judges in parallel. A verdict holds the cause instead where math-verify, or an own reward, failed.
         """
+        if self._reward is not None:
+            return [rewarded(self._reward, text, prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
 
     def close(self) -> None:

@@ -101,6 +101,13 @@ class JsonlSettings:
         Literal["exact", "math"],
         Field(description="How answers are compared: `exact` as normalised strings, `math` by value with math-verify."),
     ] = "exact"
+    reward: Annotated[
+        str | None,
+        Field(
+            description="Own reward in place of a verifier: `package.module:function`, called with the response and "
+            "the answer, returns 0 or 1. null: none."
+        ),
+    ] = None
     seed: Seed = 0
     heldout_fraction: Annotated[
         float, Field(gt=0, lt=1, description="Share of the prompts kept for evaluation only.")
@@ -124,6 +131,8 @@ class JsonlSettings:
                 f"heldout_fraction={self.heldout_fraction} and supervision_fraction={self.supervision_fraction} "
                 "leave no prompts for training; lower them until their sum is below 1"
             )
+        if self.reward is not None and self.verifier != "exact":
+            raise ValueError(f"reward={self.reward!r} and verifier={self.verifier!r} both judge; leave one of them out")
         return self
 
 

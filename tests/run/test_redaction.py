@@ -305,7 +305,8 @@ def test_the_values_of_usual_variables_stay(name):
 
 
 SECRET_KEYS = ["smtp_pass", "db_pwd", "dbpassword", "api-key", "openaiApiKey", "clientSecret", "accessToken",
-               "Authorization", "Cookie", "encryption_key", "sentry_dsn", "connection_string", "webhook_url", "ssh_key"]  # fmt: skip
+               "Authorization", "Cookie", "encryption_key", "sentry_dsn", "connection_string",
+               "webhook_url", "ssh_key"]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", SECRET_KEYS)

@@ -1,0 +1,106 @@
+"""An own reward: a function that the YAML names, without an edit of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nemo_ada.config.strict import parse
+from nemo_ada.errors import UserError
+from nemo_ada.tasks import build_task
+from nemo_ada.tasks.settings import JsonlSettings
+from nemo_ada.verify import INVALID, Verdict
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = """
+LIMIT = 3
+
+def shorter(text, answer):
+    return len(text) < len(answer)
+
+def part(text, answer):
+    return 0.5
+
+def broken(text, answer):
+    raise KeyError(text)
+"""
+
+
+@pytest.fixture
+def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with rewards on the import path; a new one for every test, because Python keeps modules."""
+    name = f"own_rewards_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    (tmp_path / f"{name}_torn.py").write_text("import json\nraise ValueError('torn')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def settings(folder: Path, reward: str) -> JsonlSettings:
+    file = folder / "data.jsonl"
+    file.write_text("".join(json.dumps({"problem": f"{i}+1=", "answer": "abcd"}) + "\n" for i in range(40)))
+    return JsonlSettings(path=str(file), reward=reward)
+
+
+def test_the_function_decides_and_a_cut_off_response_is_wrong(tmp_path: Path, rewards: str) -> None:
+    task = build_task(settings(tmp_path, f"{rewards}:shorter"))
+    prompt = task.splits().train[0]
+    verdicts = task.score_many([(prompt, "abc", True), (prompt, "abcd", True), (prompt, "abc", False)])
+    assert verdicts == [Verdict(1.0), Verdict(0.0), Verdict(0.0)]
+
+
+@pytest.mark.parametrize("function", ["part", "broken"])
+def test_an_error_and_a_part_of_a_point_are_no_label(tmp_path: Path, rewards: str, function: str) -> None:
+    task = build_task(settings(tmp_path, f"{rewards}:{function}"))
+    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(None, INVALID)]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no_such_module_of_mine:f", "ModuleNotFoundError.*PYTHONPATH="),
+        ("{}:f", r"has no such function; it has shorter, part, broken"),
+        ("{}:LIMIT", "has a int of that name"),
+        ("{}_torn:f", r"ValueError: torn \(.*_torn.py, line 2\)"),
+        ("{}.shorter", "must be package.module:function"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, rewards: str, name: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        build_task(settings(tmp_path, name.format(rewards)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reward_and_math_verify_are_not_both_asked(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave one of them out"):
+        parse(JsonlSettings, {"name": "jsonl", "path": "x", "verifier": "math", "reward": "a:b"})
+
+
+def test_the_command_line_names_a_missing_reward(tmp_path: Path) -> None:
+    data = settings(tmp_path, "x:y").path
+    config = tmp_path / "own.yaml"
+    task = {"name": "jsonl", "path": data, "reward": "no_such_module_of_mine:f"}
+    content = yaml.safe_load((ROOT / "configs" / "cpu" / "mini_sudoku.yaml").read_text())
+    parents = content.get("defaults", [])
+    parents = [parents] if isinstance(parents, str) else parents
+    content |= {"task": task, "defaults": [str(ROOT / "configs" / "cpu" / parent) for parent in parents]}
+    config.write_text(yaml.safe_dump(content))
+    command = [
+        sys.executable,
+        "-c",
+        "from nemo_ada.cli.main import main; main()",
+        "train",
+        str(config),
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "task.reward='no_such_module_of_mine:f'" in done.stderr and "Traceback" not in done.stderr
