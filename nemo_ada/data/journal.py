@@ -10,17 +10,26 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run.files import lock_file, write_atomically
 from nemo_ada.run.folder import changed_keys, flatten
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings.json"
+VERSION = "nemo_ada"  # the key of SETTINGS that every folder of ours has
+LOCK = ".nemo-ada.lock"
+OWN = re.compile(
+    r"(settings|results|card)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
+    r"|(\d+-[a-z]+|responses)\.jsonl(\.state\.json)?"
+)
+"""Files that preparations and evaluations write."""
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")  # the names of `write_atomically`
 
 
 def dump(record: Mapping[str, Any]) -> str:
@@ -83,46 +92,114 @@ class Journal:
         write_atomically(self._state_path, json.dumps(state))
 
 
-def claim(
-    folder: Path, settings: Mapping[str, Any], *, results: Sequence[str] = (), drafts: Sequence[str] = ()
-) -> None:
-    """Make the folder, or check that it was started with the same settings. Remove leftovers of killed writes.
+@contextmanager
+def claimed(
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    inner: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _settings: (),
+    results: Sequence[str] = (),
+) -> Iterator[None]:
+    """Use a folder alone, for one set of settings. The folder must be new, empty, or of the same command.
 
-    results, drafts: glob patterns. Other settings are accepted while no file of `results` has content: then the files
-    of `drafts` are removed. So a command that failed early can be corrected. Raises UserError with the settings that
+    inner: names of the folders in it that settings ask for. results: glob patterns. Other settings are accepted while
+    no file of `results` has content, so a command that failed early can be corrected: then the files of the inner
+    folders are removed. Leftovers of killed writes are removed, too. Nothing else is.
+
+    Raises UserError where the folder is somebody else's, where another process uses it, and with the settings that
     differ.
     """
-    path = folder / SETTINGS
     now = json.loads(json.dumps(dict(settings)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(before, dict):
-                raise UserError(f"{path} is damaged (not a JSON object); remove the folder")
-            old, new = flatten(before), flatten(now)
-            changed = changed_keys(old, new)
-            if changed and any(file.stat().st_size for pattern in results or ("*",) for file in folder.glob(pattern)):
-                shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
-                raise UserError(
-                    f"{folder} was started with other settings ({shown}); undo these changes, choose another folder, "
-                    "or remove this one"
-                )
-            if changed:
-                log.warning("%s was started with other settings but has no results: starting again", folder)
-                path.unlink()
-                for draft in [draft for pattern in drafts for draft in folder.glob(pattern)]:
-                    shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
-                for inner in [inner for inner in folder.iterdir() if inner.is_dir() and not any(inner.iterdir())]:
-                    inner.rmdir()
-        for leftover in folder.rglob(".*.[0-9]*"):
-            leftover.unlink()
-        if not path.exists():
-            write_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+        _before(folder, now)
+        lock = lock_file(folder / LOCK, f"--out={folder}")
     except OSError as problem:
-        raise UserError(f"{folder} cannot be written: {problem}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise UserError(f"{path} is damaged ({problem}); remove the folder") from None
+        raise _unwritable(folder, problem) from None
+    try:
+        try:
+            _settle(folder, now, inner, results)
+        except OSError as problem:
+            raise _unwritable(folder, problem) from None
+        yield
+    finally:
+        with suppress(OSError):
+            lock.truncate(0)
+        lock.close()
+
+
+def clear(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove the files of a folder whose whole name matches, and leftovers of killed writes of them.
+
+    Then remove the folder if it is empty. Folders in it are not touched.
+    """
+    if folder.is_dir() and not folder.is_symlink():
+        for path in folder.iterdir():
+            leftover = TEMPORARY.fullmatch(path.name)
+            if path.is_file() and names.fullmatch(leftover["name"] if leftover else path.name):
+                path.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _settle(
+    folder: Path,
+    now: dict[str, Any],
+    inner: Callable[[Mapping[str, Any]], Iterable[str]],
+    results: Sequence[str],
+) -> None:
+    """With the lock: compare the settings, forget a start without results, remove leftovers, write the settings."""
+    path, before = folder / SETTINGS, _before(folder, now)
+    old, new = flatten(before or now), flatten(now)
+    changed = changed_keys(old, new)
+    if changed and any(file.stat().st_size for pattern in results or ("*",) for file in folder.glob(pattern)):
+        shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+        raise UserError(
+            f"{folder} was started with other settings ({shown}); undo these changes, choose another folder, "
+            "or remove this one"
+        )
+    if changed:
+        log.warning("%s was started with other settings but has no results: starting again", folder)
+        path.unlink()
+        for name in inner(before or {}):
+            clear(folder / name, OWN)
+    for place in (folder, *(folder / name for name in inner(now))):
+        for leftover in place.glob(".*.tmp") if place.is_dir() else ():
+            match = TEMPORARY.fullmatch(leftover.name)
+            if match and OWN.fullmatch(match["name"]):
+                leftover.unlink()
+    if not path.exists():
+        write_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+
+
+def _before(folder: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings of the folder, None where it is new. Raises UserError where it is not a folder of this command."""
+    path = folder / SETTINGS
+    choose = "choose a new or an empty folder"
+    if not path.exists():
+        names = sorted(p.name for p in folder.iterdir() if p.name != LOCK and not _leftover(p.name, SETTINGS))
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            raise UserError(f"--out={folder} is not empty ({shown}) and is not a folder of this command; {choose}")
+        return None
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f"{path} is damaged ({problem}); {choose}") from None
+    if not isinstance(before, dict):
+        raise UserError(f"{path} is damaged (not a JSON object); {choose}")
+    if VERSION not in before or ("benchmarks" in before) != ("benchmarks" in now):
+        raise UserError(f"--out={folder} belongs to another command or program (its {SETTINGS} shows it); {choose}")
+    return before
+
+
+def _leftover(name: str, of: str) -> bool:
+    match = TEMPORARY.fullmatch(name)
+    return match is not None and match["name"] == of
+
+
+def _unwritable(folder: Path, problem: OSError) -> UserError:
+    return UserError(f"{folder} cannot be written: {problem}")
 
 
 def _damaged(path: Path, problem: object) -> UserError:

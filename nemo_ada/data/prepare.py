@@ -13,7 +13,8 @@ the clock, so its timeouts may differ between runs. Such responses are sampled a
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
-from nemo_ada.data.journal import Journal, claim, dump
+from nemo_ada.data.journal import OWN, Journal, claimed, clear, dump
 from nemo_ada.data.measure import Measurement
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, file_identity
@@ -48,6 +49,7 @@ from nemo_ada.tasks.prompting import PromptEncoder, PromptFormat
 from nemo_ada.verify.judge import Judge
 
 WORK = "work"
+OUTPUTS = ("dataset.jsonl", "rejected.jsonl", "pass_rates.jsonl", "README.md")
 MEASURED = ("responses", "correct", "failed", "pass_rate")
 COLUMNS = ("id", "line", "problem", "answer", "responses", "correct", "pass_rate")
 BINS = 16  # the published filters count out of 16 responses
@@ -135,12 +137,20 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
     no problem is left.
     """
     settings = plan.settings()
-    claim(out, settings, results=("card.json", f"{WORK}/*-measure.jsonl"), drafts=(WORK,))
-    card = out / "card.json"
-    if card.exists():
-        shutil.rmtree(out / WORK, ignore_errors=True)
-        return read_card(card)
-    (out / WORK).mkdir(exist_ok=True)
+    with claimed(out, settings, inner=lambda _settings: (WORK,), results=("card.json", f"{WORK}/*-measure.jsonl")):
+        card = out / "card.json"
+        if card.exists():
+            Outputs(out).forget()
+            return read_card(card)
+        (out / WORK).mkdir(exist_ok=True)
+        outputs = Outputs(out)
+        for name in OUTPUTS:
+            outputs.check(name)
+        return _write(outputs, settings, _journals(plan, out, watch))
+
+
+def _journals(plan: Preparation, out: Path, watch: Watch) -> dict[str, Journal]:
+    """Run the stages. Their journals by name."""
     journals: dict[str, Journal] = {}
     inputs: Iterable[Any] = plan.source.records()
     total: int | None = None
@@ -154,7 +164,47 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         plan.judge.close()
         if plan.provider is not None:
             plan.provider.close()
-    return _write(out, settings, journals)
+    return journals
+
+
+class Outputs:
+    """The files of a set. A file of that name which this preparation did not write is never replaced.
+
+    WORK/written.json lists the SHA-256 of what was written. It is saved before a file appears.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._list = folder / WORK / "written.json"
+        self._written: list[str] = []
+        if self._list.exists():
+            try:
+                self._written = list(map(str, json.loads(self._list.read_text(encoding="utf-8"))))
+            except (ValueError, TypeError) as problem:
+                raise UserError(f"{self._list} is damaged ({problem}); remove {folder} and start again") from None
+
+    def check(self, name: str) -> None:
+        """Raise UserError where a file has this name that this preparation did not write."""
+        path = self.folder / name
+        if path.exists() and (not path.is_file() or file_identity(path)["sha256"] not in self._written):
+            raise UserError(f"{path} is not a file of this preparation; move it away and repeat the command")
+
+    def write(self, name: str, lines: Iterable[str]) -> None:
+        """Replace the file in one step. Its size does not matter."""
+        path = self.folder / name
+        self.check(name)
+        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self._written.append(file_identity(temporary)["sha256"])
+        write_atomically(self._list, json.dumps(self._written))
+        temporary.replace(path)
+
+    def forget(self) -> None:
+        """Remove the work of a complete set."""
+        clear(self.folder / WORK, re.compile(rf"{OWN.pattern}|{re.escape(self._list.name)}"))
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -169,22 +219,22 @@ def read_card(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and start again") from None
 
 
-def _write(out: Path, settings: Mapping[str, Any], journals: Mapping[str, Journal]) -> dict[str, Any]:
-    """Write the files of `out`. card.json is the last one and shows that all are there."""
+def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str, Journal]) -> dict[str, Any]:
+    """Write the files of the set. card.json is the last one and shows that all are there."""
+    out = outputs.folder
     stages = {name: _count(journal) for name, journal in journals.items()}
     last = list(journals.values())[-1]
     problems = list(stages.values())[-1]["kept"]
     if sum(sum(count["left_out"].values()) for count in stages.values()) + problems != stages["read"]["inputs"]:
         raise InvariantError(f"not every input of {stages['read']['inputs']} was kept or left out: {stages}")
-    _write_lines(out / "rejected.jsonl", _rejected(journals))
-    _write_lines(out / "dataset.jsonl", ({k: r[k] for k in COLUMNS if k in r} for r in kept(last.read())))
+    outputs.write("rejected.jsonl", map(dump, _rejected(journals)))
+    rows = ({k: r[k] for k in COLUMNS if k in r} for r in kept(last.read()))
+    outputs.write("dataset.jsonl", map(dump, rows))
     rates = None
     if "measure" in journals:
         measured = journals["measure"]
-        _write_lines(
-            out / "pass_rates.jsonl",
-            ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured.read())),
-        )
+        facts = ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured.read()))
+        outputs.write("pass_rates.jsonl", map(dump, facts))
         rates = {"measured": _histogram(measured), "kept": _histogram(last)}
     if not problems:
         worst = max(stages, key=lambda name: stages[name]["inputs"] - stages[name]["kept"])
@@ -200,9 +250,9 @@ def _write(out: Path, settings: Mapping[str, Any], journals: Mapping[str, Journa
         "histogram": rates,
         "settings": dict(settings),
     }
-    write_atomically(out / "README.md", _readme(card))
+    outputs.write("README.md", [_readme(card)])
     write_atomically(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-    shutil.rmtree(out / WORK)
+    outputs.forget()
     return card
 
 
@@ -220,14 +270,6 @@ def _rejected(journals: Mapping[str, Journal]) -> Iterator[Record]:
                 yield {"line": record["line"], "stage": name} | {
                     key: record[key] for key in ("reason", "excerpt") if key in record
                 }
-
-
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """As `write_atomically`, for files of any size."""
-    temporary = path.with_name(f".{path.name}.0")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(map(dump, records))
-    temporary.replace(path)
 
 
 def _histogram(journal: Journal) -> list[int]:

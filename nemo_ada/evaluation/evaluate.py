@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
-from nemo_ada.data.journal import Journal, claim, dump
+from nemo_ada.data.journal import Journal, claimed, dump
 from nemo_ada.data.measure import Measurement
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.providers import ResponseProvider
@@ -70,25 +70,26 @@ def evaluate(
     """
     sources = [_source(job.benchmark) for job in jobs]
     settings = _settings(jobs, sources, drawing)
-    claim(
-        out,
-        settings,
-        results=("results.json", "*/responses.jsonl"),
-        drafts=("*/rejected.jsonl", "*/responses.jsonl", "*/responses.jsonl.state.json"),
-    )
-    path = out / "results.json"
-    if path.exists():
-        try:
-            before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as problem:
-            raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
-        return before
-    scored = [
-        _run(job, source, drawing, out / job.benchmark.name, watch) for job, source in zip(jobs, sources, strict=True)
-    ]
-    content = {"settings": settings, **results(scored, drawing.k, drawing.seed)}
-    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return content
+    with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
+        path = out / "results.json"
+        if path.exists():
+            try:
+                before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as problem:
+                raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
+            return before
+        scored = [
+            _run(job, source, drawing, out / job.benchmark.name, watch)
+            for job, source in zip(jobs, sources, strict=True)
+        ]
+        content = {"settings": settings, **results(scored, drawing.k, drawing.seed)}
+        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        return content
+
+
+def _benchmarks(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the benchmarks' folders."""
+    return [name for name in settings.get("benchmarks", ()) if "/" not in name and name not in (".", "..")]
 
 
 def _settings(jobs: Sequence[BenchmarkJob], sources: Sequence[Source], drawing: Drawing) -> dict[str, Any]:
@@ -167,7 +168,16 @@ def _counts(problems: Sequence[Problem], journal: Journal) -> list[Record]:
     counts: dict[str, Record] = {
         problem.uid: {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)} for problem in problems
     }
+    seen: set[tuple[str, int]] = set()
     for line in journal.read():
+        key = (line["id"], line["index"])
+        if key in seen or line["id"] not in counts:
+            what = "twice" if key in seen else "but its benchmark has no such problem"
+            raise UserError(
+                f"{journal.path} holds the response {key[1]} of problem {key[0]} {what}; it is damaged, so remove the "
+                "folder and start again"
+            )
+        seen.add(key)
         own = counts[line["id"]]
         own["responses"] += line["reward"] is not None
         own["correct"] += line["reward"] == 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.data.journal import Journal, claim
+from nemo_ada.data.journal import Journal
 from nemo_ada.data.measure import REDRAWS, Measurement
 from nemo_ada.data.prepare import prepare
 from nemo_ada.data.problem import Problem, problem_id
@@ -179,11 +179,3 @@ def test_a_journal_that_was_cut_or_damaged_is_refused(tmp_path):
         damaged.write_text(content)
         with pytest.raises(UserError, match="is damaged"):
             Journal(path)
-
-
-def test_a_folder_forgets_the_leftovers_of_killed_writes_only(tmp_path):
-    claim(tmp_path / "set", {"k": 1})
-    for name in (".card.json.4711", "dataset.jsonl", ".hidden"):
-        (tmp_path / "set" / name).touch()
-    claim(tmp_path / "set", {"k": 1})
-    assert {path.name for path in (tmp_path / "set").iterdir()} == {"settings.json", "dataset.jsonl", ".hidden"}
