@@ -16,7 +16,7 @@ from rich.text import Text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
-from nemo_ada.data.providers import Limits, open_provider
+from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
@@ -52,6 +52,8 @@ def prepare(
     server: Annotated[
         str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
+    served_model: Annotated[str | None, typer.Option(help="id of the model on the server, if not its folder")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="environment variable with the server's API key")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     template: Annotated[str, typer.Option(help="auto, chat or plain: how the model is prompted")] = "auto",
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
@@ -73,12 +75,12 @@ def prepare(
     if server is not None and model is None:
         raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
     encoder = ModelTokenizer(named, prompt_format) if (named := tokenizer or model) else None
-    provider = None
+    provider, access = None, Access(served_model, api_key_env)
     if model is not None and encoder is not None:
         if not max_prompt_tokens:
             raise UserError("--max-prompt-tokens=0: set a limit, because the engine reserves room for the prompt")
         limits = Limits(max_prompt_tokens, max_new_tokens, temperature, top_p, max_num_seqs)
-        provider = open_provider(server, model, encoder, limits)
+        provider = open_provider(server, model, encoder, limits, access)
     plan = Preparation(
         source=open_source(source, split=split, subset=subset, revision=revision),
         judge=Judge(choice("verifier", verifier), choice("unfinished", unfinished)),
@@ -90,7 +92,8 @@ def prepare(
         provider=provider,
         k=k,
         seed=seed,
-        sampling={"temperature": temperature, "top_p": top_p, "max_new_tokens": max_new_tokens},
+        max_new_tokens=max_new_tokens,
+        sampling={"temperature": temperature, "top_p": top_p},
         chunk=chunk,
         pass_rates=pass_rates,
         band=None if band is None else parse_band(band),

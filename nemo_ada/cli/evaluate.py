@@ -16,13 +16,14 @@ from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, read_text
 from nemo_ada.cli.progress import counted
-from nemo_ada.data.providers import Limits, open_provider
-from nemo_ada.evaluation.benchmark import Benchmark, resolve
+from nemo_ada.data.providers import Access, Limits, open_provider
+from nemo_ada.evaluation.benchmark import resolve
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
-from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
+from nemo_ada.evaluation.statistics import FEW
+from nemo_ada.tasks.prompting import ModelTokenizer
 
 
 class _RunByDefault(TyperGroup):
@@ -49,6 +50,8 @@ def evaluate(
     server: Annotated[
         str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
+    served_model: Annotated[str | None, typer.Option(help="id of the model on the server, if not its folder")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="environment variable with the server's API key")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
     max_prompts: Annotated[int | None, typer.Option(help="only the first N problems of each benchmark")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
@@ -73,19 +76,21 @@ def evaluate(
         "suffix": suffix,
     }
 
-    def job(benchmark: Benchmark) -> BenchmarkJob:
-        prompt_format = PromptFormat(benchmark.template, benchmark.system, benchmark.suffix)
-        encoder = ModelTokenizer(tokenizer or model, prompt_format)
-        limits = Limits(benchmark.max_prompt_tokens, benchmark.max_new_tokens, temperature, top_p, max_num_seqs)
-        return BenchmarkJob(benchmark, encoder, open_provider(server, model, encoder, limits))
-
+    benchmarks = resolve(data, changes)
+    prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
+    new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
+    limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
+    access = Access(served_model, api_key_env)
+    provider = open_provider(server, model, ModelTokenizer(tokenizer or model), limits, access)
+    jobs = [BenchmarkJob(own, ModelTokenizer(tokenizer or model, own.prompt_format())) for own in benchmarks]
     drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
     with counted("problem") as watch:
-        content = run([job(benchmark) for benchmark in resolve(data, changes)], drawing, out, watch)
+        content = run(jobs, provider, drawing, out, watch)
     if as_json:
         typer.echo(json.dumps(content))
     else:
         _print(_results_table(content, k, out))
+        _note_few({name: row["prompts"] for name, row in content["benchmarks"].items()})
 
 
 @app.command()
@@ -106,6 +111,7 @@ def compare(
         typer.echo(text)
         return
     _print(_comparison_table(rows, first, second))
+    _note_few({name: row["prompts"] for name, row in rows.items()})
     for difference in setting_differences(a, b):
         typer.echo(f"note: the two were evaluated differently: {difference}")
 
@@ -113,7 +119,7 @@ def compare(
 def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
     passes = [name for name in content["overall"] if name.startswith("pass@")]
     title = f"{content['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
-    columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "unjudged", "left out")
+    columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "timed out", "unjudged", "left out")
     table = Table(*columns, title=Text(title))
     for name, row in [*content["benchmarks"].items(), ("overall, by prompts", content["overall"])]:
         table.add_row(
@@ -123,6 +129,7 @@ def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
             *(_cell(row[rung]) for rung in passes),
             f"{row['mean_tokens']:.0f}",
             f"{row['finished']:.3f}",
+            str(row.get("timed_out", 0)),
             str(row["unjudged"]),
             str(row["rejected_problems"]),
         )
@@ -137,7 +144,7 @@ def _cell(value: Mapping[str, float]) -> str:
 
 def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second: Path) -> Table:
     title = f"{second} minus {first}: points of avg@k over the same prompts"
-    columns = ("", "prompts", "first", "second", "difference [95 %]", "p (bootstrap)", "p (t)", "detectable")
+    columns = ("", "prompts", "first", "second", "difference [95 %]", "p (t)", "p (flips)", "detectable")
     table = Table(*columns, title=Text(title))
     for name, row in rows.items():
         table.add_row(
@@ -146,11 +153,24 @@ def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second
             f"{100 * row['first']:.1f}",
             f"{100 * row['second']:.1f}",
             f"{100 * row['difference']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]",
-            f"{row['p_bootstrap']:.4f}",
-            f"{row['p_t']:.4f}",
+            _p_value(row["p_t"]),
+            _p_value(row["p_flips"]),
             f"{100 * row['detectable']:.1f}",
         )
     return table
+
+
+def _p_value(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "<0.0001"
+
+
+def _note_few(prompts: Mapping[str, int]) -> None:
+    """Say which rows rest on few problems."""
+    few = [f"{name} ({count})" for name, count in prompts.items() if count < FEW]
+    if few:
+        typer.echo(
+            f"note: fewer than {FEW} problems: {', '.join(few)}; an interval of so few depends on which they are"
+        )
 
 
 def _print(table: Table) -> None:

@@ -1,30 +1,44 @@
 """Sample k responses per problem and judge them, for pass rates of a data set and for every evaluation.
 
-The seed of a response depends only on (seed, problem, index). So a continued run, and a run in other chunks, asks for
-the same responses.
+The seed of a response depends only on (seed, problem, index). So a continued run, and a run with other chunks or more
+room in the engine, asks for the same responses.
+
+The engine stays full: the next problem starts when a response has ended, not when a chunk has. Problems come back in
+their order, so a few long responses hold back the ones behind them (at most AHEAD times what fits into the engine).
+Responses are judged in a thread, while the engine goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.providers import MeasuredResponse, Request, ResponseProvider
-from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.verdict import MEMORY, TIMEOUT, Verdict
 
 REDRAWS = 3  # further responses per problem, in place of ones that the verifier failed on
 MAX_FAILED_SHARE = 0.05
 MIN_FOR_A_SHARE = 200  # with fewer responses, the share of failed ones does not stop a run
+AHEAD, LEAST_AHEAD = 16, 64
+"""Problems that may be open: so many engines full of responses, and at least so many problems."""
+OWN_LIMITS = (TIMEOUT, MEMORY)
+"""Causes that lie in the answer itself: it took the verifier too long, or too much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A response with its reward. Where the verifier failed, the reward is None and `cause` says why."""
+    """A response with its reward. `cause` says why the verifier gave no label.
+
+    The reward is None then, or 0 where an answer that hits the verifier's limits counts as wrong.
+    """
 
     index: int
     seed: int
@@ -53,53 +67,159 @@ def response_seed(seed: int, uid: str, index: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
-class Measurement:
-    """k judged responses per problem. Failures of the verifier are sampled again, at most REDRAWS times a problem.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A problem, how it becomes a prompt, who judges its responses, and their longest length in tokens."""
 
-    Raises FailedResponsesError where the verifier fails on more than 5 % of the responses.
+    problem: Problem
+    encoder: PromptEncoder
+    judge: Judge
+    max_new_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A problem that is worked on. missing: responses that are sampled or not sampled yet, of this round."""
+
+    question: Question
+    prompt: Sequence[int]
+    missing: int
+    responses: dict[int, MeasuredResponse] = field(default_factory=dict)
+    judged: list[Judged] = field(default_factory=list)
+    done: bool = False
+
+
+class Measurement:
+    """k judged responses per problem.
+
+    limits_are_wrong: an answer that hits the verifier's limits counts as wrong, as an evaluation must do: a second draw
+    in its place would raise the score. Otherwise it has no label. What has no label is sampled again, at most REDRAWS
+    times a problem. Raises FailedResponsesError where more than 5 % of the responses have no label.
     """
 
-    def __init__(self, provider: ResponseProvider, encoder: PromptEncoder, judge: Judge, k: int, seed: int) -> None:
+    def __init__(self, provider: ResponseProvider, k: int, seed: int, *, limits_are_wrong: bool) -> None:
         if k < 1:
             raise UserError(f"k={k}: use at least one response per problem")
-        self.provider, self.encoder, self.judge, self.k, self.seed = provider, encoder, judge, k, seed
+        self.provider, self.k, self.seed, self.limits_are_wrong = provider, k, seed, limits_are_wrong
         self._drawn = self._failed = 0
 
-    def draw(self, problems: Sequence[Problem]) -> list[list[Judged]]:
-        """Responses of each problem by index. There are more than k where some were sampled again."""
-        prompts = [self.encoder.encode(problem.text) for problem in problems]
-        drawn: list[list[Judged]] = [[] for _ in problems]
-        missing = [self.k] * len(problems)
-        for _ in range(REDRAWS + 1):
-            asked = [
-                (p, index)
-                for p, own in enumerate(drawn)
-                for index in range(len(own), min(len(own) + missing[p], self.k + REDRAWS))
-            ]
-            if not asked:
-                break
-            for (p, _index), judged in zip(asked, self._judged(problems, prompts, asked), strict=True):
-                drawn[p].append(judged)
-            missing = [self.k - sum(judged.reward is not None for judged in own) for own in drawn]
+    def draw(self, questions: Iterable[Question]) -> Iterator[list[Judged]]:
+        """Responses of each problem by index, in the order of the problems.
+
+        There are more than k where some were sampled again.
+        """
+        with ThreadPoolExecutor(1, "judge") as thread:
+            yield from _Stream(self, iter(questions), thread).run()
+
+    def judged(self, batch: Sequence[_Open]) -> None:
+        """Judge the new responses of these problems."""
+        for judge in {id(own.question.judge): own.question.judge for own in batch}.values():
+            theirs = [own for own in batch if own.question.judge is judge]
+            new = [(own, index) for own in theirs for index in sorted(own.responses) if index >= len(own.judged)]
+            verdicts = judge.verdicts(
+                [
+                    (own.responses[index].text, own.question.problem.answer, own.responses[index].finished)
+                    for own, index in new
+                ]
+            )
+            for (own, index), verdict in zip(new, verdicts, strict=True):
+                own.judged.append(self._judged(own, index, verdict))
         if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
             raise FailedResponsesError(
-                f"{self.judge.version} failed on {self._failed} of {self._drawn} responses "
+                f"{batch[0].question.judge.version} failed on {self._failed} of {self._drawn} responses "
                 f"(at most {MAX_FAILED_SHARE:.0%} may); see `cause` in the journal"
             )
-        return drawn
 
-    def _judged(
-        self, problems: Sequence[Problem], prompts: Sequence[Sequence[int]], asked: Sequence[tuple[int, int]]
-    ) -> list[Judged]:
-        seeds = [response_seed(self.seed, problems[p].uid, index) for p, index in asked]
-        requests = [Request(prompts[p], seed) for (p, _), seed in zip(asked, seeds, strict=True)]
-        responses = self.provider.respond(requests)
-        verdicts = self.judge.verdicts(
-            [(r.text, problems[p].answer, r.finished) for (p, _), r in zip(asked, responses, strict=True)]
-        )
-        self._drawn += len(verdicts)
-        self._failed += sum(verdict.label is None for verdict in verdicts)
-        return [
-            Judged(index, seed, response, verdict.label, verdict.cause)
-            for (_, index), seed, response, verdict in zip(asked, seeds, responses, verdicts, strict=True)
-        ]
+    def _judged(self, own: _Open, index: int, verdict: Verdict) -> Judged:
+        reward = 0.0 if self.limits_are_wrong and verdict.cause in OWN_LIMITS else verdict.label
+        self._drawn += 1
+        self._failed += reward is None
+        seed = response_seed(self.seed, own.question.problem.uid, index)
+        return Judged(index, seed, own.responses[index], reward, verdict.cause)
+
+
+class _Stream:
+    """One pass over the problems: which are open, what is asked for, what is being judged."""
+
+    def __init__(self, measurement: Measurement, questions: Iterator[Question], thread: ThreadPoolExecutor) -> None:
+        self._measurement, self._questions, self._thread = measurement, questions, thread
+        self._provider = measurement.provider
+        self._room = max(LEAST_AHEAD, AHEAD * -(-self._provider.capacity // measurement.k))
+        self._open: deque[_Open] = deque()
+        self._ready: deque[tuple[_Open, int]] = deque()
+        self._asked: dict[int, tuple[_Open, int]] = {}
+        self._number = 0
+        self._whole: list[_Open] = []  # with all responses of a round, and not judged
+        self._judging: tuple[Future[None], list[_Open]] | None = None
+
+    def run(self) -> Iterator[list[Judged]]:
+        """Responses of each problem. What is finished when the provider fails comes before the error."""
+        failure: Exception | None = None
+        while True:
+            try:
+                if failure is None:
+                    self._fill()
+                idle = not self._asked
+                for number, response in () if idle else self._provider.collect():
+                    self._take(*self._asked.pop(number), response)
+            except (UserError, InvariantError) as problem:
+                failure = problem
+                self._asked.clear()
+                continue
+            if idle and self._judging is None and not self._whole:
+                break
+            self._judge(wait=idle)
+            while self._open and self._open[0].done:
+                yield self._open.popleft().judged
+        if failure is not None:
+            raise failure
+
+    def _fill(self) -> None:
+        """Ask for responses until the provider is full. Those that replace failed ones come first."""
+        while len(self._asked) < self._provider.capacity and (self._ready or self._next()):
+            own, index = self._ready.popleft()
+            seed = response_seed(self._measurement.seed, own.question.problem.uid, index)
+            self._asked[self._number] = (own, index)
+            self._provider.submit(self._number, Request(own.prompt, seed, own.question.max_new_tokens))
+            self._number += 1
+
+    def _next(self) -> bool:
+        """Open one more problem. False where there is none, or no room."""
+        if len(self._open) >= self._room or (question := next(self._questions, None)) is None:
+            return False
+        own = _Open(question, question.encoder.encode(question.problem.text), 0)
+        self._open.append(own)
+        self._ask(own, self._measurement.k)
+        return True
+
+    def _ask(self, own: _Open, count: int) -> None:
+        own.missing = count
+        self._ready.extend((own, index) for index in range(len(own.judged), len(own.judged) + count))
+
+    def _take(self, own: _Open, index: int, response: MeasuredResponse) -> None:
+        own.responses[index] = response
+        own.missing -= 1
+        if own.missing == 0:
+            self._whole.append(own)
+
+    def _judge(self, *, wait: bool) -> None:
+        """Look at the verdicts if they are there (or wait for them), and give the judge what has come meanwhile."""
+        if self._judging is not None and (wait or self._judging[0].done()):
+            future, batch = self._judging
+            self._judging = None
+            future.result()
+            for own in batch:
+                self._settle(own)
+        if self._judging is None and self._whole:
+            batch, self._whole = self._whole, []
+            self._judging = (self._thread.submit(self._measurement.judged, batch), batch)
+
+    def _settle(self, own: _Open) -> None:
+        """Ask again for what has no label, or be done."""
+        k = self._measurement.k
+        lacking = k - sum(judged.reward is not None for judged in own.judged)
+        again = min(lacking, k + REDRAWS - len(own.judged))
+        if again > 0:
+            self._ask(own, again)
+        else:
+            own.done = True

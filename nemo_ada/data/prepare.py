@@ -18,12 +18,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.data.journal import OWN, Journal, claimed, clear, dump
-from nemo_ada.data.measure import Measurement
+from nemo_ada.data.measure import Measurement, Question
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, file_identity
 from nemo_ada.data.stages import (
@@ -71,6 +72,7 @@ class Preparation:
     max_prompt_tokens: int = 0
     provider: ResponseProvider | None = None
     k: int = 16
+    max_new_tokens: int = 4096
     seed: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = 32
@@ -95,7 +97,7 @@ class Preparation:
     def settings(self) -> dict[str, Any]:
         """Everything that the result depends on: the identity of the work folder, and the card's settings."""
         provider = self.provider
-        drawn = {"k": self.k, "seed": self.seed, "chunk": self.chunk, **self.sampling}
+        drawn = {"k": self.k, "seed": self.seed, "max_new_tokens": self.max_new_tokens, **self.sampling}
         return {
             "source": self.source.identity(),
             "fields": {"prompt": "/".join(self.prompt_fields), "answer": "/".join(self.answer_fields)},
@@ -121,8 +123,9 @@ class Preparation:
         if self.encoder is not None and self.max_prompt_tokens:
             stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
-            measurement = Measurement(self.provider, self.encoder, self.judge, self.k, self.seed)
-            stages.append(measure_stage(measurement, self.chunk))
+            measurement = Measurement(self.provider, self.k, self.seed, limits_are_wrong=False)
+            ask = partial(Question, encoder=self.encoder, judge=self.judge, max_new_tokens=self.max_new_tokens)
+            stages.append(measure_stage(measurement, ask, self.chunk))
         elif self.pass_rates is not None:
             stages.append(lookup_stage(read_pass_rates(self.pass_rates)))
         if self.band is not None:

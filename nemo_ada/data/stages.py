@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.data.journal import Journal
-from nemo_ada.data.measure import Measurement
+from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
@@ -38,6 +38,7 @@ ROUNDING = 1e-9
 class Stage:
     """process: inputs -> records, in order. chunk: inputs per commit.
 
+    stream: the same for an endless row of inputs, where waiting for each chunk would cost time.
     remembers: the records depend on earlier inputs, so a restart processes those again (without a second commit).
     """
 
@@ -45,6 +46,14 @@ class Stage:
     process: Callable[[Sequence[Any]], list[Record]]
     chunk: int = 256
     remembers: bool = False
+    stream: Callable[[Iterator[Any]], Iterator[Record]] | None = None
+
+    def records(self, inputs: Iterator[Any]) -> Iterator[Record]:
+        """One record per input."""
+        if self.stream is not None:
+            yield from self.stream(inputs)
+        while chunk := list(islice(inputs, self.chunk)):
+            yield from self.process(chunk)
 
 
 def run_stage(stage: Stage, inputs: Iterable[Any], total: int | None, journal: Journal, watch: Watch) -> None:
@@ -58,10 +67,22 @@ def run_stage(stage: Stage, inputs: Iterable[Any], total: int | None, journal: J
         done -= len(before)
         if stage.remembers:
             stage.process(before)
-    while chunk := list(islice(source, stage.chunk)):
-        records = stage.process(chunk)
-        journal.commit(records, len(chunk), sum("reason" not in record for record in records))
-        watch(stage.name, journal.items, total)
+    finished: list[Record] = []
+
+    def save() -> None:
+        if finished:
+            records = finished.copy()
+            finished.clear()
+            journal.commit(records, len(records), sum("reason" not in record for record in records))
+            watch(stage.name, journal.items, total)
+
+    try:
+        for record in stage.records(source):
+            finished.append(record)
+            if len(finished) == stage.chunk:
+                save()
+    finally:
+        save()
     journal.finish()
 
 
@@ -136,28 +157,29 @@ def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
     return Stage("length", lambda inputs: list(map(one, inputs)))
 
 
-def measure_stage(measurement: Measurement, chunk: int) -> Stage:
-    """Pass rate over k responses. The engine sees one chunk at once."""
+def measure_stage(measurement: Measurement, question: Callable[[Problem], Question], chunk: int) -> Stage:
+    """Pass rate over k responses."""
 
-    def process(inputs: Sequence[Record]) -> list[Record]:
-        records = []
-        for record, responses in zip(inputs, measurement.draw([Problem.of(record) for record in inputs]), strict=True):
-            rewards = [judged.reward for judged in responses if judged.reward is not None]
-            if not rewards:
-                records.append(left_out(record["line"], "the verifier failed on every response", "unjudged"))
-                continue
-            correct = int(sum(rewards))
-            facts = {
-                "responses": len(rewards),
-                "correct": correct,
-                "failed": len(responses) - len(rewards),
-                "tokens": sum(judged.response.tokens for judged in responses),
-                "pass_rate": correct / len(rewards),
-            }
-            records.append({**record, **facts})
-        return records
+    def one(record: Record, responses: Sequence[Judged]) -> Record:
+        rewards = [judged.reward for judged in responses if judged.reward is not None]
+        if not rewards:
+            return left_out(record["line"], "the verifier failed on every response", "unjudged")
+        correct = int(sum(rewards))
+        facts = {
+            "responses": len(rewards),
+            "correct": correct,
+            "failed": len(responses) - len(rewards),
+            "tokens": sum(judged.response.tokens for judged in responses),
+            "pass_rate": correct / len(rewards),
+        }
+        return {**record, **facts}
 
-    return Stage("measure", process, chunk)
+    def stream(inputs: Iterator[Record]) -> Iterator[Record]:
+        ahead, behind = tee(inputs)
+        drawn = measurement.draw(question(Problem.of(record)) for record in ahead)
+        return (one(record, responses) for record, responses in zip(behind, drawn, strict=True))
+
+    return Stage("measure", lambda inputs: list(stream(iter(inputs))), chunk, stream=stream)
 
 
 def lookup_stage(rates: Mapping[str, Record]) -> Stage:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada.config.strict import Section, parse
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.data.source import JSONL_SUFFIXES
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.tasks.prompting import PromptFormat
 
 PRESETS = Path("configs") / "eval"
+NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
+RESERVED = ("overall", "settings.json", "results.json")  # a row of the tables, and files beside the folders
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Benchmark(Section):
     """One set of problems, with its prompts and its verifier."""
 
-    name: str
-    """Name of its folder and of its row in tables."""
+    name: Annotated[str, Field(max_length=100)]
+    """Name of its folder and of its row in tables: letters, digits, and . _ - + ( ) or spaces between them."""
     source: str
     """A data set of the hub (owner/name), or a .jsonl or .parquet file."""
     split: str = "test"
@@ -53,6 +57,20 @@ class Benchmark(Section):
     expected_problems: PositiveInt | None = None
     """Problems of the published set. A different number is logged."""
 
+    @field_validator("name")
+    @classmethod
+    def _is_no_path(cls, name: str) -> str:
+        if not NAME.fullmatch(name) or name.casefold() in RESERVED:
+            raise ValueError(
+                "must be the name of a folder: letters, digits, spaces and . _ - + ( ), with a letter or digit at both "
+                f"ends, and not {' or '.join(RESERVED)}"
+            )
+        return name
+
+    def prompt_format(self) -> PromptFormat:
+        """How a problem becomes a prompt."""
+        return PromptFormat(self.template, self.system, self.suffix)
+
 
 class Suite(Section):
     """Several benchmarks under one name."""
@@ -69,7 +87,7 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     """
     chosen = {key: value for key, value in changes.items() if value is not None}
     benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
-    repeated = sorted(name for name, count in Counter(b.name for b in benchmarks).items() if count > 1)
+    repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
     if repeated:
         raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
     return benchmarks

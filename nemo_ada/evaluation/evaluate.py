@@ -2,11 +2,11 @@
 
     OUT/settings.json                 model, sampling, benchmarks
     OUT/<benchmark>/responses.jsonl   {id, line, index, seed, tokens, finished, reward, [cause], text}
-    OUT/<benchmark>/problems.jsonl    {id, line, responses, correct, failed, tokens, finished}
+    OUT/<benchmark>/problems.jsonl    {id, line, responses, correct, failed, timed_out, tokens, finished}
     OUT/<benchmark>/rejected.jsonl    problems that cannot be used, with the reason
     OUT/results.json                  estimates per benchmark and over all prompts; written last
 
-The same command continues a killed evaluation.
+The same command continues a killed evaluation. All benchmarks are one stream of requests to one engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,11 +22,11 @@ from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claimed, dump
-from nemo_ada.data.measure import Measurement
+from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.providers import ResponseProvider
 from nemo_ada.data.source import Source, open_source
-from nemo_ada.data.stages import Record, Stage, Watch, distinct_stage, kept, length_stage, read_stage, run_stage
+from nemo_ada.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.results import COUNTS, BenchmarkResult, results
@@ -39,11 +39,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkJob:
-    """A benchmark and its model. The provider starts with its first request and closes after the benchmark."""
+    """A benchmark, and how its problems become prompts."""
 
     benchmark: Benchmark
     encoder: PromptEncoder
-    provider: ResponseProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,21 @@ class Drawing:
 
 
 def evaluate(
-    jobs: Sequence[BenchmarkJob], drawing: Drawing, out: Path, watch: Watch = lambda _name, _done, _total: None
+    jobs: Sequence[BenchmarkJob],
+    provider: ResponseProvider,
+    drawing: Drawing,
+    out: Path,
+    watch: Watch = lambda _name, _done, _total: None,
 ) -> dict[str, Any]:
     """Evaluate, or continue. A complete evaluation only returns its results.
+
+    The provider starts with its first request and is closed at the end.
 
     watch: called with (benchmark, problems done, problems). Raises UserError where `out` holds another evaluation, and
     where a benchmark has no problem.
     """
     sources = [_source(job.benchmark) for job in jobs]
-    settings = _settings(jobs, sources, drawing)
+    settings = _settings(jobs, provider, sources, drawing)
     with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
         path = out / "results.json"
         if path.exists():
@@ -78,11 +83,12 @@ def evaluate(
             except ValueError as problem:
                 raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
             return before
-        scored = [
-            _run(job, source, drawing, out / job.benchmark.name, watch)
-            for job, source in zip(jobs, sources, strict=True)
-        ]
-        content = {"settings": settings, **results(scored, drawing.k, drawing.seed)}
+        scored = _run(
+            [_Task(job, source, drawing, out) for job, source in zip(jobs, sources, strict=True)],
+            Measurement(provider, drawing.k, drawing.seed, limits_are_wrong=True),
+            watch,
+        )
+        content = {"settings": settings, **results(scored, drawing.k)}
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return content
 
@@ -92,14 +98,15 @@ def _benchmarks(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in settings.get("benchmarks", ()) if "/" not in name and name not in (".", "..")]
 
 
-def _settings(jobs: Sequence[BenchmarkJob], sources: Sequence[Source], drawing: Drawing) -> dict[str, Any]:
+def _settings(
+    jobs: Sequence[BenchmarkJob], provider: ResponseProvider, sources: Sequence[Source], drawing: Drawing
+) -> dict[str, Any]:
     return {
-        "model": {"name": jobs[0].provider.name, "fingerprint": jobs[0].provider.fingerprint},
+        "model": {"name": provider.name, "fingerprint": provider.fingerprint},
         "tokenizer": jobs[0].encoder.name,
         "k": drawing.k,
         "seed": drawing.seed,
         "max_prompts": drawing.max_prompts,
-        "chunk": drawing.chunk,
         **drawing.sampling,
         "benchmarks": {
             job.benchmark.name: {
@@ -118,36 +125,81 @@ def _source(one: Benchmark) -> Source:
     return open_source(one.source, split=one.split, subset=one.subset, revision=one.revision, where=where)
 
 
-def _run(job: BenchmarkJob, source: Source, drawing: Drawing, folder: Path, watch: Watch) -> BenchmarkResult:
-    benchmark = job.benchmark
-    folder.mkdir(exist_ok=True)
-    problems, rejected = _problems(job, source, drawing.max_prompts)
-    write_atomically(folder / "rejected.jsonl", "".join(map(dump, rejected)))
-    if rejected:
-        kinds = Counter(record["kind"] for record in rejected)
-        counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-        log.warning("%s: %d problems are left out (%s): %s", benchmark.name, len(rejected), counts, folder)
-    if not problems:
-        raise UserError(f"{benchmark.name}: no problem can be used; see {folder / 'rejected.jsonl'}")
-    number = len(problems) + len(rejected)
-    if benchmark.expected_problems not in (None, number) and drawing.max_prompts is None:
-        log.warning("%s has %d problems, expected %s", benchmark.name, number, benchmark.expected_problems)
-    journal = Journal(folder / "responses.jsonl")
-    judge = Judge(benchmark.verifier, benchmark.unfinished)
-    measurement = Measurement(job.provider, job.encoder, judge, drawing.k, drawing.seed)
+class _Task:
+    """One benchmark while it is evaluated: its problems, its journal, its judge."""
 
-    def draw(chunk: Sequence[Problem]) -> list[Record]:
-        drawn = measurement.draw(chunk)
-        return [judged.record(problem) for problem, own in zip(chunk, drawn, strict=True) for judged in own]
+    def __init__(self, job: BenchmarkJob, source: Source, drawing: Drawing, out: Path) -> None:
+        """Read the problems. Raises UserError where none can be used."""
+        self.job, self.name, self.folder = job, job.benchmark.name, out / job.benchmark.name
+        self.folder.mkdir(exist_ok=True)
+        self.problems, self.rejected = _problems(job, source, drawing.max_prompts)
+        self._say_rejected(drawing)
+        self.journal = Journal(self.folder / "responses.jsonl")
+        self.judge = Judge(job.benchmark.verifier, job.benchmark.unfinished)
+        self._chunk = drawing.chunk
+        self._finished: list[list[Record]] = []
 
+    def _say_rejected(self, drawing: Drawing) -> None:
+        benchmark, rejected = self.job.benchmark, self.rejected
+        write_atomically(self.folder / "rejected.jsonl", "".join(map(dump, rejected)))
+        if rejected:
+            kinds = Counter(record["kind"] for record in rejected)
+            counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+            log.warning("%s: %d problems are left out (%s): %s", self.name, len(rejected), counts, self.folder)
+        if not self.problems:
+            raise UserError(f"{self.name}: no problem can be used; see {self.folder / 'rejected.jsonl'}")
+        number = len(self.problems) + len(rejected)
+        if benchmark.expected_problems not in (None, number) and drawing.max_prompts is None:
+            log.warning("%s has %d problems, expected %s", self.name, number, benchmark.expected_problems)
+
+    def questions(self) -> Iterator[Question]:
+        """The problems that the journal does not cover."""
+        for problem in self.problems[self.journal.items :]:
+            yield Question(problem, self.job.encoder, self.judge, self.job.benchmark.max_new_tokens)
+
+    def add(self, drawn: Sequence[Judged], watch: Watch) -> None:
+        """Keep the responses of the next problem."""
+        problem = self.problems[self.journal.items + len(self._finished)]
+        self._finished.append([judged.record(problem) for judged in drawn])
+        if len(self._finished) == self._chunk:
+            self.save(watch)
+
+    def save(self, watch: Watch) -> None:
+        """Commit what has come since the last commit."""
+        finished, self._finished = self._finished, []
+        if finished:
+            self.journal.commit([record for own in finished for record in own], len(finished))
+            watch(self.name, self.journal.items, len(self.problems))
+
+    def result(self) -> BenchmarkResult:
+        """The counts of all problems. They are written, too."""
+        counts = _counts(self.problems, self.journal)
+        write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
+        return BenchmarkResult.of(self.name, counts, len(self.rejected))
+
+
+def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list[BenchmarkResult]:
+    """Draw what is missing, as one stream over all benchmarks."""
+    owners = [task for task in tasks for _ in range(len(task.problems) - task.journal.items)]
+    drawn = measurement.draw(question for task in tasks for question in list(task.questions()))
+    before: _Task | None = None
     try:
-        run_stage(Stage(benchmark.name, draw, drawing.chunk), problems, len(problems), journal, watch)
+        for task, responses in zip(owners, drawn, strict=True):
+            if task is not before:
+                watch(task.name, task.journal.items, len(task.problems))
+                if before is not None:
+                    before.save(watch)
+                before = task
+            task.add(responses, watch)
     finally:
-        judge.close()
-        job.provider.close()
-    counts_by_problem = _counts(problems, journal)
-    write_atomically(folder / "problems.jsonl", "".join(map(dump, counts_by_problem)))
-    return BenchmarkResult.of(benchmark.name, counts_by_problem, len(rejected))
+        for task in tasks:
+            task.save(watch)
+            task.judge.close()
+        measurement.provider.close()
+    for task in tasks:
+        if not task.journal.complete:
+            task.journal.finish()
+    return [task.result() for task in tasks]
 
 
 def _problems(job: BenchmarkJob, source: Source, limit: int | None) -> tuple[list[Problem], list[Record]]:
@@ -182,6 +234,7 @@ def _counts(problems: Sequence[Problem], journal: Journal) -> list[Record]:
         own["responses"] += line["reward"] is not None
         own["correct"] += line["reward"] == 1.0
         own["failed"] += line["reward"] is None
+        own["timed_out"] += line["reward"] == 0.0 and "cause" in line
         own["tokens"] += line["tokens"]
         own["finished"] += line["finished"]
     return list(counts.values())

@@ -18,19 +18,24 @@ from nemo_ada.run.folder import changed_keys, flatten
 
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
-COUNTS = ("responses", "correct", "failed", "tokens", "finished")  # per problem
+COUNTS = ("responses", "correct", "failed", "timed_out", "tokens", "finished")  # per problem
 EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkResult:
-    """Counts over the P problems of a benchmark. rejected: problems that cannot be used."""
+    """Counts over the P problems of a benchmark. rejected: problems that cannot be used.
+
+    failed: responses without a label, which count nowhere. timed_out: answers that hit the verifier's limits, which
+    count as wrong.
+    """
 
     name: str
     ids: tuple[str, ...]
     responses_P: IntArray
     correct_P: IntArray
     failed_P: IntArray
+    timed_out_P: IntArray
     tokens_P: IntArray
     finished_P: IntArray
     rejected: int
@@ -39,7 +44,7 @@ class BenchmarkResult:
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
         """From the lines of problems.jsonl."""
         columns: dict[str, Any] = {
-            f"{key}_P": np.array([record[key] for record in records], np.int64) for key in COUNTS
+            f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
         }
         return cls(name, tuple(record["id"] for record in records), rejected=rejected, **columns)
 
@@ -58,28 +63,27 @@ def ladder(k: int) -> list[int]:
     return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
 
 
-def results(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
-    """The content of results.json. `overall` is weighted by prompts. Its interval resamples within each benchmark."""
-    summaries = {benchmark.name: _summary([benchmark], k, seed) for benchmark in benchmarks}
-    return {"benchmarks": summaries, "overall": _summary(benchmarks, k, seed)}
+def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
+    """The content of results.json. `overall` is weighted by prompts."""
+    summaries = {benchmark.name: _summary([benchmark], k) for benchmark in benchmarks}
+    return {"benchmarks": summaries, "overall": _summary(benchmarks, k)}
 
 
-def _summary(benchmarks: Sequence[BenchmarkResult], k: int, seed: int) -> dict[str, Any]:
+def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     stratum_P = np.repeat(np.arange(len(benchmarks)), [len(b.ids) for b in benchmarks])
     drawn = sum(int((b.responses_P + b.failed_P).sum()) for b in benchmarks)
     rate_P = np.concatenate([b.rate_P for b in benchmarks])
     summary: dict[str, Any] = {
         "prompts": len(rate_P),
-        f"avg@{k}": asdict(estimate(rate_P, stratum_P, seed=seed)),
+        f"avg@{k}": asdict(estimate(rate_P, stratum_P)),
     }
     for rung in ladder(k) if k > 1 else []:
-        summary[f"pass@{rung}"] = asdict(
-            estimate(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P, seed=seed)
-        )
+        summary[f"pass@{rung}"] = asdict(estimate(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P))
     summary |= {
         "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
         "finished": sum(int(b.finished_P.sum()) for b in benchmarks) / drawn,
         "unjudged": sum(int(b.failed_P.sum()) for b in benchmarks),
+        "timed_out": sum(int(b.timed_out_P.sum()) for b in benchmarks),
         "rejected_problems": sum(b.rejected for b in benchmarks),
     }
     return summary
@@ -115,9 +119,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def compare(
-    first: Evaluation, second: Evaluation, base: Evaluation | None = None, seed: int = 0
-) -> dict[str, dict[str, Any]]:
+def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = None) -> dict[str, dict[str, Any]]:
     """avg@k of `second` minus `first`, over the problems that both have.
 
     Rows: per benchmark, and `overall` (weighted by prompts). With the evaluation of a base model, also per bucket of
@@ -135,7 +137,7 @@ def compare(
         rate_MP, left_out = _pair(name, first, second, base)
         if rate_MP.shape[1] >= 2:
             pairs.append(rate_MP)
-            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64), seed) | {"left_out": left_out}
+            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64)) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
@@ -143,13 +145,13 @@ def compare(
         )
     rate_MP = np.concatenate(pairs, axis=1)
     stratum_P = np.repeat(np.arange(len(pairs)), [pair.shape[1] for pair in pairs])
-    rows["overall"] = _row(rate_MP, stratum_P, seed) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    rows["overall"] = _row(rate_MP, stratum_P) | {"left_out": sum(row["left_out"] for row in rows.values())}
     if base is not None:
         bucket_P, names = bucket_of(rate_MP[2])
         for number, name in enumerate(names):
             own = bucket_P == number
             if own.sum() >= 2:
-                rows[name] = _row(rate_MP[:, own], stratum_P[own], seed)
+                rows[name] = _row(rate_MP[:, own], stratum_P[own])
     return rows
 
 
@@ -183,9 +185,9 @@ def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | N
     return rate_MP, len({*rates[0], *rates[1]}) - len(ids)
 
 
-def _row(rate_MP: FloatArray, stratum_P: IntArray, seed: int) -> dict[str, Any]:
+def _row(rate_MP: FloatArray, stratum_P: IntArray) -> dict[str, Any]:
     first_P, second_P = rate_MP[:2]
-    test = paired_test(first_P, second_P, stratum_P, seed=seed)
+    test = paired_test(first_P, second_P, stratum_P)
     return {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}
 
 

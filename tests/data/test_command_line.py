@@ -56,7 +56,7 @@ def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
 def test_sampling_options_reach_the_model(messy, tmp_path, monkeypatch, words):
     reached = []
 
-    def open_provider(_server, _folder, _tokenizer, limits):
+    def open_provider(_server, _folder, _tokenizer, limits, _access):
         reached.append(limits)
         raise UserError("no further")
 

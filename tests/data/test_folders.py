@@ -76,7 +76,7 @@ def test_a_start_that_was_killed_before_its_first_file_is_no_foreign_folder(tmp_
 
 
 class Stopping(Adder):
-    def respond(self, requests):
+    def submit(self, number, request):
         raise UserError("no further")
 
 

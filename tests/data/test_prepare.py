@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import random
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nemo_ada.data.journal import Journal
-from nemo_ada.data.measure import REDRAWS, Measurement
+from nemo_ada.data.measure import REDRAWS, Measurement, Question
 from nemo_ada.data.prepare import prepare
 from nemo_ada.data.problem import Problem, problem_id
 from nemo_ada.data.stages import measure_stage, parse_band
 from nemo_ada.errors import FailedResponsesError, UserError
 from nemo_ada.verify.judge import Judge
-from nemo_ada.verify.verdict import TIMEOUT, Verdict
+from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.data.scripted_model import Adder, Characters, in_a_process, preparation
 
 
@@ -51,7 +52,7 @@ def test_every_line_is_kept_or_listed_with_a_reason_and_the_card_describes_the_s
     assert all(0.1 <= rate <= 0.9 for rate in rates)
     assert sum(card["histogram"]["kept"]) == len(rates) == card["stages"]["band"]["kept"]
     assert card["histogram"]["measured"][16] > 0 == card["histogram"]["kept"][16]
-    assert card["settings"]["responses"] == {"k": 8, "seed": 0, "chunk": 4}
+    assert card["settings"]["responses"] == {"k": 8, "seed": 0, "max_new_tokens": 4096}
     assert card["settings"]["model"] == {"name": "adder", "fingerprint": "0" * 16}
     text = (tmp_path / "set" / "README.md").read_text()
     assert "| distinct |" in text and "exact (nemo-ada" in text and str(tmp_path) not in text
@@ -128,16 +129,16 @@ def test_settings_that_contradict_each_other_or_keep_nothing_are_refused(messy, 
 class Failing(Judge):
     """Fails on every n-th response."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, cause: str = TIMEOUT) -> None:
         super().__init__("exact")
-        self._every, self._seen = every, 0
+        self._every, self._seen, self._cause = every, 0, cause
 
     def verdicts(self, responses):
         found = super().verdicts(responses)
         for i in range(len(found)):
             self._seen += 1
             if self._seen % self._every == 0:
-                found[i] = Verdict(None, TIMEOUT)
+                found[i] = Verdict(None, self._cause)
         return found
 
 
@@ -145,8 +146,16 @@ def problems(count):
     return [Problem(problem_id(f"{n}+1="), n + 1, f"{n}+1=", str(n + 1)) for n in range(count)]
 
 
+def questions(count, judge):
+    return [Question(problem, Characters(), judge, 9) for problem in problems(count)]
+
+
+def measurement(k, limits_are_wrong=False):
+    return Measurement(Adder(), k, 0, limits_are_wrong=limits_are_wrong)
+
+
 def test_what_could_not_be_judged_is_drawn_again_with_its_own_seed():
-    drawn = Measurement(Adder(), Characters(), Failing(25), 8, 0).draw(problems(20))
+    drawn = list(measurement(8).draw(questions(20, Failing(25))))
     failed = sum(judged.reward is None for own in drawn for judged in own)
     assert failed > 0
     for own in drawn:
@@ -155,10 +164,20 @@ def test_what_could_not_be_judged_is_drawn_again_with_its_own_seed():
         assert len({judged.seed for judged in own}) == len(own)
 
 
+def test_in_an_evaluation_an_answer_that_hits_the_verifiers_limits_is_wrong_and_not_drawn_again():
+    drawn = list(measurement(8, limits_are_wrong=True).draw(questions(20, Failing(4))))
+    assert all([judged.index for judged in own] == list(range(8)) for own in drawn)
+    late = [judged for own in drawn for judged in own if judged.cause is not None]
+    assert len(late) == 40 and {(judged.reward, judged.cause) for judged in late} == {(0.0, TIMEOUT)}
+    (own,) = measurement(2, limits_are_wrong=True).draw(questions(1, Failing(1, CRASH)))
+    assert len(own) == 2 + REDRAWS, "a worker that died says nothing about the answer"
+
+
 def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart():
-    stage = measure_stage(Measurement(Adder(), Characters(), Failing(9), 4, 0), 40)
+    ask = partial(Question, encoder=Characters(), judge=Failing(9), max_new_tokens=9)
+    stage = measure_stage(measurement(4), ask, 7)
     records = stage.process([problem.record() for problem in problems(40)])
-    whole = Measurement(Adder(), Characters(), Judge("exact"), 4, 0).draw(problems(40))
+    whole = list(measurement(4).draw(questions(40, Judge("exact"))))
     assert sum(record["failed"] for record in records) > 10
     for record, own in zip(records, whole, strict=True):
         assert record["responses"] == 4 and record["pass_rate"] == record["correct"] / 4
@@ -166,10 +185,10 @@ def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart
 
 
 def test_redraws_have_an_end_and_a_broken_verifier_stops_the_measurement():
-    (own,) = Measurement(Adder(), Characters(), Failing(1), 2, 0).draw(problems(1))
+    (own,) = measurement(2).draw(questions(1, Failing(1)))
     assert len(own) == 2 + REDRAWS and all(judged.reward is None for judged in own)
     with pytest.raises(FailedResponsesError, match="failed on"):
-        Measurement(Adder(), Characters(), Failing(2), 8, 0).draw(problems(40))
+        list(measurement(8).draw(questions(40, Failing(2))))
 
 
 def test_a_journal_that_was_cut_or_damaged_is_refused(tmp_path):

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import numpy as np
 import pytest
 
 from nemo_ada.data import providers
-from nemo_ada.data.providers import EngineProvider, Limits, MeasuredResponse, Request, ServerProvider
+from nemo_ada.data.providers import (
+    Access,
+    EngineProvider,
+    Limits,
+    MeasuredResponse,
+    Request,
+    ServerProvider,
+    open_provider,
+)
 from nemo_ada.embedded.engine import vllm_engine
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.tasks.prompting import ModelTokenizer
+from tests.data.fake_server import completion, serving
 
 LIMITS = Limits(8, 6, temperature=0.5, top_p=0.9, max_num_seqs=8)
+
+
+def respond(provider, requests):
+    """The responses in the order of the requests."""
+    for number, request in enumerate(requests):
+        provider.submit(number, request)
+    found = {}
+    while len(found) < len(requests):
+        found |= dict(provider.collect())
+    return [found[number] for number in range(len(requests))]
 
 
 class Tokenizer(ModelTokenizer):
@@ -56,16 +71,16 @@ def engine(tmp_path, monkeypatch):
 
 
 def test_each_response_of_the_engine_is_drawn_with_its_own_seed_and_the_sampling_options(engine):
-    engine.respond([Request([1], 11), Request([1] * 8, 22)])
+    respond(engine, [Request([1], 11, 6), Request([1] * 8, 22, 6), Request([1], 33, 2)])
     asked = [sampling for _, sampling in engine._engine.asked.values()]
-    assert [sampling.seed for sampling in asked] == [11, 22]
-    assert [sampling.max_new_tokens for sampling in asked] == [6, 2], "the positions end before the limit"
+    assert [sampling.seed for sampling in asked] == [11, 22, 33]
+    assert [sampling.max_new_tokens for sampling in asked] == [6, 2, 2], "the positions end before the limit"
     assert {(s.temperature, s.top_p, s.stop_tokens) for s in asked} == {(0.5, 0.9, (9,))}
     assert engine._engine.config.max_model_len == 10 and engine._engine.config.max_num_seqs == 8
 
 
 def test_only_the_stop_token_is_not_text_so_a_cut_off_response_keeps_its_last_token(engine):
-    cut, ended = engine.respond([Request([7], 1), Request([7, 8], 2)])
+    cut, ended = respond(engine, [Request([7], 1, 6), Request([7, 8], 2, 6)])
     assert cut == MeasuredResponse("7", 1, False)
     assert ended == MeasuredResponse("7 8", 3, True)
 
@@ -76,75 +91,130 @@ def test_without_vllm_the_message_names_the_server(engine, monkeypatch):
 
     monkeypatch.setattr(vllm_engine, "Engine", missing)
     with pytest.raises(UserError, match=r"No module named 'vllm'.*`vllm serve .*--server http://HOST:8000"):
-        engine.respond([Request([1], 1)])
+        engine.submit(0, Request([1], 1, 6))
 
 
-class Handler(BaseHTTPRequestHandler):
+def echo(asked):
     """Repeats the prompt's ids as text; refuses prompts that begin with 0."""
-
-    seen: list[dict] = []  # noqa: RUF012 (shared by the requests of one test)
-
-    def do_GET(self):
-        self.answer(200, {"data": [{"id": "served-model"}]})
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append(asked)
-        if asked["prompt"][0] == 0:
-            self.answer(400, {"error": "a bad prompt"})
-            return
-        cut = asked["max_tokens"] < 4
-        choice = {"text": " ".join(map(str, asked["prompt"])), "finish_reason": "length" if cut else "stop"}
-        self.answer(200, {"choices": [choice], "usage": {"completion_tokens": min(4, asked["max_tokens"])}})
-
-    def answer(self, code, content):
-        data = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_arguments):
-        pass
+    if asked["prompt"][0] == 0:
+        return 400, {"error": "a bad prompt"}
+    cut = asked["max_tokens"] < 4
+    text = " ".join(map(str, asked["prompt"]))
+    return completion(text, min(4, asked["max_tokens"]), "length" if cut else "stop")
 
 
 @pytest.fixture
-def provider(tmp_path):
+def server(tmp_path, monkeypatch):
+    monkeypatch.setattr(providers, "PAUSE_SECONDS", 0.0)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Handler.seen.clear()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    yield ServerProvider(url, tmp_path, LIMITS)
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(tmp_path, echo) as fake:
+        yield fake
 
 
-def test_responses_come_in_the_order_of_the_requests(provider):
-    found = provider.respond([Request([n, n], seed=n) for n in range(1, 30)])
+@pytest.fixture
+def provider(server, tmp_path):
+    own = ServerProvider(server.url, tmp_path, LIMITS)
+    yield own
+    own.close()
+
+
+def test_responses_come_with_the_number_of_their_request(provider, server):
+    found = respond(provider, [Request([n, n], n, 6) for n in range(1, 30)])
     assert found == [MeasuredResponse(f"{n} {n}", 4, True) for n in range(1, 30)]
-    assert {(asked["prompt"][0], asked["seed"]) for asked in Handler.seen} == {(n, n) for n in range(1, 30)}
-    options = {"model": "served-model", "temperature": 0.5, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0}
-    assert all(options.items() <= asked.items() for asked in Handler.seen)
+    assert {(asked["prompt"][0], asked["seed"]) for asked in server.asked} == {(n, n) for n in range(1, 30)}
+    options = {
+        "model": server.models[0]["id"],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": -1,
+        "repetition_penalty": 1.0,
+    }
+    assert all(options.items() <= asked.items() for asked in server.asked)
 
 
-def test_a_response_ends_where_the_models_positions_end(provider):
-    short, long = provider.respond([Request([1], 1), Request([1] * 8, 2)])
-    assert short.finished and not long.finished
-    assert sorted(asked["max_tokens"] for asked in Handler.seen) == [2, 6]
+def test_a_response_ends_at_its_own_limit_and_where_the_models_positions_end(provider, server):
+    short, long, own = respond(provider, [Request([1], 1, 6), Request([1] * 8, 2, 6), Request([1], 3, 3)])
+    assert short.finished and not long.finished and not own.finished
+    assert sorted(asked["max_tokens"] for asked in server.asked) == [2, 3, 6]
 
 
 def test_a_refused_request_is_named(provider):
     with pytest.raises(InvariantError, match=r"answered 400.*a bad prompt"):
-        provider.respond([Request([0], 1)])
+        respond(provider, [Request([0], 1, 6)])
 
 
 def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
     monkeypatch.setattr(providers, "PAUSE_SECONDS", 0.0)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
     with pytest.raises(UserError, match="vllm serve MODEL"):
-        ServerProvider("http://127.0.0.1:9", tmp_path, LIMITS).respond([Request([1], 1)])
+        respond(ServerProvider("http://127.0.0.1:9", tmp_path, LIMITS), [Request([1], 1, 6)])
     with pytest.raises(UserError, match=r"leaves no room for a response: .* has 10 positions"):
         ServerProvider("http://127.0.0.1:9", tmp_path, Limits(10, 6))
+
+
+def first(answers):
+    """These answers first, then the usual ones."""
+    rest = iter(answers)
+    return lambda asked: next(rest, None) or echo(asked)
+
+
+@pytest.mark.parametrize(
+    "nothing", [(503, {}), (429, {}), (500, {}), completion("1", 1, "abort"), completion(None, 0, "abort")]
+)
+def test_what_is_no_answer_is_asked_for_again(provider, server, nothing):
+    server.answer = first([nothing, nothing])
+    assert respond(provider, [Request([5, 5], 7, 6)]) == [MeasuredResponse("5 5", 4, True)]
+    assert [asked["seed"] for asked in server.asked] == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((503, {"error": "busy"}), r"no answer from /v1/completions in 6 attempts \(503 .*busy"),
+        (completion("1", 1, "abort"), "6 times with finish_reason 'abort'"),
+        (completion(None), "is not what a server of OpenAI's completions gives"),
+        ((200, {"choices": []}), "is not what a server of OpenAI's completions gives"),
+        ((200, ["hello"]), "is not what a server of OpenAI's completions gives"),
+        ((401, {}), "--api-key-env NAME"),
+    ],
+)
+def test_what_stays_no_answer_is_one_sentence(provider, server, answer, message):
+    server.answer = lambda _asked: answer
+    with pytest.raises(UserError, match=message):
+        respond(provider, [Request([5, 5], 7, 6)])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"id": "other", "root": "/models/other"}, r"serves 'other' \(root '/models/other'\), not .*--served-model ID"),
+        ({"max_model_len": 9}, "has room for 9 tokens of prompt and response, but 10 may be needed"),
+    ],
+)
+def test_a_server_with_another_model_or_less_room_is_refused(provider, server, model, message):
+    server.models = [server.models[0] | model]
+    with pytest.raises(UserError, match=message):
+        respond(provider, [Request([5, 5], 7, 6)])
+    assert server.asked == []
+
+
+def test_the_model_of_the_folder_is_found_among_those_that_are_served(server, tmp_path):
+    other = {"id": "other", "root": "/x/other", "max_model_len": 99}
+    adapter = {"id": "adapter", "root": str(tmp_path), "parent": "other"}
+    elsewhere = {"id": "math", "root": f"/on/another/host/{tmp_path.name}/", "max_model_len": 10}
+    server.models = [other, adapter, elsewhere]
+    respond(ServerProvider(server.url, tmp_path, LIMITS), [Request([1], 1, 6)])
+    respond(ServerProvider(server.url, tmp_path, LIMITS, Access("other")), [Request([1], 1, 6)])
+    assert [asked["model"] for asked in server.asked] == ["math", "other"]
+
+
+def test_an_api_key_comes_from_the_environment_and_goes_into_the_header_only(server, tmp_path, monkeypatch):
+    access = Access(key_variable="MY_KEY")
+    with pytest.raises(UserError, match="--api-key-env=MY_KEY: this environment variable holds no key"):
+        ServerProvider(server.url, tmp_path, LIMITS, access)
+    monkeypatch.setenv("MY_KEY", "sk-123")
+    respond(ServerProvider(server.url, tmp_path, LIMITS, access), [Request([1], 1, 6)])
+    assert [headers["Authorization"] for headers in server.headers] == ["Bearer sk-123"]
+    assert "sk-123" not in repr(access) + str(server.asked)
+    with pytest.raises(UserError, match="need --server URL"):
+        open_provider(None, tmp_path, Tokenizer(tmp_path), LIMITS, access)

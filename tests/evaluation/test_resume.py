@@ -16,27 +16,27 @@ from tests.data.scripted_model import Adder, Characters
 class Unreachable(Adder):
     """Fails as a server does that is not there."""
 
-    def respond(self, requests):
+    def submit(self, number, request):
         raise UserError("no server")
 
 
-def asked(tmp_path: Path, model: Adder, name: str = "sums") -> list[BenchmarkJob]:
+def asked(tmp_path: Path, name: str = "sums") -> list[BenchmarkJob]:
     source = tmp_path / "sums.jsonl"
     source.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(3)))
     benchmark = Benchmark(name=name, source=str(source), verifier="exact", max_prompt_tokens=12)
-    return [BenchmarkJob(benchmark, Characters(), model)]
+    return [BenchmarkJob(benchmark, Characters())]
 
 
 def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match="no server"):
-        evaluate(asked(tmp_path, Unreachable()), Drawing(2, 0, {}), out)
+        evaluate(asked(tmp_path), Unreachable(), Drawing(2, 0, {}), out)
     (out / "sums" / "responses.jsonl").touch()  # as a kill within the first commit leaves it
-    found = evaluate(asked(tmp_path, Adder(), "others"), Drawing(4, 1, {}), out)
+    found = evaluate(asked(tmp_path, "others"), Adder(), Drawing(4, 1, {}), out)
     assert found["settings"]["k"] == 4 and json.loads((out / "settings.json").read_text())["k"] == 4
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["others"]
     with pytest.raises(UserError, match="k: 4 -> 2"):
-        evaluate(asked(tmp_path, Adder(), "others"), Drawing(2, 1, {}), out)
+        evaluate(asked(tmp_path, "others"), Adder(), Drawing(2, 1, {}), out)
 
 
 def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_again(tmp_path, caplog):
@@ -48,8 +48,8 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     source.write_text("{broken\n" + "".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in sums))
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12, expected_problems=9)
     model, seen = Adder(), []
-    jobs, drawing = [BenchmarkJob(benchmark, Characters(), model)], Drawing(4, 0, {"temperature": 0.5}, chunk=2)
-    found = evaluate(jobs, drawing, tmp_path / "out", lambda *progress: seen.append(progress))
+    jobs, drawing = [BenchmarkJob(benchmark, Characters())], Drawing(4, 0, {"temperature": 0.5}, chunk=2)
+    found = evaluate(jobs, model, drawing, tmp_path / "out", lambda *progress: seen.append(progress))
     left_out = [(1, "read", "malformed"), (4, "distinct", "conflicting"), (5, "distinct", "repeated"),
                 (6, "length", "overlong"), (7, "length", "unreadable")]  # fmt: skip
     assert [(line["line"], line["stage"], line["kind"]) for line in lines("rejected.jsonl")] == left_out
@@ -59,7 +59,7 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     assert [(r["line"], r["index"]) for r in responses] == [(line, i) for line in (2, 3, 8) for i in range(4)]
     for problem in problems:
         own = [r for r in responses if r["id"] == problem["id"]]
-        counts = {"responses": 4, "correct": sum(r["reward"] for r in own), "failed": 0}
+        counts = {"responses": 4, "correct": sum(r["reward"] for r in own), "failed": 0, "timed_out": 0}
         costs = {"tokens": sum(r["tokens"] for r in own), "finished": sum(r["finished"] for r in own)}
         assert problem == {"id": own[0]["id"], "line": own[0]["line"], **counts, **costs}
     overall = found["overall"]
@@ -67,22 +67,22 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     assert 0.0 < overall["avg@4"]["mean"] < 1.0 and overall["rejected_problems"] == 5 and overall["unjudged"] == 0
     settings = found["settings"]
     assert settings["model"] == {"name": "adder", "fingerprint": "0" * 16} and settings["tokenizer"] == "characters"
-    assert (settings["k"], settings["seed"], settings["chunk"], settings["temperature"]) == (4, 0, 2, 0.5)
+    assert (settings["k"], settings["seed"], settings["temperature"]) == (4, 0, 0.5)
     assert settings["benchmarks"]["sums"]["source"]["file"] == "sums.jsonl"
     assert {"judged_by", "verifier"} <= settings["benchmarks"]["sums"].keys()
     assert json.loads((tmp_path / "out" / "settings.json").read_text()) == settings
     drawn = list(model.asked)
-    assert evaluate(jobs, drawing, tmp_path / "out") == found and model.asked == drawn
+    assert evaluate(jobs, model, drawing, tmp_path / "out") == found and model.asked == drawn
     (tmp_path / "out" / "results.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        evaluate(jobs, drawing, tmp_path / "out")
+        evaluate(jobs, model, drawing, tmp_path / "out")
 
 
 def test_a_benchmark_may_be_cut_to_its_first_problems_and_needs_one_that_can_be_used(tmp_path, caplog):
-    (job,) = asked(tmp_path, Adder())
-    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"expected_problems": 9}), job.encoder, job.provider)]
-    assert evaluate(jobs, Drawing(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"]["prompts"] == 2
+    (job,) = asked(tmp_path)
+    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"expected_problems": 9}), job.encoder)]
+    assert evaluate(jobs, Adder(), Drawing(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"]["prompts"] == 2
     assert "expected" not in caplog.text
-    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"max_prompt_tokens": 1}), job.encoder, job.provider)]
+    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"max_prompt_tokens": 1}), job.encoder)]
     with pytest.raises(UserError, match="no problem can be used"):
-        evaluate(jobs, Drawing(2, 0, {}), tmp_path / "none")
+        evaluate(jobs, Adder(), Drawing(2, 0, {}), tmp_path / "none")
