@@ -27,6 +27,7 @@ from nemo_ada.verify.judge import Judge
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
 CHOICES = {"verifier": ("math", "exact"), "unfinished": ("wrong", "judged"), "template": ("auto", "chat", "plain")}
+LONG_ANSWERS = 4  # times as long as 99 % of them
 MENDABLE = ("read", "distinct", "reference", "length")  # stages whose rejected inputs an author can correct
 
 app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
@@ -101,6 +102,24 @@ def prepare(
     with counted("input") as watch:
         card = run(plan, out, watch)
     _show(card, out)
+    for note in _notes_for_training(card, verifier, out):
+        typer.echo(f"note: {note}")
+
+
+def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Iterator[str]:
+    """What the CPU trainer's defaults would do to this set."""
+    if verifier != "exact":
+        yield (
+            f"these problems were checked with {verifier}; `nemo-ada train` on the CPU judges `exact` by default, so "
+            f"set task.path={out / 'dataset.jsonl'} task.verifier=math there"
+        )
+    longest = card.get("answers")
+    if longest and longest["longest"] > LONG_ANSWERS * longest["p99"]:
+        yield (
+            f"the answer in line {longest['line']} has {longest['longest']} characters, 99 % have at most "
+            f"{longest['p99']}; the CPU trainer gives every response room for the longest answer, so set "
+            "task.max_new_tokens there, or correct that line"
+        )
 
 
 def _show(card: dict[str, Any], out: Path) -> None:

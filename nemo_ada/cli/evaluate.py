@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from nemo_ada.cli.data import at_least_one, choice, read_text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.providers import Access, Limits, open_provider
-from nemo_ada.evaluation.benchmark import resolve
+from nemo_ada.evaluation.benchmark import at_revisions, resolve
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
@@ -63,6 +63,12 @@ def evaluate(
     suffix: Annotated[str | None, typer.Option(help="text after every problem")] = None,
     chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 16,
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
+    revision: Annotated[
+        list[str] | None, typer.Option(help="NAME=REVISION of a hub benchmark; repeatable (default: the newest)")
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="column with a table of its own; repeatable (default: level, subject, ...)")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
@@ -74,9 +80,10 @@ def evaluate(
         "max_prompt_tokens": max_prompt_tokens,
         "system": read_text(system),
         "suffix": suffix,
+        "group_by": by or None,
     }
 
-    benchmarks = resolve(data, changes)
+    benchmarks = at_revisions(resolve(data, changes), revision or [])
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
@@ -90,6 +97,8 @@ def evaluate(
         typer.echo(json.dumps(content))
     else:
         _print(_results_table(content, k, out))
+        for table in _group_tables(content, k):
+            _print(table)
         _note_few({name: row["prompts"] for name, row in content["benchmarks"].items()})
 
 
@@ -134,6 +143,17 @@ def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
             str(row["rejected_problems"]),
         )
     return table
+
+
+def _group_tables(content: Mapping[str, Any], k: int) -> Iterator[Table]:
+    """One table per benchmark and column."""
+    for name, row in content["benchmarks"].items():
+        for column, groups in row.get("groups", {}).items():
+            table = Table(column, "prompts", f"avg@{k}", "tokens", title=Text(f"{name} by {column}"))
+            for value, own in groups.items():
+                avg = _cell(own[f"avg@{k}"])
+                table.add_row(Text(value[:60]), str(own["prompts"]), avg, f"{own['mean_tokens']:.0f}")
+            yield table
 
 
 def _cell(value: Mapping[str, float]) -> str:

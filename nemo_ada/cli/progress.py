@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -69,21 +71,44 @@ def observer(config: RunConfig, console: Console | None = None) -> Iterator[Obse
         )
 
 
+LINE_SECONDS = 60.0
+"""A log gets a line when something new starts, when it ends, and at most once in so many seconds between."""
+
+
+class LineProgress:
+    """Progress as plain lines, for logs. now: a clock in seconds."""
+
+    def __init__(self, unit: str, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
+        self._unit, self._say, self._now = unit, say, now
+        self._first: dict[str, tuple[int, float]] = {}
+        self._last = -math.inf
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        now, shown = self._now(), "the source" if total is None else str(total)
+        if name not in self._first:
+            self._first[name], self._last = (done, now), now
+            self._say(f"{name}: {self._unit} {done + 1} of {shown}")
+        elif done == total or now - self._last >= LINE_SECONDS:
+            self._last = now
+            began, then = self._first[name]
+            speed = (done - began) / max(now - then, 1e-9)
+            left = f", about {_duration((total - done) / speed)} left" if total and speed > 0 and done < total else ""
+            self._say(f"{name}: {done} of {shown} done in {_duration(now - then)}{left}")
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s" if rest >= 60 else f"{rest} s"
+
+
 @contextmanager
 def counted(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yields watch(name, done, total): a bar per name on a terminal, elsewhere a line when a name appears."""
+    """Yields watch(name, done, total): a bar per name on a terminal, elsewhere lines (LineProgress)."""
     console = Console(stderr=True, highlight=False)
-    known: dict[str, Any] = {}
     if not sys.stderr.isatty():
-
-        def line(name: str, done: int, total: int | None) -> None:
-            if name not in known:
-                known[name] = done
-                shown = "the source" if total is None else total
-                console.print(f"{name}: {unit} {done + 1} of {shown}", markup=False)
-
-        yield line
+        yield LineProgress(unit, lambda text: console.print(text, markup=False, soft_wrap=True))
         return
+    known: dict[str, Any] = {}
     with _bars(console) as bars:
 
         def update(name: str, done: int, total: int | None) -> None:

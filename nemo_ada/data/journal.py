@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 SETTINGS = "settings.json"
 VERSION = "nemo_ada"  # the key of SETTINGS that every folder of ours has
 LOCK = ".nemo-ada.lock"
+PINS = "sources.json"  # commits of hub data sets
 OWN = re.compile(
-    r"(settings|results|card)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
+    r"(settings|results|card|sources)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
     r"|(\d+-[a-z]+|responses)\.jsonl(\.state\.json)?"
 )
 """Files that preparations and evaluations write."""
@@ -161,6 +162,7 @@ def _settle(
     if changed:
         log.warning("%s was started with other settings but has no results: starting again", folder)
         path.unlink()
+        (folder / PINS).unlink(missing_ok=True)
         for name in inner(before or {}):
             clear(folder / name, OWN)
     for place in (folder, *(folder / name for name in inner(now))):

@@ -26,8 +26,9 @@ from nemo_ada import __version__
 from nemo_ada.data.journal import OWN, Journal, claimed, clear, dump
 from nemo_ada.data.measure import Measurement, Question
 from nemo_ada.data.providers import ResponseProvider
-from nemo_ada.data.source import Source, file_identity
+from nemo_ada.data.source import Source, file_identity, pinned
 from nemo_ada.data.stages import (
+    Inputs,
     PassRateBand,
     Record,
     Stage,
@@ -119,7 +120,11 @@ class Preparation:
 
     def stages(self) -> list[Stage]:
         """The stages that these settings ask for, in order."""
-        stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(), reference_stage(self.judge)]
+        stages = [
+            read_stage(self.prompt_fields, self.answer_fields),
+            distinct_stage(self.judge),
+            reference_stage(self.judge),
+        ]
         if self.encoder is not None and self.max_prompt_tokens:
             stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
@@ -149,20 +154,23 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         outputs = Outputs(out)
         for name in OUTPUTS:
             outputs.check(name)
-        return _write(outputs, settings, _journals(plan, out, watch))
+        sources = pinned(out, {"source": plan.source})
+        commit = sources["source"].commit()
+        journals = _journals(plan, sources["source"], out, watch)
+        return _write(outputs, settings | ({"commit": commit} if commit else {}), journals)
 
 
-def _journals(plan: Preparation, out: Path, watch: Watch) -> dict[str, Journal]:
+def _journals(plan: Preparation, source: Source, out: Path, watch: Watch) -> dict[str, Journal]:
     """Run the stages. Their journals by name."""
     journals: dict[str, Journal] = {}
-    inputs: Iterable[Any] = plan.source.records()
+    inputs: Inputs = source.records
     total: int | None = None
     try:
         for number, stage in enumerate(plan.stages()):
             journal = Journal(out / WORK / f"{number}-{stage.name}.jsonl")
             run_stage(stage, inputs, total, journal, watch)
             journals[stage.name] = journal
-            inputs, total = kept(journal.read()), journal.passed
+            inputs, total = partial(_kept_of, journal), journal.passed
     finally:
         plan.judge.close()
         if plan.provider is not None:
@@ -210,6 +218,10 @@ class Outputs:
         clear(self.folder / WORK, re.compile(rf"{OWN.pattern}|{re.escape(self._list.name)}"))
 
 
+def _kept_of(journal: Journal) -> Iterator[Record]:
+    return kept(journal.read())
+
+
 def read_card(path: Path) -> dict[str, Any]:
     """The card of a finished data set. Raises UserError where it is damaged."""
     try:
@@ -231,7 +243,7 @@ def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str,
     if sum(sum(count["left_out"].values()) for count in stages.values()) + problems != stages["read"]["inputs"]:
         raise InvariantError(f"not every input of {stages['read']['inputs']} was kept or left out: {stages}")
     outputs.write("rejected.jsonl", map(dump, _rejected(journals)))
-    rows = ({k: r[k] for k in COLUMNS if k in r} for r in kept(last.read()))
+    rows = map(_row, kept(last.read()))
     outputs.write("dataset.jsonl", map(dump, rows))
     rates = None
     if "measure" in journals:
@@ -251,12 +263,40 @@ def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str,
         "problems": problems,
         "stages": stages,
         "histogram": rates,
+        "answers": _answer_lengths(last),
         "settings": dict(settings),
     }
     outputs.write("README.md", [_readme(card)])
     write_atomically(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
     outputs.forget()
     return card
+
+
+def _row(record: Record) -> Record:
+    """A line of dataset.jsonl: our columns, then the source's. A name that both have gets `source_` in the source's."""
+    row = {name: record[name] for name in COLUMNS if name in record}
+    for name, value in record.get("columns", {}).items():
+        while name in (*COLUMNS, *row):
+            name = f"source_{name}"
+        row[name] = value
+    return row
+
+
+def _answer_lengths(journal: Journal) -> dict[str, int]:
+    """Characters of the longest answer and its line, and the length that 99 % do not pass."""
+    counts: Counter[int] = Counter()
+    longest, line = 0, 0
+    for record in kept(journal.read()):
+        length = len(record["answer"])
+        counts[length] += 1
+        if length > longest:
+            longest, line = length, record["line"]
+    seen = 0
+    for length in sorted(counts):
+        seen += counts[length]
+        if seen >= 0.99 * counts.total():
+            return {"longest": longest, "line": line, "p99": length}
+    return {"longest": 0, "line": 0, "p99": 0}
 
 
 def _count(journal: Journal) -> dict[str, Any]:
@@ -292,7 +332,9 @@ def _readme(card: Mapping[str, Any]) -> str:
         f"# {card['title']}",
         "",
         f"{card['problems']} problems. Columns: `problem` (plain text; the trainer applies the chat template), "
-        "`answer` (reference), `id`, `line` (of the source)" + (", `pass_rate` and its counts." if rates else "."),
+        "`answer` (reference), `id`, `line` (of the source)"
+        + (", `pass_rate` and its counts" if rates else "")
+        + ", and the other columns of the source (with `source_` before a name that is taken).",
         "",
         "Every input is in dataset.jsonl or, with stage and reason, in rejected.jsonl.",
         "",

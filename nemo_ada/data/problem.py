@@ -6,8 +6,11 @@ record is refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from nemo_ada.tasks.lines import text_field
@@ -18,21 +21,27 @@ EXCERPT = 200  # characters of a refused line that are shown
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, equal in every file."""
+    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, equal in every file.
+
+    columns: what else its record has, such as level, subject and source.
+    """
 
     uid: str
     line: int
     text: str
     answer: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """As a stage's journal stores it."""
-        return {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
+        own = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
+        return own | ({"columns": dict(self.columns)} if self.columns else {})
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Problem:
         """From `record`."""
-        return cls(record["id"], record["line"], record["problem"], record["answer"])
+        columns = record.get("columns", {})
+        return cls(record["id"], record["line"], record["problem"], record["answer"], columns)
 
 
 def problem_id(text: str) -> str:
@@ -45,7 +54,24 @@ def parse_record(
 ) -> Problem:
     """The problem of a record, from the first columns that it has. Raises ValueError with the reason."""
     text = text_field(record, prompt_fields, "prompt")
-    return Problem(problem_id(text), line, text, text_field(record, answer_fields, "answer").strip())
+    answer = text_field(record, answer_fields, "answer").strip()
+    read = {next(name for name in names if name in record) for names in (prompt_fields, answer_fields)}
+    return Problem(problem_id(text), line, text, answer, other_columns(record, read))
+
+
+def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+    """The columns that are not in `read` and have a value that JSON can hold. Dates and decimals become text."""
+    found = {}
+    for name, value in record.items():
+        if name in read or value is None:
+            continue
+        value = str(value) if isinstance(value, (date, Decimal)) else value
+        try:
+            json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        except (TypeError, ValueError, RecursionError):  # bytes, images, nan, half of a character
+            continue
+        found[str(name)] = value
+    return found
 
 
 def excerpt(raw: bytes | Mapping[str, Any]) -> str:

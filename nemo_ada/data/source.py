@@ -7,6 +7,8 @@ on one version of a file is not continued on another.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
 import re
 import socket
@@ -18,7 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nemo_ada.data.journal import PINS
 from nemo_ada.errors import UserError
+from nemo_ada.run.files import read_json, write_atomically
+
+log = logging.getLogger(__name__)
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -31,10 +37,15 @@ Raw = bytes | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """identity(): name and content, without local paths. records(): pairs of (line number from 1, raw record)."""
+    """identity(): name and content, without local paths. records(): pairs of (line number from 1, raw record).
+
+    commit(): of a hub data set, None where it is not known, and for a file. at: the same source at a commit.
+    """
 
     identity: Callable[[], dict[str, Any]]
     records: Callable[[], Iterator[tuple[int, Raw]]]
+    commit: Callable[[], str | None] = lambda: None
+    at: Callable[[str], Source] | None = None
 
 
 def open_source(
@@ -53,7 +64,49 @@ def open_source(
             "file, or owner/name"
         )
     facts = {"dataset": name, "subset": subset, "split": split, "revision": revision}
-    return Source(lambda: facts, partial(read_hub, name, split=split, subset=subset, revision=revision))
+
+    def at(commit: str | None) -> Source:
+        read = partial(read_hub, name, split=split, subset=subset, revision=commit or revision)
+        return Source(lambda: facts, read, lambda: commit or hub_commit(name, revision), at)
+
+    return at(None)
+
+
+def pinned(folder: Path, sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources at the commits that folder/sources.json names. The first call writes it.
+
+    So a command that is continued reads what it read at its start, whatever happened on the hub.
+    """
+    path = folder / PINS
+    known: Mapping[str, Any] = read_json(path) if path.exists() else {}
+    commits = {name: known.get(name) or source.commit() for name, source in sources.items()}
+    if not path.exists() and any(commits.values()):
+        write_atomically(path, json.dumps(commits, indent=1) + "\n")
+    return {
+        name: source.at(str(commit)) if source.at is not None and (commit := commits[name]) else source
+        for name, source in sources.items()
+    }
+
+
+def hub_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a revision (None: of the main branch), from the hub, or offline from the local cache.
+
+    None, with a warning, where it cannot be found.
+    """
+    try:
+        from huggingface_hub import HfApi, constants
+
+        if _offline() is None:
+            sha = HfApi().dataset_info(name, revision=revision, timeout=CONNECT_SECONDS).sha if _reachable() else None
+        else:
+            cache = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
+            sha = (cache / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+    except (ImportError, OSError, ValueError, RuntimeError) as problem:
+        log.info("%s: %s", name, problem)
+        sha = None
+    if sha is None:
+        log.warning("%s: its commit is not known, so the result does not say which version was read", name)
+    return sha
 
 
 def file_identity(path: Path) -> dict[str, Any]:
@@ -100,7 +153,7 @@ def read_parquet(path: Path) -> Iterator[tuple[int, Raw]]:
 def read_hub(name: str, *, split: str, subset: str | None, revision: str | None) -> Iterator[tuple[int, Raw]]:
     """A split of a data set of the Hugging Face hub, or of its local cache, streamed with the package `datasets`."""
     hint = "download it on a machine with a network and pass the local JSONL or Parquet file"
-    offline = next((flag for flag in OFFLINE if os.environ.get(flag, "0").lower() not in ("", "0", "false")), None)
+    offline = _offline()
     try:
         import datasets
     except ImportError:
@@ -116,6 +169,11 @@ def read_hub(name: str, *, split: str, subset: str | None, revision: str | None)
         why = f"{offline} is set and the local cache does not hold it" if offline else _line(problem)
         raise UserError(f"the data set {name!r} (split {split}) cannot be read: {why}; {hint}") from None
     yield from enumerate(rows, start=1)
+
+
+def _offline() -> str | None:
+    """The variable that forbids the network, if one does."""
+    return next((flag for flag in OFFLINE if os.environ.get(flag, "0").lower() not in ("", "0", "false")), None)
 
 
 def _reachable() -> bool:

@@ -1,7 +1,7 @@
 """The stages of data preparation. Each journals one record per input: the kept one, or {line, reason, kind}.
 
 read       a raw line or row becomes a problem
-distinct   keep the first of equal problems (by canonical text)
+distinct   keep the first of equal problems (by canonical text), and none where their answers contradict each other
 reference  the verifier must accept the reference answer itself
 length     the whole prompt, template included, must fit
 measure    pass rate of the model, or a measured one from a file
@@ -31,6 +31,7 @@ from nemo_ada.verify.judge import Judge, normalised
 Record = dict[str, Any]
 Watch = Callable[[str, int, int | None], None]
 """Called with (stage, inputs done, inputs in all if known)."""
+Inputs = Callable[[], Iterable[Any]]
 ROUNDING = 1e-9
 
 
@@ -40,6 +41,7 @@ class Stage:
 
     stream: the same for an endless row of inputs, where waiting for each chunk would cost time.
     remembers: the records depend on earlier inputs, so a restart processes those again (without a second commit).
+    survey: sees all inputs before the first is processed. It gets a function that yields them.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Stage:
     chunk: int = 256
     remembers: bool = False
     stream: Callable[[Iterator[Any]], Iterator[Record]] | None = None
+    survey: Callable[[Inputs], None] | None = None
 
     def records(self, inputs: Iterator[Any]) -> Iterator[Record]:
         """One record per input."""
@@ -56,12 +59,14 @@ class Stage:
             yield from self.process(chunk)
 
 
-def run_stage(stage: Stage, inputs: Iterable[Any], total: int | None, journal: Journal, watch: Watch) -> None:
+def run_stage(stage: Stage, inputs: Inputs, total: int | None, journal: Journal, watch: Watch) -> None:
     """Process the inputs that the journal does not cover yet. total: number of inputs, where it is known."""
     watch(stage.name, journal.items, total)
     if journal.complete:
         return
-    source = iter(inputs)
+    if stage.survey is not None:
+        stage.survey(inputs)
+    source = iter(inputs())
     done = journal.items
     while before := list(islice(source, min(done, stage.chunk))):
         done -= len(before)
@@ -109,20 +114,43 @@ def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> St
     return Stage("read", lambda inputs: [one(line, raw) for line, raw in inputs])
 
 
-def distinct_stage() -> Stage:
-    """Keep the first of equal problems. Holds 48 bytes per problem, not its text."""
-    first: dict[bytes, tuple[int, bytes]] = {}
+def distinct_stage(judge: Judge) -> Stage:
+    """Keep the first of equal problems. Where their answers differ, nobody knows which is right: keep none.
+
+    judge: two answers that are written differently may be equal. Holds 48 bytes per problem, not its text.
+    """
+    first: dict[bytes, int] = {}
+    contradicting: dict[bytes, str] = {}
+
+    def survey(inputs: Inputs) -> None:
+        answers: dict[bytes, bytes] = {}
+        differing: set[bytes] = set()
+        for record in inputs():
+            text, answer = _digest(canonical_text(record["problem"])), _digest(normalised(record["answer"]))
+            if answers.setdefault(text, answer) != answer:
+                differing.add(text)
+        if not differing:
+            return
+        rows: dict[bytes, list[Record]] = {}
+        for record in inputs():
+            text = _digest(canonical_text(record["problem"]))
+            if text in differing:
+                rows.setdefault(text, []).append(record)
+        for text, own in rows.items():
+            wanted = own[0]["answer"]
+            verdicts = judge.verdicts([(judge.shown(record["answer"]), wanted, True) for record in own[1:]])
+            if any(verdict.label != 1.0 for verdict in verdicts):
+                contradicting[text] = ", ".join(str(record["line"]) for record in own[:10])
 
     def one(record: Record) -> Record:
-        answer = _digest(normalised(record["answer"]))
-        line, known = first.setdefault(_digest(canonical_text(record["problem"])), (record["line"], answer))
-        if line == record["line"]:
-            return record
-        if answer == known:
-            return left_out(record["line"], f"repeats line {line}", "repeated")
-        return left_out(record["line"], f"repeats line {line} with another answer", "conflicting")
+        text = _digest(canonical_text(record["problem"]))
+        if text in contradicting:
+            reason = f"the same problem has different answers in lines {contradicting[text]}"
+            return left_out(record["line"], reason, "conflicting")
+        line = first.setdefault(text, record["line"])
+        return record if line == record["line"] else left_out(record["line"], f"repeats line {line}", "repeated")
 
-    return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True)
+    return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True, survey=survey)
 
 
 def reference_stage(judge: Judge) -> Stage:

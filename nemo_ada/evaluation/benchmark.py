@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,6 +57,9 @@ class Benchmark(Section):
     expected_problems: PositiveInt | None = None
     """Problems of the published set. A different number is logged."""
 
+    group_by: tuple[str, ...] = ("level", "subject", "source", "type", "category", "difficulty")
+    """Columns with a table of their own, where the problems have them."""
+
     @field_validator("name")
     @classmethod
     def _is_no_path(cls, name: str) -> str:
@@ -91,6 +94,26 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     if repeated:
         raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
     return benchmarks
+
+
+def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks at these revisions of their hub data sets: NAME=REVISION, or REVISION alone for a single one.
+
+    Raises UserError for a name that is not there, and for a file, which has none.
+    """
+    chosen: dict[str, str] = {}
+    known = {own.name: own for own in benchmarks}
+    for given in revisions:
+        name, equals, revision = given.rpartition("=")
+        if not equals and len(benchmarks) > 1:
+            raise UserError(f"--revision={given}: there are {len(benchmarks)} benchmarks; use NAME={given}")
+        name = name if equals else benchmarks[0].name
+        if name not in known or not revision:
+            raise UserError(f"--revision={given}: use NAME=REVISION; benchmarks: {', '.join(known)}")
+        if Path(known[name].source).expanduser().is_file():
+            raise UserError(f"--revision={given}: {name} is the file {known[name].source}, which has no revision")
+        chosen[name] = revision
+    return [own.model_copy(update={"revision": chosen.get(own.name, own.revision)}) for own in benchmarks]
 
 
 def presets() -> dict[str, Path]:

@@ -25,7 +25,7 @@ from nemo_ada.data.journal import Journal, claimed, dump
 from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.providers import ResponseProvider
-from nemo_ada.data.source import Source, open_source
+from nemo_ada.data.source import Source, open_source, pinned
 from nemo_ada.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
@@ -83,12 +83,14 @@ def evaluate(
             except ValueError as problem:
                 raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
             return before
+        at_commits = pinned(out, {job.benchmark.name: source for job, source in zip(jobs, sources, strict=True)})
         scored = _run(
-            [_Task(job, source, drawing, out) for job, source in zip(jobs, sources, strict=True)],
+            [_Task(job, at_commits[job.benchmark.name], drawing, out) for job in jobs],
             Measurement(provider, drawing.k, drawing.seed, limits_are_wrong=True),
             watch,
         )
-        content = {"settings": settings, **results(scored, drawing.k)}
+        commits = {name: commit for name, source in at_commits.items() if (commit := source.commit())}
+        content = {"settings": settings, "commits": commits, **results(scored, drawing.k)}
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return content
 
@@ -132,10 +134,10 @@ class _Task:
         """Read the problems. Raises UserError where none can be used."""
         self.job, self.name, self.folder = job, job.benchmark.name, out / job.benchmark.name
         self.folder.mkdir(exist_ok=True)
-        self.problems, self.rejected = _problems(job, source, drawing.max_prompts)
+        self.judge = Judge(job.benchmark.verifier, job.benchmark.unfinished)
+        self.problems, self.rejected = _problems(job, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
         self.journal = Journal(self.folder / "responses.jsonl")
-        self.judge = Judge(job.benchmark.verifier, job.benchmark.unfinished)
         self._chunk = drawing.chunk
         self._finished: list[list[Record]] = []
 
@@ -173,7 +175,7 @@ class _Task:
 
     def result(self) -> BenchmarkResult:
         """The counts of all problems. They are written, too."""
-        counts = _counts(self.problems, self.journal)
+        counts = _counts(self.problems, self.journal, self.job.benchmark.group_by)
         write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
         return BenchmarkResult.of(self.name, counts, len(self.rejected))
 
@@ -202,24 +204,30 @@ def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list
     return [task.result() for task in tasks]
 
 
-def _problems(job: BenchmarkJob, source: Source, limit: int | None) -> tuple[list[Problem], list[Record]]:
+def _problems(job: BenchmarkJob, source: Source, limit: int | None, judge: Judge) -> tuple[list[Problem], list[Record]]:
     """Problems in the order of the source, and the records of the others."""
     own = job.benchmark
     read = read_stage(own.prompt_fields, own.answer_fields)
     records: list[Any] = list(islice(source.records(), limit))
     rejected: list[Record] = []
-    for stage in (read, distinct_stage(), length_stage(job.encoder, own.max_prompt_tokens)):
+    for stage in (read, distinct_stage(judge), length_stage(job.encoder, own.max_prompt_tokens)):
+        if stage.survey is not None:
+            stage.survey(records.copy)
         processed = stage.process(records)
         rejected += [{**record, "stage": stage.name} for record in processed if "reason" in record]
         records = list(kept(processed))
     return [Problem.of(record) for record in records], rejected
 
 
-def _counts(problems: Sequence[Problem], journal: Journal) -> list[Record]:
+def _no_counts(problem: Problem, group_by: Sequence[str]) -> Record:
+    own: Record = {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)}
+    groups = {name: str(problem.columns[name]) for name in group_by if name in problem.columns}
+    return own | ({"columns": groups} if groups else {})
+
+
+def _counts(problems: Sequence[Problem], journal: Journal, group_by: Sequence[str]) -> list[Record]:
     """Per problem, in order: judged responses, correct ones, failures of the verifier, and costs."""
-    counts: dict[str, Record] = {
-        problem.uid: {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)} for problem in problems
-    }
+    counts: dict[str, Record] = {problem.uid: _no_counts(problem, group_by) for problem in problems}
     seen: set[tuple[str, int]] = set()
     for line in journal.read():
         key = (line["id"], line["index"])

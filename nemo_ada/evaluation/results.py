@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.statistics import FloatArray, IntArray, estimate, paired_test, pass_at_k
+from nemo_ada.evaluation.statistics import BoolArray, FloatArray, IntArray, estimate, paired_test, pass_at_k
 from nemo_ada.run.folder import changed_keys, flatten
 
+MAX_GROUPS = 30
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
 COUNTS = ("responses", "correct", "failed", "timed_out", "tokens", "finished")  # per problem
@@ -39,6 +40,7 @@ class BenchmarkResult:
     tokens_P: IntArray
     finished_P: IntArray
     rejected: int
+    columns: tuple[Mapping[str, str], ...] = ()
 
     @classmethod
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
@@ -46,7 +48,26 @@ class BenchmarkResult:
         columns: dict[str, Any] = {
             f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
         }
-        return cls(name, tuple(record["id"] for record in records), rejected=rejected, **columns)
+        groups = tuple(record.get("columns", {}) for record in records)
+        return cls(name, tuple(record["id"] for record in records), rejected=rejected, columns=groups, **columns)
+
+    def only(self, keep_P: BoolArray) -> BenchmarkResult:
+        """The same for some of the problems."""
+        parts: dict[str, Any] = {f"{key}_P": getattr(self, f"{key}_P")[keep_P] for key in COUNTS}
+        ids = tuple(itertools.compress(self.ids, keep_P.tolist()))
+        return BenchmarkResult(self.name, ids, rejected=0, **parts)
+
+    def groups(self, k: int) -> dict[str, dict[str, Any]]:
+        """column -> value -> summary, for columns with 2 to MAX_GROUPS values. Problems without it are not there."""
+        found: dict[str, dict[str, Any]] = {}
+        for column in dict.fromkeys(name for own in self.columns for name in own):
+            values = [own.get(column) for own in self.columns]
+            distinct = sorted({value for value in values if value is not None}, key=_by_number)
+            if 2 <= len(distinct) <= MAX_GROUPS:
+                found[column] = {
+                    value: _summary([self.only(np.array([own == value for own in values]))], k) for value in distinct
+                }
+        return found
 
     @property
     def rate_P(self) -> FloatArray:
@@ -58,6 +79,12 @@ class BenchmarkResult:
         return pass_at_k(self.responses_P, self.correct_P, k)
 
 
+def _by_number(value: str) -> tuple[str, int, str]:
+    """Sorts "Level 2" before "Level 10"."""
+    digits = "".join(filter(str.isdigit, value))[:9]
+    return value.rstrip("0123456789"), int(digits) if digits.isascii() and digits else 0, value
+
+
 def ladder(k: int) -> list[int]:
     """The k for which pass@k is reported: powers of two below k, and k."""
     return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
@@ -65,7 +92,7 @@ def ladder(k: int) -> list[int]:
 
 def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     """The content of results.json. `overall` is weighted by prompts."""
-    summaries = {benchmark.name: _summary([benchmark], k) for benchmark in benchmarks}
+    summaries = {own.name: _summary([own], k) | {"groups": own.groups(k)} for own in benchmarks}
     return {"benchmarks": summaries, "overall": _summary(benchmarks, k)}
 
 

@@ -25,6 +25,7 @@ from nemo_ada.errors import UserError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 CONFIDENCE = 0.95
 FLIPS = 10_000
 BLOCK = 2_000_000  # random numbers held at once

@@ -9,8 +9,10 @@ import pytest
 from nemo_ada.cli import data as cli_data
 from nemo_ada.cli import evaluate as cli_evaluate
 from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.progress import LineProgress
 from nemo_ada.data.providers import Limits
 from nemo_ada.errors import UserError
+from nemo_ada.evaluation.benchmark import at_revisions, resolve
 
 
 def run(*words) -> int:
@@ -20,7 +22,7 @@ def run(*words) -> int:
 def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
     out = tmp_path / "set"
     assert run("data", "prepare", messy, "--out", out, "--verifier", "exact", "--max-prompt-tokens", 0) == 0
-    assert json.loads((out / "card.json").read_text())["problems"] == 62
+    assert json.loads((out / "card.json").read_text())["problems"] == 61
     printed = capsys.readouterr()
     assert "malformed 6" in printed.out and "reference" in printed.err
     listed = printed.out.split("left out, the first 5; all are in ")[1].splitlines()
@@ -75,4 +77,44 @@ def test_a_wrong_tokenizer_rejects_no_problem_and_the_corrected_command_goes_on(
     assert "give a folder with a tokenizer.json" in capfd.readouterr().err
     assert not (out / "rejected.jsonl").exists()
     assert run(*asked, "--max-prompt-tokens", 0) == 0
-    assert json.loads((out / "card.json").read_text())["problems"] == 62
+    assert json.loads((out / "card.json").read_text())["problems"] == 61
+
+
+def test_a_log_shows_progress_at_most_once_a_minute_and_the_end():
+    clock, said = iter([0.0, 10.0, 70.0, 100.0, 7270.0, 7280.0, 7290.0]), []
+    progress = LineProgress("problem", said.append, lambda: next(clock))
+    for done in (0, 10, 20, 30, 40, 100):
+        progress("math500", done, 100)
+    progress("aime", 3, 9)
+    assert said == [
+        "math500: problem 1 of 100",
+        "math500: 20 of 100 done in 1 min 10 s, about 4 min 40 s left",
+        "math500: 40 of 100 done in 2 h 1 min, about 3 h 1 min left",
+        "math500: 100 of 100 done in 2 h 1 min",
+        "aime: problem 4 of 9",
+    ]
+
+
+def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
+    source = tmp_path / "a.jsonl"
+    rows = [{"problem": f"p {n}", "answer": n if n != 150 else "1" * 300} for n in range(200)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for verifier in ("math", "exact"):
+        words = ["--out", tmp_path / verifier, "--verifier", verifier, "--max-prompt-tokens", 0]
+        assert run("data", "prepare", source, *words) == 0
+        printed = capsys.readouterr().out
+        assert ("task.verifier=math" in printed) == (verifier == "math")
+        assert "the answer in line 151 has 300 characters, 99 % have at most 3" in printed
+
+
+def test_a_revision_is_for_one_benchmark_of_the_hub(tmp_path, messy, capfd):
+    suite = ["eval", tmp_path, "--data", "math500", "--data", messy, "--out", tmp_path / "out"]
+    for revision, message in (
+        ("abc", "there are 2 benchmarks; use NAME=abc"),
+        ("mth=abc", "benchmarks: math500, messy"),
+        ("messy=abc", "messy is the file"),
+    ):
+        assert run(*suite, "--revision", revision) == 2
+        assert message in capfd.readouterr().err
+    (own,) = at_revisions(resolve(["math500"], {}), ["abc"])
+    assert own.revision == "abc"

@@ -40,13 +40,13 @@ def test_every_line_is_kept_or_listed_with_a_reason_and_the_card_describes_the_s
     assert reasons[4][0] == "read" and "not JSON" in reasons[4][1]
     assert reasons[11] == ("read", "a JSON list, not an object")
     assert "no prompt field" in reasons[21][1] and "is empty" in reasons[22][1] and "surrogate" in reasons[31][1]
-    assert reasons[41] == ("distinct", "repeats line 7")
-    assert reasons[42] == ("distinct", "repeats line 7 with another answer")
+    contradiction = "the same problem has different answers in lines 7, 41, 42"
+    assert {reasons[line] for line in (7, 41, 42)} == {("distinct", contradiction)}
     assert reasons[46] == ("length", "14 tokens, above the limit of 12")
     assert reasons[47] == ("length", "a NUL character")
     assert "NoneType" in reasons[51][1]
     assert card["stages"]["read"]["left_out"] == {"malformed": 6}
-    assert card["stages"]["distinct"]["left_out"] == {"conflicting": 1, "repeated": 1}
+    assert card["stages"]["distinct"]["left_out"] == {"conflicting": 3}
     assert next(r for r in rejected if r["line"] == 4)["excerpt"] == "{broken"
     rates = [record["pass_rate"] for record in kept]
     assert all(0.1 <= rate <= 0.9 for rate in rates)
@@ -83,6 +83,35 @@ def test_chunks_do_not_change_what_is_drawn(messy, tmp_path):
     assert (tmp_path / "a" / "dataset.jsonl").read_bytes() != (tmp_path / "c" / "dataset.jsonl").read_bytes()
 
 
+def test_answers_that_are_equal_by_value_do_not_contradict_each_other_and_the_first_is_kept(tmp_path):
+    source = tmp_path / "a.jsonl"
+    rows = [("a?", "0.5"), ("b?", "1"), ("a?", r"\frac{1}{2}"), ("b?", "2"), ("a?", "1/2")]
+    source.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in rows))
+    plan = {"provider": None, "band": None, "encoder": None, "max_prompt_tokens": 0}
+    card = prepare(preparation(source, judge=Judge("math"), **plan), tmp_path / "set")
+    assert [record["line"] for record in lines(tmp_path / "set" / "dataset.jsonl")] == [1]
+    assert card["stages"]["distinct"]["left_out"] == {"conflicting": 2, "repeated": 2}
+
+
+def test_the_other_columns_of_a_source_are_kept(tmp_path):
+    source = tmp_path / "a.jsonl"
+    more = {
+        "level": "Level 3",
+        "id": 7,
+        "source": "x",
+        "tags": ["a", {"b": None}],
+        "none": None,
+        "line": "far",
+        "q": 1.5,
+    }
+    source.write_text(json.dumps({"problem": "1+1=", "answer": 2, **more}) + "\n")
+    prepare(preparation(source, band=None), tmp_path / "set")
+    (row,) = lines(tmp_path / "set" / "dataset.jsonl")
+    assert (row["level"], row["source"], row["tags"], row["q"]) == ("Level 3", "x", ["a", {"b": None}], 1.5)
+    assert (row["line"], row["source_line"], row["id"], row["source_id"]) == (1, "far", problem_id("1+1="), 7)
+    assert row["answer"] == "2" and "none" not in row and "columns" not in row
+
+
 def test_measured_pass_rates_serve_another_band(messy, tmp_path):
     first = prepare(preparation(messy, band=None), tmp_path / "all")
     again = preparation(messy, provider=None, pass_rates=tmp_path / "all" / "pass_rates.jsonl", band=parse_band("hard"))
@@ -98,7 +127,7 @@ def test_a_problem_that_was_not_measured_is_listed(messy, tmp_path):
     rates = tmp_path / "rates.jsonl"
     rates.write_text(json.dumps({"problem": " 0+0= ", "pass_rate": 0.5}) + "\n")
     card = prepare(preparation(messy, provider=None, pass_rates=rates, band=None), tmp_path / "set")
-    assert card["problems"] == 1 and card["stages"]["measure"]["left_out"] == {"unmeasured": 59}
+    assert card["problems"] == 1 and card["stages"]["measure"]["left_out"] == {"unmeasured": 58}
 
 
 def test_a_complete_set_is_not_made_again_and_belongs_to_its_settings(messy, tmp_path):

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from nemo_ada.data import source
 from nemo_ada.data.problem import parse_record
-from nemo_ada.data.source import open_source
+from nemo_ada.data.source import open_source, pinned
 from nemo_ada.data.stages import parse_band
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
@@ -87,6 +88,53 @@ def test_a_hub_id_without_a_network_is_refused_at_once_and_asked_for_through_a_p
             proxy.setenv(name, "http://127.0.0.1:9")
             with pytest.raises(UserError, match="cannot be read: no such split; download it"):
                 next(iter(open_source("owner/some-set").records()))
+
+
+class Hub:
+    """A hub whose main branch moves."""
+
+    def __init__(self, monkeypatch):
+        self.head, self.read = "c1", []
+        modules = {name: type(sys)(name) for name in ("datasets", "huggingface_hub")}
+        modules["datasets"].load_dataset = self.load
+        modules["huggingface_hub"].HfApi = lambda: self
+        modules["huggingface_hub"].constants = type("constants", (), {"HF_HUB_CACHE": "nowhere"})
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(source, "_reachable", lambda: True)
+
+    def dataset_info(self, _name, *, revision, timeout):
+        return type("info", (), {"sha": self.head if revision is None else revision})
+
+    def load(self, name, _subset, *, split, revision, streaming):
+        self.read.append((name, split, revision))
+        return [{"problem": "1+1=", "answer": 2}]
+
+
+def test_a_continued_command_reads_the_commit_of_its_start_whatever_happened_on_the_hub(tmp_path, monkeypatch):
+    hub = Hub(monkeypatch)
+    for _ in range(2):
+        own = pinned(tmp_path, {"math": open_source("owner/math", split="test")})["math"]
+        assert own.commit() == "c1" and list(own.records()) == [(1, {"problem": "1+1=", "answer": 2})]
+        assert own.identity() == {"dataset": "owner/math", "subset": None, "split": "test", "revision": None}
+        hub.head = "c2"
+    assert hub.read == [("owner/math", "test", "c1")] * 2
+    assert json.loads((tmp_path / "sources.json").read_text()) == {"math": "c1"}
+    (tmp_path / "new").mkdir()
+    assert pinned(tmp_path / "new", {"math": open_source("owner/math", revision="c0")})["math"].commit() == "c0"
+
+
+def test_offline_the_commit_is_that_of_the_local_cache_or_a_warning(tmp_path, monkeypatch, caplog):
+    Hub(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert source.hub_commit("owner/math", None) is None and "its commit is not known" in caplog.text
+    refs = tmp_path / "datasets--owner--math" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("c7")
+    sys.modules["huggingface_hub"].constants.HF_HUB_CACHE = str(tmp_path)
+    assert source.hub_commit("owner/math", None) == "c7"
 
 
 def test_a_hub_id_offline_names_the_variable(monkeypatch):

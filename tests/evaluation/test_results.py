@@ -47,6 +47,18 @@ def test_the_overall_mean_is_weighted_by_prompts():
     assert found["overall"]["mean_tokens"] == 9.0 and found["overall"]["rejected_problems"] == 2
 
 
+def test_problems_have_a_table_per_level_and_one_that_not_all_have(tmp_path):
+    rows = records([8, 0, 4, 2])
+    for row, level in zip(rows, ("Level 2", "Level 10", "Level 2", None), strict=True):
+        row["columns"] = {"id": row["id"]} | ({"level": level} if level else {})
+    groups = results([BenchmarkResult.of("a", rows, 0)], 8)["benchmarks"]["a"]["groups"]
+    assert list(groups["level"]) == ["Level 2", "Level 10"]
+    assert groups["level"]["Level 2"]["avg@8"]["mean"] == 0.75 and groups["level"]["Level 2"]["prompts"] == 2
+    assert groups["level"]["Level 10"]["avg@8"]["high"] > 0.0
+    many = [row | {"columns": {"source": str(n)}} for n, row in enumerate(records([1] * 40))]
+    assert results([BenchmarkResult.of("a", many, 0)], 8)["benchmarks"]["a"]["groups"] == {}
+
+
 def test_pass_at_k_is_reported_on_a_ladder():
     assert ladder(32) == [2, 4, 8, 16, 32] and ladder(6) == [2, 4, 6] and ladder(1) == [1]
     found = results([BenchmarkResult.of("a", records([0, 1, 8]), 0)], 8)["overall"]
