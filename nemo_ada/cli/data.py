@@ -14,16 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.cli.progress import counted
+from nemo_ada.data.contamination import Excluded
+from nemo_ada.data.judging import judge_of
 from nemo_ada.data.prepare import Preparation
 from nemo_ada.data.prepare import prepare as run
 from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
+from nemo_ada.evaluation.benchmark import Benchmark, resolve
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
-from nemo_ada.verify.judge import Judge
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
 CHOICES = {"verifier": ("math", "exact"), "unfinished": ("wrong", "judged"), "template": ("auto", "chat", "plain")}
@@ -48,6 +50,7 @@ def prepare(
     prompt_field: Annotated[list[str] | None, typer.Option(help="column of the problem")] = None,
     answer_field: Annotated[list[str] | None, typer.Option(help="column of the reference answer")] = None,
     verifier: Annotated[str, typer.Option(help="math (last box, by value) or exact (normalised text)")] = "math",
+    scorer: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
     unfinished: Annotated[str, typer.Option(help="responses cut off at the limit: wrong or judged")] = "wrong",
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder: measure its pass rates")] = None,
     server: Annotated[
@@ -69,6 +72,10 @@ def prepare(
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
     pass_rates: Annotated[Path | None, typer.Option(help="reuse the pass rates of this file")] = None,
     band: Annotated[str | None, typer.Option(help=f"{', '.join(BANDS)}, or low,high")] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="leave out problems of this benchmark (as in `eval --data`); repeatable"),
+    ] = None,
 ) -> None:
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
@@ -84,7 +91,7 @@ def prepare(
         provider = open_provider(server, model, encoder, limits, access)
     plan = Preparation(
         source=open_source(source, split=split, subset=subset, revision=revision),
-        judge=Judge(choice("verifier", verifier), choice("unfinished", unfinished)),
+        judge=judge_of(choice("verifier", verifier), choice("unfinished", unfinished), scorer),
         prompt_fields=prompt_field or PROMPT_FIELDS,
         answer_fields=answer_field or ANSWER_FIELDS,
         prompt_format=prompt_format,
@@ -98,12 +105,23 @@ def prepare(
         chunk=chunk,
         pass_rates=pass_rates,
         band=None if band is None else parse_band(band),
+        exclude=[excluded(own) for own in resolve(exclude or [], {})],
     )
     with counted("input") as watch:
         card = run(plan, out, watch)
     _show(card, out)
-    for note in _notes_for_training(card, verifier, out):
+    for note in _notes_for_training(card, scorer or verifier, out):
         typer.echo(f"note: {note}")
+
+
+def excluded(benchmark: Benchmark) -> Excluded:
+    """A benchmark for the contamination check. Raises UserError for the name of the training set's own source."""
+    if benchmark.name == "source":
+        raise UserError("--exclude: a benchmark with the name `source`; use NAME=FILE with another name")
+    source = open_source(
+        benchmark.source, split=benchmark.split, subset=benchmark.subset, revision=benchmark.revision, where="--exclude"
+    )
+    return Excluded(benchmark.name, source, benchmark.prompt_fields)
 
 
 def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Iterator[str]:
@@ -111,7 +129,7 @@ def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Itera
     if verifier != "exact":
         yield (
             f"these problems were checked with {verifier}; `nemo-ada train` on the CPU judges `exact` by default, so "
-            f"set task.path={out / 'dataset.jsonl'} task.verifier=math there"
+            f"set task.path={out / 'dataset.jsonl'} and its task.verifier there (math, if that is what you want)"
         )
     longest = card.get("answers")
     if longest and longest["longest"] > LONG_ANSWERS * longest["p99"]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -17,12 +18,15 @@ from typer.core import TyperGroup
 from nemo_ada.cli.data import at_least_one, choice, read_text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.providers import Access, Limits, open_provider
+from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import at_revisions, resolve
+from nemo_ada.evaluation.curve import check_folder, names_of, write_curve
 from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
 from nemo_ada.evaluation.statistics import FEW
+from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 
 
@@ -40,7 +44,7 @@ app = typer.Typer(cls=_RunByDefault, no_args_is_help=True, help="avg@k and pass@
 
 @app.command(name="run")
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Hugging Face folder of the model")],
+    model: Annotated[list[Path], typer.Argument(help="Hugging Face folder of the model, or of several checkpoints")],
     data: Annotated[list[str], typer.Option(help="preset (configs/eval), .yaml, data file, or NAME=FILE; repeatable")],
     out: Annotated[Path, typer.Option(help="folder of the evaluation; the same command continues a killed one")],
     k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 32,
@@ -57,6 +61,7 @@ def evaluate(
     max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt (default: the benchmark's)")] = None,
     verifier: Annotated[str | None, typer.Option(help="math or exact (default: the benchmark's)")] = None,
+    scorer: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
     unfinished: Annotated[str | None, typer.Option(help="wrong or judged (default: the benchmark's)")] = None,
     template: Annotated[str | None, typer.Option(help="auto, chat or plain (default: the benchmark's)")] = None,
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
@@ -69,9 +74,13 @@ def evaluate(
     by: Annotated[
         list[str] | None, typer.Option(help="column with a table of its own; repeatable (default: level, subject, ...)")
     ] = None,
+    parquet: Annotated[bool, typer.Option("--parquet", help="write the responses as Parquet, too")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Sample k responses per problem, judge and keep them, and estimate avg@k and pass@k."""
+    """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k.
+
+    Several checkpoints are evaluated one after the other, in OUT/NAME, with a curve in OUT.
+    """
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
     chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
     changes = {
@@ -81,25 +90,62 @@ def evaluate(
         "system": read_text(system),
         "suffix": suffix,
         "group_by": by or None,
+        "scorer": scorer,
     }
 
     benchmarks = at_revisions(resolve(data, changes), revision or [])
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
-    access = Access(served_model, api_key_env)
-    provider = open_provider(server, model, ModelTokenizer(tokenizer or model), limits, access)
-    jobs = [BenchmarkJob(own, ModelTokenizer(tokenizer or model, own.prompt_format())) for own in benchmarks]
-    drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
-    with counted("problem") as watch:
-        content = run(jobs, provider, drawing, out, watch)
+    drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts, parquet)
+    names = names_of(model)
+    if len(model) > 1:
+        if server is not None:
+            raise UserError(f"--server={server} serves one model; evaluate {len(model)} checkpoints one by one")
+        check_folder(out)
+    contents: dict[str, dict[str, Any]] = {}
+    for name, folder in zip(names, model, strict=True):
+        access = Access(served_model, api_key_env)
+        provider = open_provider(server, folder, ModelTokenizer(tokenizer or folder), limits, access)
+        jobs = [BenchmarkJob(own, ModelTokenizer(tokenizer or folder, own.prompt_format())) for own in benchmarks]
+        place = out if len(model) == 1 else out / name
+        with counted("problem") as watch:
+            contents[name] = run(jobs, provider, drawing, place, watch)
+        if not as_json:
+            _show(contents[name], k, place)
+    if len(model) == 1:
+        if as_json:
+            typer.echo(json.dumps(contents[names[0]]))
+        return
+    curve = write_curve(out, contents, k)
     if as_json:
-        typer.echo(json.dumps(content))
+        typer.echo(json.dumps(curve))
     else:
-        _print(_results_table(content, k, out))
-        for table in _group_tables(content, k):
-            _print(table)
-        _note_few({name: row["prompts"] for name, row in content["benchmarks"].items()})
+        _print(_curve_table(curve, out))
+
+
+def _is_comparison(path: Path) -> bool:
+    """Whether this command may replace the file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("overall"), dict) and "difference" in content["overall"]
+
+
+def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
+    """All tables of one evaluation."""
+    _print(_results_table(content, k, out))
+    _print(_verdict_table(content))
+    for table in _group_tables(content, k):
+        _print(table)
+    _note_few({name: row["prompts"] for name, row in content["benchmarks"].items()})
+    late = content["overall"].get("timed_out", 0)
+    if late:
+        typer.echo(
+            f"note: {late} answers hit the verifier's limits of time or memory and count as wrong; see `cause` in "
+            "responses.jsonl. Many of them may mean that this machine was overloaded"
+        )
 
 
 @app.command()
@@ -115,7 +161,9 @@ def compare(
     rows = compare_evaluations(a, b, None if base is None else Evaluation.read(base))
     text = json.dumps(rows, indent=1)
     if out is not None:
-        out.write_text(text + "\n", encoding="utf-8")
+        if out.exists() and not _is_comparison(out):
+            raise UserError(f"--out={out} exists and is no comparison; choose another file")
+        write_atomically(out, text + "\n")
     if as_json:
         typer.echo(text)
         return
@@ -126,7 +174,7 @@ def compare(
 
 
 def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
-    passes = [name for name in content["overall"] if name.startswith("pass@")]
+    passes = [name for name in content["overall"] if name.startswith(("pass@", "maj@"))]
     title = f"{content['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
     columns = ("benchmark", "prompts", f"avg@{k}", *passes, "tokens", "finished", "timed out", "unjudged", "left out")
     table = Table(*columns, title=Text(title))
@@ -142,6 +190,25 @@ def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
             str(row["unjudged"]),
             str(row["rejected_problems"]),
         )
+    return table
+
+
+def _verdict_table(content: Mapping[str, Any]) -> Table:
+    """Length and truncation of right and of wrong responses."""
+    table = Table("benchmark", "verdict", "responses", "tokens", "finished", title=Text("length by verdict"))
+    for name, row in [*content["benchmarks"].items(), ("overall", content["overall"])]:
+        for verdict, own in row.get("by_verdict", {}).items():
+            shown = ("-", "-") if not own["responses"] else (f"{own['mean_tokens']:.0f}", f"{own['finished']:.3f}")
+            table.add_row(Text(name), verdict, str(own["responses"]), *shown)
+    return table
+
+
+def _curve_table(curve: Mapping[str, Any], out: Path) -> Table:
+    names = list(curve["points"][0]["benchmarks"])
+    table = Table("checkpoint", *map(escape, names), "overall", title=Text(f"avg@{curve['k']} ({out / 'curve.png'})"))
+    for point in curve["points"]:
+        cells = [_cell(point["benchmarks"][name]) for name in names]
+        table.add_row(Text(point["model"]), *cells, _cell(point["overall"]))
     return table
 
 

@@ -17,12 +17,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
+from nemo_ada.data.contamination import Contamination, Excluded
 from nemo_ada.data.journal import OWN, Journal, claimed, clear, dump
 from nemo_ada.data.measure import Measurement, Question
 from nemo_ada.data.providers import ResponseProvider
@@ -35,6 +36,7 @@ from nemo_ada.data.stages import (
     Watch,
     band_stage,
     distinct_stage,
+    exclude_stage,
     kept,
     length_stage,
     lookup_stage,
@@ -79,6 +81,7 @@ class Preparation:
     chunk: int = 32
     pass_rates: Path | None = None
     band: PassRateBand | None = None
+    exclude: Sequence[Excluded] = ()
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens and self.encoder is None:
@@ -102,6 +105,7 @@ class Preparation:
         return {
             "source": self.source.identity(),
             "fields": {"prompt": "/".join(self.prompt_fields), "answer": "/".join(self.answer_fields)},
+            "exclude": {own.name: own.source.identity() for own in self.exclude} or None,
             "verifier": self.judge.version,
             "unfinished": self.judge.unfinished,
             "tokenizer": None if self.encoder is None else self.encoder.name,
@@ -118,13 +122,12 @@ class Preparation:
             "nemo_ada": __version__,
         }
 
-    def stages(self) -> list[Stage]:
-        """The stages that these settings ask for, in order."""
-        stages = [
-            read_stage(self.prompt_fields, self.answer_fields),
-            distinct_stage(self.judge),
-            reference_stage(self.judge),
-        ]
+    def stages(self, excluded: Sequence[Excluded] = ()) -> list[Stage]:
+        """The stages that these settings ask for, in order. excluded: `exclude`, at its commits."""
+        stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(self.judge)]
+        if excluded:
+            stages.append(exclude_stage(Contamination(excluded)))
+        stages.append(reference_stage(self.judge))
         if self.encoder is not None and self.max_prompt_tokens:
             stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
@@ -154,19 +157,22 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         outputs = Outputs(out)
         for name in OUTPUTS:
             outputs.check(name)
-        sources = pinned(out, {"source": plan.source})
+        sources = pinned(out, {"source": plan.source, **{own.name: own.source for own in plan.exclude}})
         commit = sources["source"].commit()
-        journals = _journals(plan, sources["source"], out, watch)
+        stages = plan.stages([replace(own, source=sources[own.name]) for own in plan.exclude])
+        journals = _journals(plan, stages, sources["source"], out, watch)
         return _write(outputs, settings | ({"commit": commit} if commit else {}), journals)
 
 
-def _journals(plan: Preparation, source: Source, out: Path, watch: Watch) -> dict[str, Journal]:
+def _journals(
+    plan: Preparation, stages: Sequence[Stage], source: Source, out: Path, watch: Watch
+) -> dict[str, Journal]:
     """Run the stages. Their journals by name."""
     journals: dict[str, Journal] = {}
     inputs: Inputs = source.records
     total: int | None = None
     try:
-        for number, stage in enumerate(plan.stages()):
+        for number, stage in enumerate(stages):
             journal = Journal(out / WORK / f"{number}-{stage.name}.jsonl")
             run_stage(stage, inputs, total, journal, watch)
             journals[stage.name] = journal

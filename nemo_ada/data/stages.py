@@ -2,6 +2,7 @@
 
 read       a raw line or row becomes a problem
 distinct   keep the first of equal problems (by canonical text), and none where their answers contradict each other
+exclude    the problem must not be in a benchmark
 reference  the verifier must accept the reference answer itself
 length     the whole prompt, template included, must fit
 measure    pass rate of the model, or a measured one from a file
@@ -17,6 +18,7 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.data.contamination import WORDS, Contamination
 from nemo_ada.data.journal import Journal
 from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
@@ -151,6 +153,19 @@ def distinct_stage(judge: Judge) -> Stage:
         return record if line == record["line"] else left_out(record["line"], f"repeats line {line}", "repeated")
 
     return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True, survey=survey)
+
+
+def exclude_stage(contamination: Contamination) -> Stage:
+    """The problem must not share its words with a benchmark."""
+
+    def one(record: Record) -> Record:
+        found = contamination.of(record["problem"])
+        if found is None:
+            return record
+        reason = f"shares {WORDS} words in a row, or all its words, with line {found[1]} of {found[0]}"
+        return left_out(record["line"], reason, f"in {found[0]}")
+
+    return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096)
 
 
 def reference_stage(judge: Judge) -> Stage:

@@ -42,6 +42,8 @@ class Benchmark(Section):
     """Columns of the reference answer."""
     verifier: Literal["math", "exact"] = "math"
     """math: the last box by value. exact: normalised text."""
+    scorer: str | None = None
+    """package.module:function, (answer, reference) -> score in [0, 1], instead of the verifier."""
     unfinished: Literal["wrong", "judged"] = "wrong"
     """Responses that were cut off at the token limit."""
     template: Literal["auto", "chat", "plain"] = "auto"

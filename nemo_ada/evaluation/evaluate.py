@@ -2,7 +2,8 @@
 
     OUT/settings.json                 model, sampling, benchmarks
     OUT/<benchmark>/responses.jsonl   {id, line, index, seed, tokens, finished, reward, [cause], text}
-    OUT/<benchmark>/problems.jsonl    {id, line, responses, correct, failed, timed_out, tokens, finished}
+    OUT/<benchmark>/problems.jsonl    {id, line, responses, correct, failed, timed_out, tokens, finished, ..., majority}
+    OUT/<benchmark>/responses.parquet the responses again (--parquet)
     OUT/<benchmark>/rejected.jsonl    problems that cannot be used, with the reason
     OUT/results.json                  estimates per benchmark and over all prompts; written last
 
@@ -22,6 +23,7 @@ from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.data.journal import Journal, claimed, dump
+from nemo_ada.data.judging import judge_of
 from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem
 from nemo_ada.data.providers import ResponseProvider
@@ -29,7 +31,9 @@ from nemo_ada.data.source import Source, open_source, pinned
 from nemo_ada.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
+from nemo_ada.evaluation.majority import majority, vote
 from nemo_ada.evaluation.results import COUNTS, BenchmarkResult, results
+from nemo_ada.evaluation.samples import require_pyarrow, write_parquet
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
@@ -50,6 +54,7 @@ class Drawing:
     """k responses per problem. seed: of all of them. chunk: problems between two commits.
 
     max_prompts: only the first problems of each benchmark (None: all). sampling: temperature etc., for the record.
+    parquet: write the responses as Parquet, too.
     """
 
     k: int
@@ -57,6 +62,7 @@ class Drawing:
     sampling: dict[str, Any]
     chunk: int = 16
     max_prompts: int | None = None
+    parquet: bool = False
 
 
 def evaluate(
@@ -73,6 +79,8 @@ def evaluate(
     watch: called with (benchmark, problems done, problems). Raises UserError where `out` holds another evaluation, and
     where a benchmark has no problem.
     """
+    if drawing.parquet:
+        require_pyarrow()
     sources = [_source(job.benchmark) for job in jobs]
     settings = _settings(jobs, provider, sources, drawing)
     with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
@@ -114,12 +122,16 @@ def _settings(
             job.benchmark.name: {
                 **job.benchmark.model_dump(mode="json", exclude={"name", "source", "split", "subset", "revision"}),
                 "source": source.identity(),
-                "judged_by": Judge(job.benchmark.verifier).version,
+                "judged_by": _judge(job.benchmark).version,
             }
             for job, source in zip(jobs, sources, strict=True)
         },
         "nemo_ada": __version__,
     }
+
+
+def _judge(own: Benchmark) -> Judge:
+    return judge_of(own.verifier, own.unfinished, own.scorer)
 
 
 def _source(one: Benchmark) -> Source:
@@ -134,11 +146,11 @@ class _Task:
         """Read the problems. Raises UserError where none can be used."""
         self.job, self.name, self.folder = job, job.benchmark.name, out / job.benchmark.name
         self.folder.mkdir(exist_ok=True)
-        self.judge = Judge(job.benchmark.verifier, job.benchmark.unfinished)
+        self.judge = _judge(job.benchmark)
         self.problems, self.rejected = _problems(job, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
         self.journal = Journal(self.folder / "responses.jsonl")
-        self._chunk = drawing.chunk
+        self._chunk, self._parquet = drawing.chunk, drawing.parquet
         self._finished: list[list[Record]] = []
 
     def _say_rejected(self, drawing: Drawing) -> None:
@@ -175,8 +187,10 @@ class _Task:
 
     def result(self) -> BenchmarkResult:
         """The counts of all problems. They are written, too."""
-        counts = _counts(self.problems, self.journal, self.job.benchmark.group_by)
+        counts = _counts(self.problems, self.journal, self.job.benchmark)
         write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
+        if self._parquet:
+            write_parquet(self.journal, self.folder / "responses.parquet")
         return BenchmarkResult.of(self.name, counts, len(self.rejected))
 
 
@@ -225,10 +239,12 @@ def _no_counts(problem: Problem, group_by: Sequence[str]) -> Record:
     return own | ({"columns": groups} if groups else {})
 
 
-def _counts(problems: Sequence[Problem], journal: Journal, group_by: Sequence[str]) -> list[Record]:
-    """Per problem, in order: judged responses, correct ones, failures of the verifier, and costs."""
-    counts: dict[str, Record] = {problem.uid: _no_counts(problem, group_by) for problem in problems}
+def _counts(problems: Sequence[Problem], journal: Journal, benchmark: Benchmark) -> list[Record]:
+    """Per problem, in order: the counts, and maj@k."""
+    counts = {problem.uid: _no_counts(problem, benchmark.group_by) for problem in problems}
+    votes: dict[str, list[tuple[str, bool]]] = {problem.uid: [] for problem in problems}
     seen: set[tuple[str, int]] = set()
+    boxed = benchmark.verifier == "math" or benchmark.scorer is not None
     for line in journal.read():
         key = (line["id"], line["index"])
         if key in seen or line["id"] not in counts:
@@ -238,11 +254,26 @@ def _counts(problems: Sequence[Problem], journal: Journal, group_by: Sequence[st
                 "folder and start again"
             )
         seen.add(key)
-        own = counts[line["id"]]
-        own["responses"] += line["reward"] is not None
-        own["correct"] += line["reward"] == 1.0
-        own["failed"] += line["reward"] is None
-        own["timed_out"] += line["reward"] == 0.0 and "cause" in line
-        own["tokens"] += line["tokens"]
-        own["finished"] += line["finished"]
+        _count(counts[line["id"]], line)
+        answer = vote(line["text"], boxed=boxed) if line["finished"] or benchmark.unfinished == "judged" else None
+        if answer is not None and line["reward"] is not None:
+            votes[line["id"]].append((answer, line["reward"] == 1.0))
+    for uid, own in counts.items():
+        if own["responses"]:
+            own["majority"] = majority(votes[uid])
     return list(counts.values())
+
+
+def _count(own: Record, line: Record) -> None:
+    """Add a response to the counts of its problem."""
+    labelled, right = line["reward"] is not None, line["reward"] == 1.0
+    own["responses"] += labelled
+    own["correct"] += right
+    own["failed"] += not labelled
+    own["timed_out"] += labelled and "cause" in line
+    own["tokens"] += line["tokens"]
+    own["finished"] += line["finished"]
+    if labelled:
+        verdict = "right" if right else "wrong"
+        own[f"{verdict}_tokens"] += line["tokens"]
+        own[f"{verdict}_finished"] += line["finished"]

@@ -19,7 +19,11 @@ from nemo_ada.run.folder import changed_keys, flatten
 MAX_GROUPS = 30
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
-COUNTS = ("responses", "correct", "failed", "timed_out", "tokens", "finished")  # per problem
+COUNTS = (
+    "responses", "correct", "failed", "timed_out", "tokens", "finished",
+    "right_tokens", "right_finished", "wrong_tokens", "wrong_finished",
+)  # fmt: skip
+"""Per problem: responses with a label, ..., and tokens and ended responses by verdict."""
 EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 
@@ -39,6 +43,11 @@ class BenchmarkResult:
     timed_out_P: IntArray
     tokens_P: IntArray
     finished_P: IntArray
+    right_tokens_P: IntArray
+    right_finished_P: IntArray
+    wrong_tokens_P: IntArray
+    wrong_finished_P: IntArray
+    majority_P: FloatArray
     rejected: int
     columns: tuple[Mapping[str, str], ...] = ()
 
@@ -48,12 +57,14 @@ class BenchmarkResult:
         columns: dict[str, Any] = {
             f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
         }
+        columns["majority_P"] = np.array([record.get("majority", math.nan) for record in records], np.float64)
         groups = tuple(record.get("columns", {}) for record in records)
         return cls(name, tuple(record["id"] for record in records), rejected=rejected, columns=groups, **columns)
 
     def only(self, keep_P: BoolArray) -> BenchmarkResult:
         """The same for some of the problems."""
-        parts: dict[str, Any] = {f"{key}_P": getattr(self, f"{key}_P")[keep_P] for key in COUNTS}
+        names = [f"{key}_P" for key in (*COUNTS, "majority")]
+        parts: dict[str, Any] = {name: getattr(self, name)[keep_P] for name in names}
         ids = tuple(itertools.compress(self.ids, keep_P.tolist()))
         return BenchmarkResult(self.name, ids, rejected=0, **parts)
 
@@ -106,7 +117,10 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     }
     for rung in ladder(k) if k > 1 else []:
         summary[f"pass@{rung}"] = asdict(estimate(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P))
+    if k > 1:
+        summary[f"maj@{k}"] = asdict(estimate(np.concatenate([b.majority_P for b in benchmarks]), stratum_P))
     summary |= {
+        "by_verdict": _by_verdict(benchmarks),
         "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
         "finished": sum(int(b.finished_P.sum()) for b in benchmarks) / drawn,
         "unjudged": sum(int(b.failed_P.sum()) for b in benchmarks),
@@ -114,6 +128,24 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
         "rejected_problems": sum(b.rejected for b in benchmarks),
     }
     return summary
+
+
+def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float]]:
+    """Length and truncation of right and of wrong responses. nan where there is none."""
+
+    def total(name: str) -> int:
+        return sum(int(getattr(own, name).sum()) for own in benchmarks)
+
+    right = total("correct_P")
+    numbers = {"right": right, "wrong": total("responses_P") - right}
+    return {
+        verdict: {
+            "responses": number,
+            "mean_tokens": total(f"{verdict}_tokens_P") / number if number else math.nan,
+            "finished": total(f"{verdict}_finished_P") / number if number else math.nan,
+        }
+        for verdict, number in numbers.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def in_a_process(what: str, source: Path, out: Path, killed_at: int = 0) -> int:
 
     def work() -> None:
         usual = Preparation.stages
-        Preparation.stages = lambda plan: [replace(stage, chunk=min(stage.chunk, 9)) for stage in usual(plan)]
+        Preparation.stages = lambda plan, _excluded: [replace(s, chunk=min(s.chunk, 9)) for s in usual(plan)]
         if killed_at:
             kill_at(killed_at)
         if what == "prepare":

@@ -103,7 +103,7 @@ def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
         words = ["--out", tmp_path / verifier, "--verifier", verifier, "--max-prompt-tokens", 0]
         assert run("data", "prepare", source, *words) == 0
         printed = capsys.readouterr().out
-        assert ("task.verifier=math" in printed) == (verifier == "math")
+        assert ("judges `exact` by default" in printed) == (verifier == "math")
         assert "the answer in line 151 has 300 characters, 99 % have at most 3" in printed
 
 

@@ -63,7 +63,12 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
         own = [r for r in responses if r["id"] == problem["id"]]
         counts = {"responses": 4, "correct": sum(r["reward"] for r in own), "failed": 0, "timed_out": 0}
         costs = {"tokens": sum(r["tokens"] for r in own), "finished": sum(r["finished"] for r in own)}
+        right = [r for r in own if r["reward"] == 1.0]
+        costs |= {"right_tokens": sum(r["tokens"] for r in right), "right_finished": sum(r["finished"] for r in right)}
+        costs |= {f"wrong_{name}": costs[name] - costs[f"right_{name}"] for name in ("tokens", "finished")}
+        majority = problem.pop("majority")
         assert problem == {"id": own[0]["id"], "line": own[0]["line"], **counts, **costs}
+        assert majority == (len(right) > 2 or 0.5 * (len(right) == 2)), "there are two answers: the sum, and one more"
     overall = found["overall"]
     assert overall["avg@4"]["mean"] == pytest.approx(sum(r["reward"] for r in responses) / 12)
     assert 0.0 < overall["avg@4"]["mean"] < 1.0 and overall["rejected_problems"] == 6 and overall["unjudged"] == 0

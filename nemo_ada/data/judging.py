@@ -1,0 +1,65 @@
+"""The judge of a preparation or an evaluation: by value, by text, or a function of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.verify.judge import Judge, Unfinished, Verifier
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.verdict import Verdict
+
+
+def judge_of(verifier: Verifier, unfinished: Unfinished, scorer: str | None) -> Judge:
+    """The judge of these settings. A scorer takes the place of the verifier."""
+    return Judge(verifier, unfinished) if scorer is None else ScorerJudge(scorer, unfinished)
+
+
+class ScorerJudge(Judge):
+    r"""Asks a function `package.module:function` with (answer, reference) for a score in [0, 1]; 1 is right.
+
+    answer: the last \boxed{} of the response; without one it is wrong. The function runs in the verifier's confined and
+    killable processes, so it may hang or crash, and cannot read files or use the network.
+    """
+
+    def __init__(self, scorer: str, unfinished: Unfinished = "wrong") -> None:
+        """Raises UserError where there is no such module."""
+        super().__init__("math", unfinished)
+        self._scorer, self._digest = scorer, _source_digest(scorer)
+        self._pool: MathVerifier | None = None
+
+    @property
+    def version(self) -> str:
+        """The function's name and 16 hex digits of its file."""
+        return f"{self._scorer} {self._digest}"
+
+    def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        self._pool = self._pool or MathVerifier(scorer=self._scorer, self_test=False)
+        verdicts = self._pool.verify_many(pairs)
+        return [v if v.label is None else Verdict(float(v.label >= 1.0)) for v in verdicts]
+
+    def close(self) -> None:
+        """End the processes. A later verdict starts them again."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _source_digest(scorer: str) -> str:
+    module, colon, function = scorer.partition(":")
+    form = f"--scorer={scorer}: use package.module:function"
+    if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(form)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where the user stands; the console script does not look there
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise UserError(f"{form}; there is no module {module} here or on PYTHONPATH")
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:16]

@@ -1,0 +1,91 @@
+"""A curve over several checkpoints that were evaluated alike: OUT/curve.json and OUT/curve.png."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada import __version__
+from nemo_ada.data.journal import claimed
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import write_atomically
+
+STEP = re.compile(r"\d+")
+
+
+def names_of(models: Sequence[Path]) -> list[str]:
+    """A folder's name per checkpoint: its own, or with its parent's where two are equal.
+
+    Raises UserError where two are still equal.
+    """
+    names = [path.resolve().name for path in models]
+    if len(set(names)) < len(names):
+        names = [f"{path.resolve().parent.name}-{name}" for path, name in zip(models, names, strict=True)]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UserError(f"two models have the name {', '.join(repeated)}; give each checkpoint once")
+    return names
+
+
+def write_curve(out: Path, contents: Mapping[str, Mapping[str, Any]], k: int) -> dict[str, Any]:
+    """The curve of results.json per checkpoint, in the order of their steps. Its folder is new, empty or ours."""
+    settings = {"nemo_ada": __version__, "benchmarks": {}}
+    points = [
+        {
+            "model": name,
+            "step": _step(name),
+            "overall": content["overall"][f"avg@{k}"],
+            "benchmarks": {own: row[f"avg@{k}"] for own, row in content["benchmarks"].items()},
+        }
+        for name, content in contents.items()
+    ]
+    if all(point["step"] is not None for point in points):
+        points.sort(key=lambda point: point["step"])
+    curve = {"k": k, "points": points}
+    with claimed(out, settings):
+        write_atomically(out / "curve.json", json.dumps(curve, indent=1, ensure_ascii=False) + "\n")
+        temporary = out / f".curve.png.{os.getpid()}.tmp"
+        _draw(curve, temporary)
+        temporary.replace(out / "curve.png")
+    return curve
+
+
+def check_folder(out: Path) -> None:
+    """Raise UserError where `out` is somebody else's, before hours of work."""
+    with claimed(out, {"nemo_ada": __version__, "benchmarks": {}}):
+        pass
+
+
+def _step(name: str) -> int | None:
+    """The last number in a checkpoint's name."""
+    numbers = STEP.findall(name)
+    return int(numbers[-1][:18]) if numbers else None
+
+
+def _draw(curve: Mapping[str, Any], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    points = curve["points"]
+    by_step = all(point["step"] is not None for point in points)
+    places = [point["step"] for point in points] if by_step else list(range(len(points)))
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    rows = {name: [point["benchmarks"][name] for point in points] for name in points[0]["benchmarks"]}
+    if len(rows) > 1:
+        rows["overall, by prompts"] = [point["overall"] for point in points]
+    for name, values in rows.items():
+        means = [100 * value["mean"] for value in values]
+        below = [100 * (value["mean"] - value["low"]) for value in values]
+        above = [100 * (value["high"] - value["mean"]) for value in values]
+        axes.errorbar(places, means, yerr=[below, above], marker="o", capsize=3, label=name)
+    if by_step:
+        axes.set_xlabel("step")
+    else:
+        axes.set_xticks(places, [point["model"] for point in points], rotation=30, ha="right")
+    axes.set_ylabel(f"avg@{curve['k']}, % (95 % interval over problems)")
+    axes.legend()
+    figure.savefig(path, format="png", dpi=120)
