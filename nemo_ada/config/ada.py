@@ -126,6 +126,15 @@ class SequentialSampling(Section):
             return (group,)
         return tuple(self.wave_size) if isinstance(self.wave_size, list) else (self.wave_size,)
 
+    def fixed_pool(self, group: int) -> int | None:
+        """Responses of every pool for groups of n = `group`; None where labels decide."""
+        if not isinstance(self.exit, FixedSettings):
+            return None
+        waves = (1,) if isinstance(self.stopping, IssueOrderStopping) else self.waves(group)
+        rule = self.exit.rule(group)
+        judged_N = StopRule(rule, waves, self.max_responses or group).judged()
+        return next(int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool)
+
 
 class EmaEstimator(Section):
     """Decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
@@ -238,7 +247,8 @@ class AdvantageSettings(Section):
     baseline: Literal["pool", "shrunk"] = "pool"
     """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
     pass_rate: PassRateKind = RowSettings.pass_rate
-    """Estimate of p in the weight."""
+    """Estimate of p in the weight. With `baseline: shrunk`, and in Est with `weighting: objective`, `shrunk` leaves out
+    the row's own label."""
     min_pass_rate: Annotated[float, Field(gt=0, lt=0.5)] = RowSettings.min_pass_rate
     """Smallest p_hat in weights."""
     max_weight: PositiveFloat = RowSettings.max_weight
@@ -305,19 +315,17 @@ class AdaSettings(Section):
         plan = self.plan(group, max_new_tokens)
         advantage = self.advantage
         allocation: Allocation | None = None
-        drawn_as: float | None = None
         if isinstance(self.sampling, EstimationSampling):
             own, rule = self.sampling, self.sampling.allocation
             known = isinstance(rule, InformationRule)
             allocation = Allocation(rule.exponent, own.min_responses, own.max_responses, own.epsilon, known)
-            drawn_as = None if known or advantage.weighting == "objective" else rule.exponent
         rows = RowSettings(
             group=group,
             stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
             keep_all=allocation is not None,
             weighting=advantage.weighting,
             objective=advantage.objective.function(),
-            exponent=drawn_as,
+            exponent=self._drawn_as(),
             normalize=advantage.normalize,
             shrunk_baseline=advantage.baseline == "shrunk",
             keep_share=advantage.keep_rows,
@@ -522,6 +530,8 @@ class AdaSettings(Section):
                 f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none or batch; "
                 "objective weighting has its own baseline"
             )
+        if advantage.baseline == "shrunk":
+            self._check_shrunk(group)
         if advantage.normalize == "batch" and advantage.baseline != "shrunk":
             raise UserError(
                 f"{here}.normalize=batch would give rows without signal an advantage; set {here}.baseline=shrunk, under"
@@ -538,6 +548,18 @@ class AdaSettings(Section):
                 f"{here}.denominator=all_rows; set that, or keep_rows to 1"
             )
         if advantage.weighting == "objective":
+            if isinstance(self.sampling, EstimationSampling) and self.sampling.min_responses < 2:
+                raise UserError(
+                    f"{here}.weighting=objective compares a response with the others of its prompt, and with "
+                    "reinforce_ada.sampling.min_responses=1 a prompt may have one; set min_responses to at least 2, or "
+                    f"{here}.weighting to reference with {here}.baseline=shrunk"
+                )
+            if self.candidate_prompts:
+                raise UserError(
+                    f"reinforce_ada.candidate_prompts={self.candidate_prompts} chooses prompts by their predicted pass "
+                    f"rates, which no weight of {here}.weighting=objective undoes; set candidate_prompts to 0, or "
+                    f"{here}.weighting to reference"
+                )
             if advantage.normalize != "none":
                 raise UserError(
                     f"{here}.normalize=std with {here}.weighting=objective would multiply by 1/sqrt(p (1-p)), which no "
@@ -549,6 +571,35 @@ class AdaSettings(Section):
                     "must be at least 2"
                 )
         self._check_pass_rate(group)
+
+    def _check_shrunk(self, group: int) -> None:
+        """The shrunk baseline is unbiased where labels decide neither which responses are rows nor a row's weight."""
+        here, sampling, advantage = "reinforce_ada", self.sampling, self.advantage
+        if self.reserve_prompts:
+            raise UserError(
+                f"{here}.reserve_prompts={self.reserve_prompts} replaces groups with equal labels, and with "
+                f"{here}.advantage.baseline=shrunk these have a gradient; set reserve_prompts to 0, or baseline to pool"
+            )
+        if isinstance(sampling, SequentialSampling) and sampling.fixed_pool(group) != group:
+            raise UserError(
+                f"{here}.advantage.baseline=shrunk trains on every response of a pool, and the labels must not decide "
+                f"how many there are; set {here}.sampling.exit.kind=fixed with pools of "
+                f"grpo.num_generations_per_prompt={group} responses (preset grpo, for groups of 1 preset ada_single), "
+                f"{here}.sampling.kind=estimation, or {here}.advantage.baseline=pool"
+            )
+        flat = isinstance(advantage.objective, LinearObjective) and self._drawn_as() in (None, 0.0)
+        if not flat and advantage.pass_rate != "shrunk":
+            raise UserError(
+                f"{here}.advantage.pass_rate={advantage.pass_rate} with baseline=shrunk would weigh a row by its own "
+                "label; set pass_rate to shrunk, which leaves that label out"
+            )
+
+    def _drawn_as(self) -> float | None:
+        """The part of the weight that the allocation realises: p^-exponent; None where it realises nothing."""
+        if not isinstance(self.sampling, EstimationSampling) or self.advantage.weighting == "objective":
+            return None
+        rule = self.sampling.allocation
+        return rule.exponent if isinstance(rule, PowerRule) else None
 
     def _check_pass_rate(self, group: int) -> None:
         here, kind = "reinforce_ada.advantage", self.advantage.pass_rate

@@ -120,14 +120,26 @@ def gradient_factor(
     """Expected update of a prompt in units of grad p per row: equation (*) of `advantage`, 0/1 rewards, no std.
 
     n rows are kept per pool; None trains on all of them (Est). The linear objective with objective weighting and an
-    unbiased estimate q gives 1 - Var(q) / (p (1-p)). `reference` shows the weight that its kept groups carry.
+    unbiased estimate q gives 1 - Var(q) / (p (1-p)), and 1 where all rows are trained on. `reference` shows the weight
+    that its kept groups carry.
     """
+
+    def weight(rate_E: FloatArray) -> FloatArray:
+        f = Linear() if objective is None else objective
+        return gradient_weight(f, rate_E, min_pass_rate=min_pass_rate, max_weight=max_weight)
+
     end = endings(rule, p)
     pos_E, neg_E = end.pos_E, end.total_E - end.pos_E
     rate_E = estimates(kind, end, rule, prior_mean=prior_mean, strength=strength)
-    weight_E = gradient_weight(
-        Linear() if objective is None else objective, rate_E, min_pass_rate=min_pass_rate, max_weight=max_weight
-    )
+    weight_E = weight(rate_E)
+    if weighting == "objective" and n is None:
+        pull_E = push_E = pos_E * neg_E / (end.total_E * np.maximum(end.total_E - 1, 1))
+        if kind != "shrunk":
+            return end.mean(weight_E * (pull_E / p + push_E / (1.0 - p)))
+        mass_E, prior = end.total_E - 1 + strength, strength * prior_mean  # without the row's own label
+        pull_E = pull_E * weight((pos_E - 1 + prior) / mass_E)
+        push_E = push_E * weight((pos_E + prior) / mass_E)
+        return end.mean(pull_E / p + push_E / (1.0 - p))
     keep_pos_E, keep_neg_E = (pos_E, neg_E) if n is None else kept_counts(pos_E, neg_E, n)
     both_E = (keep_pos_E > 0) & (keep_neg_E > 0)
     if weighting == "objective":

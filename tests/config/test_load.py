@@ -93,6 +93,46 @@ def test_a_group_of_one_is_drawn_once():
         load_run(SUDOKU, [shrunk, "grpo.num_generations_per_prompt=1"])
 
 
+SINGLE = "preset: ada_single"
+SHRUNK = "preset: grpo, advantage: {baseline: shrunk}"
+OBJECTIVE = "advantage: {weighting: objective}"
+
+
+@pytest.mark.parametrize(
+    ("section", "group", "remedy"),
+    [
+        # a weight from the row's own label
+        (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, None),
+        (f"{SINGLE}, advantage: {{objective: {{kind: log}}, pass_rate: pool}}", 1, "set pass_rate to shrunk"),
+        (f"{SINGLE}, advantage: {{objective: {{kind: power}}, pass_rate: first_wave}}", 2, "set pass_rate to shrunk"),
+        ("preset: ada_est_ema, advantage: {baseline: shrunk}", 8, "set pass_rate to shrunk"),
+        ("preset: ada_est_ema, advantage: {baseline: shrunk, pass_rate: shrunk}", 8, None),
+        # labels decide which groups or how many responses there are
+        (f"{SINGLE}, reserve_prompts: 8", 1, "set reserve_prompts to 0"),
+        (f"{SHRUNK}, reserve_prompts: 8", 4, "set reserve_prompts to 0"),
+        ("preset: ada_seq_balance, advantage: {baseline: shrunk}", 4, "exit.kind=fixed"),
+        ("preset: ada_seq_positive, advantage: {baseline: shrunk}", 4, "exit.kind=fixed"),
+        ("preset: ada_pilot, advantage: {baseline: shrunk}", 8, "exit.kind=fixed"),
+        (f"{SHRUNK}, sampling: {{exit: {{kind: fixed, n: 8}}, wave_size: 8, max_responses: 8}}", 4, "exit.kind=fixed"),
+        (f"{SHRUNK}, sampling: {{wave_size: 3, max_responses: 8}}", 4, "exit.kind=fixed"),
+        (f"{SHRUNK}, sampling: {{wave_size: 2}}", 4, None),
+        (f"{SHRUNK}, sampling: {{stopping: {{kind: issue_order}}, max_responses: 8}}", 4, None),
+        # a choice or an allocation that the weights do not undo
+        (f"preset: grpo, candidate_prompts: 256, candidate_choice: weighted, {OBJECTIVE}", 4, "candidate_prompts to 0"),
+        (f"preset: grpo, candidate_prompts: 256, {OBJECTIVE}", 4, "set candidate_prompts to 0"),
+        (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {OBJECTIVE}", 8, "set min_responses to at least 2"),
+        (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {OBJECTIVE}", 8, None),
+    ],
+)
+def test_settings_under_which_labels_bend_the_expected_update_are_refused(section, group, remedy):
+    overrides = [f"reinforce_ada={{{section}}}", f"grpo.num_generations_per_prompt={group}"]
+    if remedy is None:
+        load_run(SUDOKU, overrides)
+        return
+    with pytest.raises(UserError, match=remedy):
+        load_run(SUDOKU, overrides)
+
+
 def test_with_issue_order_no_pool_is_smaller_than_its_group():
     overrides = ["reinforce_ada={preset: ada_seq_positive, sampling: {stopping: {kind: issue_order}}}"]
     plan = load_run(SUDOKU, overrides).reinforce_ada.plan(4, 17)

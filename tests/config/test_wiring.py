@@ -40,7 +40,14 @@ PRESETS = {
         None,
         EmaBeta,
     ),
-    "ada_single": (1, StopRule(FixedExit(1), (1,), 1), {}, {"shrunk_baseline": True}, None, ValueRegressor),
+    "ada_single": (
+        1,
+        StopRule(FixedExit(1), (1,), 1),
+        {},
+        {"shrunk_baseline": True, "pass_rate": "shrunk"},
+        None,
+        ValueRegressor,
+    ),
     "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
@@ -72,6 +79,7 @@ def reached(made, path):
 
 
 BALANCE = {"preset": "ada_seq_balance"}
+GRPO = {"preset": "grpo"}
 EST = {"preset": "ada_est_ema"}
 WINDOW = {"kind": "issue_order", "window": 3}
 
@@ -98,9 +106,9 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.objective", Power(0.25)),
         ({"preset": "ada_seq_log", "advantage": {"objective": {"kind": "linear"}}}, "rows.objective", Linear()),
         ({"advantage": {"normalize": "std"}}, "rows.normalize", "std"),
-        ({"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
-        ({"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
-        ({"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.normalize", "batch"),
+        (GRPO | {"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
+        (GRPO | {"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
+        (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.normalize", "batch"),
         ({"advantage": {"keep_rows": 0.5}}, "rows.keep_share", 0.5),
         ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
         ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),

@@ -10,8 +10,10 @@ claim (a false alarm once in some 10^5 components). That a dropped weight lies f
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from math import comb
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
+from nemo_ada.core.learning.rows import RowSettings, build_rows
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
@@ -257,11 +260,11 @@ def test_division_by_the_standard_deviation_multiplies_by_it(name, p):
     assert deviation(found, undivided * gradient_of_p(policy(p))) > 2 * SIGMAS
 
 
-def est_pools(p):
+def est_pools(p, low=4):
     """One prompt type, allocations that follow an earlier, noisy prediction: all rows are trained on."""
     rng = np.random.default_rng(11)
     predicted = rng.beta(2, 4, POOLS)
-    total_P = allocate((predicted + 0.01) ** -0.5, 8 * POOLS, 4, 32, rng.random(POOLS))
+    total_P = allocate((predicted + 0.01) ** -0.5, 8 * POOLS, low, 32, rng.random(POOLS))
     prompt_N = np.repeat(np.arange(POOLS), total_P)
     index_N = np.arange(len(prompt_N)) - np.repeat(np.cumsum(total_P) - total_P, total_P)
     arm_N = rng.choice(ARMS, len(prompt_N), p=policy(p))
@@ -272,23 +275,44 @@ def est_pools(p):
     return pools, total_P
 
 
+def built(pools, total_P, prior_P, **settings):
+    """`build_rows` on these pools, as the sampler calls it: the advantages of all rows."""
+    result = SimpleNamespace(
+        reward_N=pools.positive_N.astype(float), positive_N=pools.positive_N, prompt_N=pools.prompt_N,
+        response_id_N=np.arange(len(pools.prompt_N)), tokens_N=np.ones(len(pools.prompt_N)), pos_P=pools.pos_P,
+        size_P=total_P, first_pos_P=pools.pos_P, first_size_P=total_P, group_G=np.arange(POOLS),
+    )  # fmt: skip
+    stop = StopRule(FixedExit(1), (32,), 32)
+    settings = RowSettings(8, stop, keep_all=True, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT, **settings)
+    group = int(total_P.sum()) // POOLS
+    rows = build_rows(result, replace(settings, group=group), POOLS, run_seed=5, step=1, prior_P=prior_P)
+    return rows.advantage_R
+
+
 def est_claimed(total, p, objective, weighting, kind, exponent):
     """The expected update of a prompt with `total` responses in units of grad p, over all counts of correct ones.
 
-    Objective mode: f'(q) times the contrast of its two sides, 0 where one side is empty. Reference mode: summed over
-    its rows, with the gradient's part f'(q) / w_sample(q) of the weight.
+    Objective mode: the mean of f'(q) over the rows, whose rewards are compared with the others' mean. Reference mode:
+    summed over its rows, with the gradient's part f'(q) / w_sample(q) of the weight.
     """
+
+    def whole(q):
+        floored = max(q, MIN_RATE) if exponent is None else min(max(q, MIN_RATE), 1 - MIN_RATE)
+        slope = {"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective]
+        return min(slope * floored ** (exponent or 0.0), MAX_WEIGHT)
+
     factor = 0.0
     for pos in range(total + 1):
-        b = pos / total
-        q = b if kind == "pool" else (pos + STRENGTH * PRIOR) / (total + STRENGTH)
-        floored = max(q, MIN_RATE) if exponent is None else min(max(q, MIN_RATE), 1 - MIN_RATE)
-        whole = {"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective]
-        moved = pos * (1 - b) / p + (total - pos) * b / (1 - p)
+        b, neg = pos / total, total - pos
+        pull, push = pos * (1 - b) / p, neg * b / (1 - p)
+        weights = whole(b), whole(b)
+        if kind == "shrunk":
+            mass = total - 1 + STRENGTH
+            weights = whole((pos - 1 + STRENGTH * PRIOR) / mass), whole((pos + STRENGTH * PRIOR) / mass)
+        moved = pull * weights[0] + push * weights[1]
         if weighting == "objective":
-            moved = q * (1 - q) / (p * (1 - p)) if 0 < pos < total else 0.0
-        probability = comb(total, pos) * p**pos * (1 - p) ** (total - pos)
-        factor += probability * min(whole * floored ** (exponent or 0.0), MAX_WEIGHT) * moved
+            moved /= total - 1
+        factor += comb(total, pos) * p**pos * (1 - p) ** neg * moved
     return factor / (1 if weighting == "objective" else 8)
 
 
@@ -307,20 +331,72 @@ def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(weight
     pools, total_P = est_pools(p)
     slope, failures = gradient_of_p(policy(p)), []
     sizes, counts = np.unique(total_P, return_counts=True)
-    rates = estimate(
-        kind,
-        pools.pos_P,
-        total_P,
-        first_pos_P=pools.pos_P,
-        first_total_P=total_P,
-        rule=StopRule(FixedExit(1), (32,), 32),
-        prior_P=(np.full(POOLS, STRENGTH * PRIOR), np.full(POOLS, STRENGTH * (1 - PRIOR))),
-    )
+    prior_P = np.full(POOLS, STRENGTH * PRIOR), np.full(POOLS, STRENGTH * (1 - PRIOR))
     for label, objective in OBJECTIVES.items():
-        weight_P = weight_of(objective, rates, exponent)
-        advantage = advantage_of(pools, weight_P=weight_P, rate_P=rates, weighting=weighting)
+        options = {"weighting": weighting, "objective": objective, "pass_rate": kind, "exponent": exponent}
+        advantage = built(pools, total_P, prior_P, **options)
         factors = [est_claimed(size, p, label, weighting, kind, exponent) for size in sizes.tolist()]
         z = deviation(update(pools, advantage, p, 8.0), float(np.average(factors, weights=counts)) * slope)
         if z > SIGMAS:
             failures.append((label, z))
+        if weighting == "objective":
+            for size, factor in zip(sizes.tolist(), factors, strict=True):
+                package = gradient_factor(
+                    StopRule(FixedExit(size), (size,), size),
+                    p,
+                    n=None,
+                    weighting=weighting,
+                    kind=kind,
+                    objective=objective,
+                    min_pass_rate=MIN_RATE,
+                    max_weight=MAX_WEIGHT,
+                    prior_mean=PRIOR,
+                    strength=STRENGTH,
+                )
+                assert package == pytest.approx(factor, rel=1e-9)
     assert not failures
+
+
+@pytest.mark.parametrize("low", [2, 4])
+@pytest.mark.parametrize("p", [0.1, 0.7])
+def test_objective_weights_undo_an_allocation_for_every_size_of_pool(p, low):
+    """The linear objective's exact gradient, for the few responses of easy prompts as for the many of hard ones."""
+    pools, total_P = est_pools(p, low)
+    found_PA = update(pools, built(pools, total_P, None, weighting="objective"), p, 8.0)
+    sizes, counts = np.unique(total_P, return_counts=True)
+    tried = sizes[counts > 500]
+    assert len(tried) > 3 and tried[0] <= 5
+    for size in tried:
+        assert deviation(found_PA[total_P == size], gradient_of_p(policy(p))) < SIGMAS, size
+
+
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.7])
+@pytest.mark.parametrize("objective", [Log(), Power(0.5)], ids=["log", "power"])
+@pytest.mark.parametrize("group", [1, 4])
+def test_weights_with_the_shrunk_baseline_give_the_objectives_exact_gradient(group, objective, p):
+    """A prior whose mean is p, and worth so many responses that the others of the pool do not move it."""
+    rng = np.random.default_rng(13)
+    prompt_N = np.repeat(np.arange(POOLS), group)
+    arm_N = rng.choice(ARMS, len(prompt_N), p=policy(p))
+    positive_N, total_P = arm_N < CORRECT, np.full(POOLS, group)
+    pos_P = np.bincount(prompt_N, positive_N, POOLS).astype(np.int64)
+    rows, index_N = np.arange(len(prompt_N)), np.tile(np.arange(group), POOLS)
+    pools = Pools(arm_N, prompt_N, index_N, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
+    strength = 4.0 if group == 1 else 1e6
+    prior_P = np.full(POOLS, strength * p), np.full(POOLS, strength * (1 - p))
+    settings = {"objective": objective, "shrunk_baseline": True, "pass_rate": "shrunk"}
+    weight = min(float(objective.weight(np.array([max(p, MIN_RATE)]))[0]), MAX_WEIGHT)
+    found_PA = update(pools, built(pools, total_P, prior_P, **settings), p, float(group))
+    assert deviation(found_PA, weight * gradient_of_p(policy(p))) < SIGMAS
+
+
+def test_a_weight_with_the_shrunk_baseline_does_not_hold_the_rows_own_label():
+    """Prior Beta(1, 3), three responses: the mean of the others and the prior, (others + 1) / (2 + 4)."""
+    positive_N = np.array([True, False, False] * POOLS)
+    prompt_N, rows = np.repeat(np.arange(POOLS), 3), np.arange(3 * POOLS)
+    pos_P, total_P = np.ones(POOLS, np.int64), np.full(POOLS, 3)
+    pools = Pools(rows, prompt_N, rows % 3, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
+    prior_P = np.ones(POOLS), np.full(POOLS, 3.0)
+    advantage_R = built(pools, total_P, prior_P, objective=Log(), shrunk_baseline=True, pass_rate="shrunk")
+    expected = np.array([(1 - 1 / 6) * 6, -(2 / 6) * 3, -(2 / 6) * 3])
+    np.testing.assert_allclose(advantage_R[:3], expected)

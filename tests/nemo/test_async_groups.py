@@ -148,7 +148,8 @@ def labels(rates):
     "advantage", [{}, {"weighting": "objective", "pass_rate": "first_wave"}, {"baseline": "shrunk"}], ids=str
 )
 def test_a_step_of_groups_is_the_synchronous_step(tmp_path, advantage, too_long):
-    ada, prompts = BALANCE | {"advantage": advantage}, [11, 12, 13]
+    preset = BALANCE if advantage.get("baseline") != "shrunk" else {"preset": "grpo"}  # labels decide no pool's size
+    ada, prompts = preset | {"advantage": advantage}, [11, 12, 13]
     script = labels({11: 2, 12: 5, 13: 9})
     loop, rollouts = loop_module(Engine(script))
     settings = config(GROUP_SIZE, 3, ada)

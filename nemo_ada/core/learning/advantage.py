@@ -17,15 +17,21 @@ and n-h incorrect rows has c+ = h (1-b) w and c- = (n-h) b w. With h = n/2 and b
 of p from the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i. So on all rows of a pool of
 fixed size, (*) is exactly N grad p w. Its error is the posterior variance, which is below the error p (1-p) / (N-1) of
 the others' mean. A group with equal labels keeps a gradient: its labels against the prior. The prior is one of labels,
-so rewards must be 0 or 1.
+so rewards must be 0 or 1. A weight that depends on a pass rate takes the same b_i: then (*) is N grad p E[f'(b_i)]. A
+weight from the whole pool would hold r_i: with n = 1 and f = log it was 100 for an incorrect response and 1 for a
+correct one, whatever p was.
 
 `weighting: objective`: rows carry the inverse of the sampling design. Let q be an estimate of p. Correct rows share the
 mass n' q and incorrect rows n' (1-q), with n' = R/P rows per prompt (of the prompts with rows). With the baseline b = q
 and 0/1 rewards, both sides have c = n' q (1-q) w. Then (*) is n' grad p w times E[q (1-q)] / (p (1-p)). For unbiased q
 (`pool` where sizes are fixed, `haldane`, `first_wave`) and w = 1 that is the factor 1 - Var(q) / (p (1-p)), for every
 exit, plan and cap; 1 - 1/N for pools of fixed size. Other objectives multiply by w = f'(q), which varies with the same
-pool; `exact.gradient_factor` computes the mean. In Est the mass n' for every prompt undoes the allocation exactly
-(n'/N_x per row), bounds included, so w is all of f'.
+pool; `exact.gradient_factor` computes the mean.
+In Est all rows are trained on, and the sizes N_x differ between prompts. There a factor 1 - 1/N_x would leave a part
+of the allocation in the update (and nothing of a prompt with N_x = 1). So a row has n'/N_x times its reward less the
+mean of the *other* rewards, which is n'/(N_x - 1) times its reward less the pool's mean. With w = 1, (*) is then
+exactly n' grad p for every N_x >= 2. w is all of f'. With `pass_rate: shrunk` it is f'(b_i), and (*) is
+n' grad p E[f'(b_i)].
 Real rewards: with m+ and m- the pool's mean rewards of the two sides, a correct row gets n' q/h (r - (q m+ + (1-q) m-))
 and an incorrect row n' (1-q)/(n-h) times the same difference. That is the inverse-design row weight times the reward
 less the corrected mean.
@@ -46,6 +52,7 @@ from typing import Literal
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.sampling.pass_rate import without_own
 from nemo_ada.errors import InvariantError, UserError
 
 Weighting = Literal["reference", "objective"]
@@ -62,18 +69,21 @@ def advantages(
     row_weight: FloatArray,
     *,
     weight_P: FloatArray,
+    weight_N: FloatArray | None = None,
     rate_P: FloatArray | None = None,
     weighting: Weighting = "reference",
     normalize: Normalize = "none",
     prior_P: tuple[FloatArray, FloatArray] | None = None,
+    keep_all: bool = False,
 ) -> FloatArray:
     """Advantage of every training row, in the shape of `row`.
 
     reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
     `selection.select_step`, or [R] (Est: all of them). row_weight: 0.0 marks a placeholder row, whose advantage is 0.
-    weight_P: w_grad of each prompt (`objectives.gradient_weight`). rate_P: pass rates, needed for objective weighting.
-    prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Raises UserError when the rewards are then not
-    all 0 or 1.
+    weight_P: w_grad of each prompt (`objectives.gradient_weight`). weight_N: w_grad of each response in its place.
+    rate_P: pass rates, needed for objective weighting of selected rows. prior_P: (a, b) of each prompt's Beta prior,
+    for `baseline: shrunk`. keep_all: the rows are all responses of the pools (Est). Raises UserError when the rewards
+    are not all 0 or 1 with `baseline: shrunk`.
     """
     active_R = (row_weight > 0.0).ravel()
     pool_R = np.where(active_R, row.ravel(), 0)
@@ -83,6 +93,8 @@ def advantages(
         if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
+    elif weighting == "objective" and keep_all and normalize == "none":
+        advantage_R = _against_others(reward_N, prompt_N, pool_R, active_R, len(weight_P))
     elif weighting == "reference":
         advantage_R = _reference(reward_N, prompt_N, pool_R, len(weight_P), normalize)
     elif rate_P is None or normalize != "none":
@@ -90,7 +102,8 @@ def advantages(
     else:
         advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, rate_P)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
-    weighted_R = np.where(live_R, advantage_R * weight_P[prompt_N[pool_R]], 0.0)
+    weight_R = weight_P[prompt_N[pool_R]] if weight_N is None else weight_N[pool_R]
+    weighted_R = np.where(live_R, advantage_R * weight_R, 0.0)
     if normalize == "batch":
         own_R = weighted_R[active_R]
         weighted_R[active_R] = (own_R - own_R.mean()) / (own_R.std() + STD_EPSILON)
@@ -113,18 +126,22 @@ def _reference(
 def _against_posterior(
     reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
 ) -> FloatArray:
-    a_P, b_P = prior_P
     if not ((reward_N == 0.0) | (reward_N == 1.0)).all():
         raise UserError(
             "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of pass rates, so they must be 0 or "
             "1; with other rewards use baseline: pool"
         )
-    prompt_R, reward_R = prompt_N[pool_R], reward_N[pool_R]
-    sum_P = np.bincount(prompt_N, reward_N, len(a_P))
-    total_P = np.bincount(prompt_N, minlength=len(a_P))
-    others_R = sum_P[prompt_R] - reward_R
-    mass_R = total_P[prompt_R] - 1 + a_P[prompt_R] + b_P[prompt_R]
-    return np.asarray(reward_R - (others_R + a_P[prompt_R]) / mass_R)
+    return np.asarray(reward_N[pool_R] - without_own(reward_N, prompt_N, prior_P, pool_R))
+
+
+def _against_others(
+    reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, active_R: BoolArray, prompts: int
+) -> FloatArray:
+    """Every prompt has the same mass, whatever its pool's size; the baseline is the mean of the other rewards."""
+    centred_R = _reference(reward_N, prompt_N, pool_R, prompts, "none")
+    others_P = np.maximum(np.bincount(prompt_N, minlength=prompts) - 1, 1)
+    mass = len(pool_R) / len(np.unique(prompt_N[pool_R[active_R]]))
+    return np.asarray(mass / others_P[prompt_N[pool_R]] * centred_R)
 
 
 def _objective(

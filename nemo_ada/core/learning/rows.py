@@ -15,7 +15,7 @@ from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import select_step
 from nemo_ada.core.learning.thinning import thin
-from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate
+from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate, without_own
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
 
@@ -40,6 +40,12 @@ class RowSettings:
     pass_rate: PassRateKind = "pool"
     min_pass_rate: float = 0.01
     max_weight: float = 100.0
+
+    @property
+    def own_label_left_out(self) -> bool:
+        """Whether a row's weight comes from the other responses of its pool and the prior, without its own label."""
+        fixed = self.shrunk_baseline or (self.keep_all and self.weighting == "objective")
+        return fixed and self.pass_rate == "shrunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +96,12 @@ def build_rows(
         rule=settings.stop,
         prior_P=prior_P,
     )
-    weight_P = gradient_weight(
-        settings.objective,
-        rate_P,
-        exponent=settings.exponent,
-        min_pass_rate=settings.min_pass_rate,
-        max_weight=settings.max_weight,
-    )
+    weight_P, weight_N = _weights(settings, rate_P), None
+    if prior_P is not None and settings.own_label_left_out:
+        others_N = without_own(result.positive_N.astype(np.float64), result.prompt_N, prior_P)
+        weight_N = _weights(settings, others_N)
+        mean_P = np.bincount(result.prompt_N, weight_N, len(weight_P)) / np.maximum(result.size_P, 1)
+        weight_P = np.where(result.size_P > 0, mean_P, weight_P)
     advantage_R = advantages(
         result.reward_N,
         result.positive_N,
@@ -104,10 +109,12 @@ def build_rows(
         pool_R,
         row_weight_R,
         weight_P=weight_P,
+        weight_N=weight_N,
         rate_P=rate_P,
         weighting=settings.weighting,
         normalize=settings.normalize,
         prior_P=prior_P if settings.shrunk_baseline else None,
+        keep_all=settings.keep_all,
     )
     full_R = advantage_R
     advantage_R = thin(full_R, settings.keep_share, run_seed=run_seed, step=step)
@@ -125,6 +132,17 @@ def build_rows(
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
     return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics)
+
+
+def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
+    """w_grad at these pass rates, of prompts or of responses."""
+    return gradient_weight(
+        settings.objective,
+        rate,
+        exponent=settings.exponent,
+        min_pass_rate=settings.min_pass_rate,
+        max_weight=settings.max_weight,
+    )
 
 
 def _selected_rows(

@@ -1,9 +1,9 @@
 """Which responses of a pool become training rows (algorithm.md section 2, "Downsample to exactly n rows").
 
 n // 2 rows come from the correct responses, n - n // 2 from the incorrect ones. When one side is too short, the other
-side fills the group. Each side is drawn uniformly without replacement. (The authors take the first of the list, which
-prefers early, hence short, responses.) A pool smaller than n repeats rows with weight 0, so the batch shape never
-changes. P prompts, N responses of all pools, R = n rows per prompt.
+side fills the group. Each side is drawn uniformly without replacement. (The authors take the first of the list,
+which is in the order of issue: they prefer responses of the first waves.) A pool smaller than n repeats rows with
+weight 0, so the batch shape never changes. P prompts, N responses of all pools, R = n rows per prompt.
 """
 
 from __future__ import annotations

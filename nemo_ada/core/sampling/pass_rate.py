@@ -18,6 +18,10 @@ A pool that another cap ended before its exit is treated as if its size were N_m
 look at the prompt's labels. A cap that cuts at random does not look. A cap on seconds does, when wrong answers are
 longer. With K = 1 at the exact response the estimate is the first label alone: unbiased and useless. The configuration
 asks for K >= 2 there.
+
+`without_own` is `shrunk` for a response instead of a prompt: the posterior mean from the prompt's other responses. It
+is independent of the response's own label where the size of the pool is. So a baseline or a weight that uses it does
+not bend the expected update. N responses of all pools.
 """
 
 from __future__ import annotations
@@ -56,6 +60,22 @@ def shrunk(pos_P: IntArray, total_P: IntArray, prior_P: tuple[FloatArray, FloatA
     a_P, b_P = prior_P
     strength_P = a_P + b_P
     return np.asarray((pos_P + strength_P * (a_P / strength_P)) / (total_P + strength_P))
+
+
+def without_own(
+    label_N: FloatArray, prompt_N: IntArray, prior_P: tuple[FloatArray, FloatArray], chosen: IntArray | None = None
+) -> FloatArray:
+    """The posterior mean of each response's prompt from the other responses of its pool, and the Beta prior (a, b).
+
+    label_N: 1.0 for correct, 0.0 for incorrect. chosen: positions of the responses that are asked for; None for all.
+    """
+    a_P, b_P = prior_P
+    sum_P = np.bincount(prompt_N, label_N, len(a_P))
+    total_P = np.bincount(prompt_N, minlength=len(a_P))
+    prompt_R, label_R = (prompt_N, label_N) if chosen is None else (prompt_N[chosen], label_N[chosen])
+    others_R = sum_P[prompt_R] - label_R
+    mass_R = total_P[prompt_R] - 1 + a_P[prompt_R] + b_P[prompt_R]
+    return np.asarray((others_R + a_P[prompt_R]) / mass_R)
 
 
 def estimate(
