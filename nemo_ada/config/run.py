@@ -89,7 +89,8 @@ class SchedulerSettings(Section):
     """Constant learning rate after a linear warm-up."""
 
     lr_warmup_iters: CountOrNone = 0
-    """Warm-up steps (paper: 10)."""
+    """Training steps of the warm-up (paper: 10), whatever the number of updates per step. NeMo-RL's Megatron worker
+    counts them so, too."""
 
 
 class MegatronSettings(Section):
@@ -260,6 +261,12 @@ class RunConfig(Section):
                 f"{prompts + ada.reserve_prompts}, or to 0 to take prompts as they come"
             )
         return self
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps per training step."""
+        rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+        return rows // (self.policy.train_global_batch_size or rows)
 
     @property
     def folder(self) -> Path:

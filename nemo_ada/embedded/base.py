@@ -90,8 +90,8 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         shape=shape,
         micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
         lr=config.base.lr,
-        warmup_steps=max(1, round(WARMUP_SHARE * config.base.steps)),
-        decay_steps=config.base.steps + 1,
+        warmup_updates=max(1, round(WARMUP_SHARE * config.base.steps)),
+        decay_updates=config.base.steps + 1,
         seed=config.base.seed,
         call_timeout_s=config.stall_seconds,
     )

@@ -101,7 +101,7 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         eps=optimizer.adam_eps,
         weight_decay=optimizer.weight_decay,
         max_grad_norm=policy.max_grad_norm,
-        warmup_steps=policy.megatron_cfg.scheduler.lr_warmup_iters,
+        warmup_updates=policy.megatron_cfg.scheduler.lr_warmup_iters * config.updates_per_step,
         ratio_clip_min=config.loss_fn.ratio_clip_min,
         ratio_clip_max=config.loss_fn.ratio_clip_max,
         ratio_clip_c=config.loss_fn.ratio_clip_c,

@@ -116,12 +116,12 @@ def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int, at_once
 
 
 def optimizers(model: torch.nn.Module, config: RunConfig) -> tuple[torch.optim.Optimizer, Any]:
-    """Adam, and the rate of our learner: a warm-up whose first update has lr / lr_warmup_iters, then constant.
+    """Adam, and the rate of our learner: a linear warm-up over lr_warmup_iters steps, then constant.
 
     TRL's own warm-up gives the first update the rate 0. Weight decay, 0 by default, would also reach biases and norms.
     """
     settings = config.policy.megatron_cfg.optimizer
-    warmup = max(1, config.policy.megatron_cfg.scheduler.lr_warmup_iters)
+    warmup = max(1, config.policy.megatron_cfg.scheduler.lr_warmup_iters * config.updates_per_step)
     betas = (settings.adam_beta1, settings.adam_beta2)
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.lr, betas, settings.adam_eps, weight_decay=settings.weight_decay

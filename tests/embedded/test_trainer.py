@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from nemo_ada.config.presets import presets
+from nemo_ada.config.run import RunConfig
+from nemo_ada.config.strict import parse
+from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.processes.actors import alive
 from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
@@ -248,9 +252,29 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
     ours = embedded.learner_config(config, embedded.model_shape(config, task))
     assert (ours.ratio_clip_min, ours.ratio_clip_max, ours.ratio_clip_c) == (0.1, 0.35, 4.0)
     assert (ours.entropy_coefficient, ours.lr, ours.weight_decay) == (0.01, 3e-5, 0.2)
-    assert (ours.betas, ours.eps, ours.warmup_steps, ours.max_grad_norm) == ((0.8, 0.95), 1e-6, 9, 0.7)
+    assert (ours.betas, ours.eps, ours.warmup_updates, ours.max_grad_norm) == ((0.8, 0.95), 1e-6, 9, 0.7)
     assert (ours.tensor_parallel, ours.pipeline_parallel, ours.data_parallel, ours.micro_batch_size) == (2, 2, 2, 3)
     assert (ours.seed, ours.call_timeout_s) == (4, 77)
+
+
+def test_the_learners_defaults_are_those_of_the_yaml(task):
+    config = parse(RunConfig, {"task": {"name": "mini_sudoku"}, "reinforce_ada": {"preset": "grpo"}})
+    shape = embedded.model_shape(config, task)
+    from_yaml = embedded.learner_config(config, shape)
+    assert from_yaml == replace(LearnerConfig(shape=shape), call_timeout_s=from_yaml.call_timeout_s)
+
+
+@pytest.mark.parametrize(("rows", "updates"), [("null", 1), ("32", 2), ("8", 8)])
+def test_a_warm_up_takes_as_many_training_steps_whatever_the_number_of_updates(make, task, rows, updates):
+    config = make(
+        f"warm-up-{updates}",
+        "grpo.num_prompts_per_step=16",
+        "grpo.num_generations_per_prompt=4",
+        f"policy.train_global_batch_size={rows}",
+        "policy.megatron_cfg.scheduler.lr_warmup_iters=9",
+    )
+    assert config.updates_per_step == updates
+    assert embedded.learner_config(config, embedded.model_shape(config, task)).warmup_updates == 9 * updates
 
 
 def test_the_engine_is_the_learner_after_a_refit(start):

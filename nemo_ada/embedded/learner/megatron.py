@@ -173,16 +173,16 @@ def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> Me
 def build_schedule(config: LearnerConfig, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
     """Linear warm-up, then a constant rate or a linear fall to 0.
 
-    Step it before each update: then the first update has lr / warmup_steps, where Megatron's own order gives 0.
+    Step it before each update: then the first update has lr / warmup_updates, where Megatron's own order gives 0.
     """
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
         max_lr=config.lr,
         min_lr=0.0,
-        lr_warmup_steps=config.warmup_steps,
-        lr_decay_steps=config.decay_steps or _FOREVER,
-        lr_decay_style="linear" if config.decay_steps else "constant",
+        lr_warmup_steps=config.warmup_updates,
+        lr_decay_steps=config.decay_updates or _FOREVER,
+        lr_decay_style="linear" if config.decay_updates else "constant",
         start_wd=config.weight_decay,
         end_wd=config.weight_decay,
         wd_incr_steps=1,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nemo_ada.config.run import LossSettings, OptimizerSettings, PolicySettings
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes.actors import START_SECONDS
+
+_ADAM, _LOSS, _POLICY = OptimizerSettings(), LossSettings(), PolicySettings()  # the YAML's defaults are the only ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,28 +18,28 @@ class LearnerConfig:
     The YAML's own types hold the bounds; here only the layout is checked (UserError). micro_batch_size: rows.
     packed_tokens: different tokens of a packed micro-batch (`packing.py`); None pads rows instead. threads: of a rank.
     max_grad_norm: 0 turns clipping off. ratio_clip_c: the dual clip; None for none. The learning rate rises linearly
-    over `warmup_steps` from lr / warmup_steps to lr, then stays. With `decay_steps` it falls linearly to 0 at that step
-    (supervision only).
+    over `warmup_updates` from lr / warmup_updates to lr, then stays. With `decay_updates` it falls linearly to 0 at
+    that update (supervision only).
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
-    micro_batch_size: int = 64
+    micro_batch_size: int = _POLICY.train_micro_batch_size
     packed_tokens: int | None = None
-    threads: int = 1
-    lr: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    warmup_steps: int = 0
-    decay_steps: int | None = None
-    ratio_clip_min: float = 0.2
-    ratio_clip_max: float = 0.28
-    ratio_clip_c: float | None = None
-    entropy_coefficient: float = 0.0
+    threads: int = _POLICY.threads
+    lr: float = _ADAM.lr
+    betas: tuple[float, float] = (_ADAM.adam_beta1, _ADAM.adam_beta2)
+    eps: float = _ADAM.adam_eps
+    weight_decay: float = _ADAM.weight_decay
+    max_grad_norm: float = _POLICY.max_grad_norm
+    warmup_updates: int = 0
+    decay_updates: int | None = None
+    ratio_clip_min: float = _LOSS.ratio_clip_min
+    ratio_clip_max: float = _LOSS.ratio_clip_max
+    ratio_clip_c: float | None = _LOSS.ratio_clip_c
+    entropy_coefficient: float = _LOSS.entropy_coefficient
     seed: int = 0
     start_timeout_s: float = START_SECONDS
     call_timeout_s: float = 600.0

@@ -34,7 +34,7 @@ ray, groups = Lazy("ray"), Lazy("nemo_ada.embedded.learner.group")
 
 SHAPE = PolicyShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
 CONFIG = LearnerConfig(
-    shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_steps=2, ratio_clip_c=3.0,
+    shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_updates=2, ratio_clip_c=3.0,
     entropy_coefficient=0.01, max_grad_norm=0.5, seed=7,
 )  # fmt: skip
 LAYOUTS = {"tp2": (2, 1, 1), "pp2": (1, 2, 1), "dp2": (1, 1, 2)}
@@ -230,7 +230,7 @@ def test_supervised_steps_learn_with_tied_embeddings(group: LearnerGroup) -> Non
     results = {}
     for pp in (1, 2):
         shape = dataclasses.replace(SHAPE, tied_embeddings=True)
-        group.restart(_config(pp=pp, shape=shape, lr=1e-2, decay_steps=8))
+        group.restart(_config(pp=pp, shape=shape, lr=1e-2, decay_updates=8))
         metrics = [group.supervised(*_tokens(_batch(0))) for _ in range(8)]
         results[pp] = [m["loss"] for m in metrics]
         assert [m["lr"] for m in metrics][-1] == pytest.approx(0.0, abs=1e-12)
