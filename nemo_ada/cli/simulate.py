@@ -111,7 +111,7 @@ def _variants(
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
         size, known = group, ""
         if isinstance(settings.sampling, EstimationSampling):
-            size, known = max(group, 2 * settings.sampling.min_responses), ", pass rates known"
+            size, known = max(group, 2 * settings.sampling.bounds(group)[0]), ", pass rates known"
         sampler = settings.sampler(size, setting.lengths.max_new_tokens, run_seed=0, features=1)
         plan = replace(sampler.plan, caps=caps, expected_tokens=setting.lengths.mean_tokens)
         return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation)

@@ -5,9 +5,9 @@ The group size n is not here. It is NeMo-RL's `grpo.num_generations_per_prompt`,
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.config.strict import Section, Size
 from nemo_ada.core.learning import objectives
@@ -30,15 +30,48 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 
 
+class ByGroup(Section):
+    """A number of responses that follows the group size n, so that a preset keeps its meaning in large groups."""
+
+    small: Responses
+    """The number up to n = `until`."""
+    until: Responses
+    """Largest n with that number."""
+    times: PositiveFloat
+    """Above it the number is `times` * n, rounded down."""
+
+    def at(self, group: int) -> int:
+        """The number for groups of n = `group`."""
+        return self.small if group <= self.until else min(max(int(self.times * group), 1), MAX_RESPONSES)
+
+
+def _form(value: Any) -> str:
+    """Which form a number of responses has: a wrong value is then named once, not once per form."""
+    if isinstance(value, dict | ByGroup):
+        return "@by_group"
+    return "@list" if isinstance(value, list | tuple) else "@number"
+
+
+_Number = Annotated[Responses, Tag("@number")]
+_Scaled = Annotated[ByGroup, Tag("@by_group")]
+_Waves = Annotated[Annotated[list[Responses], Field(min_length=1)], Tag("@list")]
+Number = Annotated[_Number | _Scaled, Discriminator(_form)]
+Waves = Annotated[_Number | _Waves | _Scaled, Discriminator(_form)]
+
+
+def _at(number: int | ByGroup, group: int) -> int:
+    return number.at(group) if isinstance(number, ByGroup) else number
+
+
 class PositiveSettings(Section):
     """Stop at enough correct responses (Reinforce-Ada-Seq-pos)."""
 
     kind: Literal["positive"]
-    k_pos: Responses = PositiveExit.k_pos
+    k_pos: Number = PositiveExit.k_pos
     """Correct responses wanted."""
 
     def rule(self, group: int) -> ExitRule:
-        return PositiveExit(self.k_pos)
+        return PositiveExit(_at(self.k_pos, group))
 
 
 class BalancedSettings(Section):
@@ -107,10 +140,10 @@ class SequentialSampling(Section):
     kind: Literal["sequential"]
     exit: Exit
     """When a prompt has enough responses."""
-    wave_size: Responses | Annotated[list[Responses], Field(min_length=1)] | None = None
+    wave_size: Waves | None = None
     """Responses per wave; null takes n. A list gives the first, second, ... wave, and its last entry repeats. With
     `stopping.kind: issue_order` there are no waves; its `window` counts."""
-    max_responses: Responses | None = None
+    max_responses: Number | None = None
     """N_max: most responses per prompt; null takes n."""
     scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
@@ -124,7 +157,11 @@ class SequentialSampling(Section):
             return (size, group - size)
         if self.wave_size is None:
             return (group,)
-        return tuple(self.wave_size) if isinstance(self.wave_size, list) else (self.wave_size,)
+        return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_at(self.wave_size, group),)
+
+    def cap(self, group: int) -> int:
+        """N_max for groups of n = `group`."""
+        return group if self.max_responses is None else _at(self.max_responses, group)
 
     def fixed_pool(self, group: int) -> int | None:
         """Responses of every pool for groups of n = `group`; None where labels decide."""
@@ -132,7 +169,7 @@ class SequentialSampling(Section):
             return None
         waves = (1,) if isinstance(self.stopping, IssueOrderStopping) else self.waves(group)
         rule = self.exit.rule(group)
-        judged_N = StopRule(rule, waves, self.max_responses or group).judged()
+        judged_N = StopRule(rule, waves, self.cap(group)).judged()
         return next(int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool)
 
 
@@ -192,12 +229,16 @@ class EstimationSampling(Section):
     kind: Literal["estimation"]
     allocation: Allocated = PowerRule()
     """How responses are allocated. Their sum is num_prompts_per_step * num_generations_per_prompt."""
-    min_responses: Responses = 4
+    min_responses: Number = 4
     """N_min per prompt."""
-    max_responses: Responses = 32
+    max_responses: Number = 32
     """N_max per prompt."""
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     """Added before the exponent is taken."""
+
+    def bounds(self, group: int) -> tuple[int, int]:
+        """N_min and N_max for groups of n = `group`."""
+        return _at(self.min_responses, group), _at(self.max_responses, group)
 
 
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
@@ -318,7 +359,7 @@ class AdaSettings(Section):
         if isinstance(self.sampling, EstimationSampling):
             own, rule = self.sampling, self.sampling.allocation
             known = isinstance(rule, InformationRule)
-            allocation = Allocation(rule.exponent, own.min_responses, own.max_responses, own.epsilon, known)
+            allocation = Allocation(rule.exponent, *own.bounds(group), own.epsilon, known)
         rows = RowSettings(
             group=group,
             stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
@@ -358,12 +399,16 @@ class AdaSettings(Section):
         return None
 
     def check_rows(self, group: int) -> None:
-        """Raises UserError where a group of 1 would be chosen by its label: selection prefers incorrect responses."""
-        cap = self.sampling.max_responses
-        if group == 1 and isinstance(self.sampling, SequentialSampling) and (cap or 1) > 1:
+        """Raises UserError where labels would decide what is trained on: a group of 1 out of more responses (selection
+        prefers incorrect ones), or rows under the shrunk baseline. The cost of such settings can be simulated.
+        """
+        if self.advantage.baseline == "shrunk":
+            self._check_shrunk(group)
+        sampling = self.sampling
+        if group == 1 and isinstance(sampling, SequentialSampling) and sampling.cap(1) > 1:
             raise UserError(
-                f"reinforce_ada.sampling.max_responses={cap} with grpo.num_generations_per_prompt=1 would train on an "
-                "incorrect response wherever there is one; draw one (preset ada_single), or keep at least 2"
+                f"reinforce_ada.sampling.max_responses={sampling.cap(1)} with grpo.num_generations_per_prompt=1 would "
+                "train on an incorrect response wherever there is one; draw one (preset ada_single), or keep at least 2"
             )
 
     def check_candidates(self, count: int, steps: int) -> None:
@@ -387,14 +432,15 @@ class AdaSettings(Section):
         window: int | None = None
         scheduler = SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
-            rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.max_responses or group
+            rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.cap(group)
             scheduler = sampling.scheduler
             self._check_sequential(sampling, rule, waves, cap, group)
             if isinstance(sampling.stopping, IssueOrderStopping):
                 window = sampling.stopping.window
                 rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
-            rule, waves, cap = FixedExit(1), (sampling.max_responses,), sampling.max_responses
+            cap = sampling.bounds(group)[1]
+            rule, waves = FixedExit(1), (cap,)
             self._check_estimation(sampling, group)
         self._check_advantage(group)
         plan = SamplingPlan(
@@ -433,7 +479,7 @@ class AdaSettings(Section):
         return plan
 
     def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
-        low, high, here = sampling.min_responses, sampling.max_responses, "reinforce_ada.sampling"
+        (low, high), here = sampling.bounds(group), "reinforce_ada.sampling"
         if not low <= group <= high:
             raise UserError(
                 f"grpo.num_generations_per_prompt={group} must lie between {here}.min_responses={low} and "
@@ -530,8 +576,6 @@ class AdaSettings(Section):
                 f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none or batch; "
                 "objective weighting has its own baseline"
             )
-        if advantage.baseline == "shrunk":
-            self._check_shrunk(group)
         if advantage.normalize == "batch" and advantage.baseline != "shrunk":
             raise UserError(
                 f"{here}.normalize=batch would give rows without signal an advantage; set {here}.baseline=shrunk, under"
@@ -548,7 +592,7 @@ class AdaSettings(Section):
                 f"{here}.denominator=all_rows; set that, or keep_rows to 1"
             )
         if advantage.weighting == "objective":
-            if isinstance(self.sampling, EstimationSampling) and self.sampling.min_responses < 2:
+            if isinstance(self.sampling, EstimationSampling) and self.sampling.bounds(group)[0] < 2:
                 raise UserError(
                     f"{here}.weighting=objective compares a response with the others of its prompt, and with "
                     "reinforce_ada.sampling.min_responses=1 a prompt may have one; set min_responses to at least 2, or "

@@ -50,6 +50,8 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     types = [kind]
     below: Any = data
     for part in problem["loc"]:
+        if str(part).startswith("@"):  # a form of one value (ada.Number), which no key names
+            continue
         if isinstance(below, Mapping) and part not in below and any(part in _tags(t) for t in types):
             types = [t for t in types if part in _tags(t)]
             continue
@@ -62,7 +64,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
         return str(context["error"])
     if cause in ("extra_forbidden", "unexpected_keyword_argument"):
         parents = [kind]
-        for part in problem["loc"][:-1]:
+        for part in (part for part in problem["loc"][:-1] if not str(part).startswith("@")):
             tagged = [t for t in parents if part in _tags(t)]
             parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
         names = sorted({name for t in parents for name in _fields(t)})

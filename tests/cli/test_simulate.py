@@ -95,7 +95,19 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     assert "grpo (n=8)" in names
     assert "ada_seq_idle (n=8)" in names
     assert "ada_est_ema (n=8, pass rates known)" in names
-    assert "left out: ada_seq_lean: reinforce_ada.sampling.wave_size=4 is below" in done.stderr
+    assert "ada_seq_lean (n=8)" in names and "left out" not in done.stderr
+    pair = run(*words("--group 2 --seeds 1 --prompts 8 --json"))
+    assert not any("ada_pilot" in row["name"] for row in json.loads(pair.stdout))
+    assert "left out: ada_pilot: reinforce_ada.sampling.exit.pilot=1" in pair.stderr
+
+
+def test_in_large_groups_the_published_rule_draws_more_than_grpo():
+    """It was capped at 32 responses: at n = 32 it drew what GRPO draws, without a word."""
+    names = "--preset grpo --preset ada_seq_balance --preset ada_seq_lean"
+    grpo, balance, lean = json.loads(run(*words(f"{names} --group 32 --seeds 1 --prompts 16 --json")).stdout)
+    assert balance["responses"]["mean"] > 2 * grpo["responses"]["mean"]
+    assert balance["zero_signal"]["mean"] < grpo["zero_signal"]["mean"]
+    assert grpo["responses"]["mean"] < lean["responses"]["mean"] <= 2 * grpo["responses"]["mean"]
 
 
 def test_the_pilot_says_from_which_group_size_on_it_pays():

@@ -51,6 +51,10 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada={budget: {max_seconds: 9, seconds_quantile: 0.9}}", None),
         ("reinforce_ada.sampling.wave_size=64", "lower wave_size to 32 or raise max_responses to 64"),
         ("reinforce_ada.sampling.max_responses=8", None),
+        ("reinforce_ada.sampling.max_responses=0", "sampling.max_responses=0: input should be greater than 0"),
+        ("reinforce_ada.sampling.wave_size=x", "sampling.wave_size='x': input should be a valid integer"),
+        ("reinforce_ada.sampling.wave_size=[8,0]", "sampling.wave_size.1=0: input should be greater than 0"),
+        ("reinforce_ada.sampling.max_responses.time=3", "max_responses.time; did you mean times?"),
         (
             "policy.train_global_batch_size=77",
             "does not divide num_prompts_per_step * num_generations_per_prompt = 256",

@@ -74,6 +74,47 @@ def test_a_preset_is_what_it_says(name):
     assert made.run_seed == SEED
 
 
+LARGE = {
+    # what a preset is in groups of n = 16 and 32: exit, first wave and cap; the paper's v3 gives 16, 16, 128 for n = 16
+    "ada_seq_positive": (lambda n: PositiveExit(n), lambda n: n, lambda n: 8 * n),
+    "ada_seq_balance": (lambda n: BalancedExit(n // 2, n // 2), lambda n: n, lambda n: 8 * n),
+    "ada_seq_log": (lambda n: BalancedExit(n // 2, n // 2), lambda n: n, lambda n: 8 * n),
+    "ada_seq_lean": (lambda n: BalancedExit(1, 1), lambda n: n, lambda n: 2 * n),
+    "ada_seq_idle": (lambda n: BalancedExit(1, 1), lambda n: n, lambda n: 8 * n),
+    "ada_est_ema": (lambda n: FixedExit(1), lambda n: 4 * n, lambda n: 4 * n),
+    "ada_est_value": (lambda n: FixedExit(1), lambda n: 4 * n, lambda n: 4 * n),
+}
+
+
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_in_large_groups_a_preset_keeps_its_meaning(name, group):
+    made = sampler({"preset": name}, group)
+    rule, wave, cap = (rule(group) for rule in LARGE[name])
+    assert (made.plan.exit, made.plan.wave_sizes, made.plan.max_responses) == (rule, (wave,), cap)
+    assert made.allocation is None or (made.allocation.low, made.allocation.high) == (group // 2, 4 * group)
+
+
+@pytest.mark.parametrize("name", ["ada_seq_positive", "ada_seq_balance", "ada_seq_log", "ada_seq_idle"])
+def test_up_to_groups_of_8_a_preset_has_the_published_numbers(name):
+    four, eight = (sampler({"preset": name}, group).plan for group in (4, 8))
+    assert four.max_responses == eight.max_responses == 32
+    assert four.wave_sizes == ((4,) if name == "ada_seq_idle" else (8,)) and eight.wave_sizes == (8,)
+
+
+@pytest.mark.parametrize("group", [4, 5, 8, 16, 64, 512])
+def test_the_lean_preset_goes_with_every_group(group):
+    plan = sampler({"preset": "ada_seq_lean"}, group).plan
+    assert (plan.wave_sizes, plan.max_responses) == ((group,), 2 * group)
+
+
+def test_an_own_number_takes_the_place_of_one_that_follows_n():
+    own = {"preset": "ada_seq_balance", "sampling": {"max_responses": 48}}
+    assert sampler(own, 32).plan.max_responses == 48
+    own = {"preset": "ada_seq_balance", "sampling": {"max_responses": {"times": 3}}}
+    assert [sampler(own, n).plan.max_responses for n in (8, 32)] == [32, 96]
+
+
 def reached(made, path):
     return reduce(lambda found, name: getattr(found, name, None), path.split("."), made)
 
