@@ -16,11 +16,21 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.run.observer import Observer
 
 
+def _signal(record: Mapping[str, Any], *, beside_grpo: bool = True) -> str:
+    """The share of groups without signal; n/a where such a group has a gradient (`baseline: shrunk`)."""
+    share = record.get("ada/zero_signal_groups")
+    if share is None:
+        return "zero-signal n/a"
+    return f"zero-signal {share:.2f}" + (
+        f" (GRPO {record['ada/zero_signal_groups_if_grpo']:.2f})" if beside_grpo else ""
+    )
+
+
 def step_line(record: Mapping[str, Any]) -> str:
     """One line for a step."""
     return (
         f"step {record['step']:>4}  pass rate {record['ada/pass_rate']:.3f}  "
-        f"zero-signal {record['ada/zero_signal_groups']:.2f} (GRPO {record['ada/zero_signal_groups_if_grpo']:.2f})  "
+        f"{_signal(record)}  "
         f"responses {record['ada/samples_drawn']:.0f}  live rows {record['ada/live_rows']:.0f}  "
         f"grad {record['train/grad_norm']:.3f}  {record['time/step']:.2f} s "
         f"(sampling {record['time/sampling']:.2f})"
@@ -60,7 +70,7 @@ def observer(config: RunConfig, console: Console | None = None) -> Iterator[Obse
             bars.update(base, completed=step, visible=step < total, note=f"loss {loss:.3f}")
 
         def on_step(record: Mapping[str, Any]) -> None:
-            note = f"pass rate {record['ada/pass_rate']:.3f}, zero-signal {record['ada/zero_signal_groups']:.2f}"
+            note = f"pass rate {record['ada/pass_rate']:.3f}, {_signal(record, beside_grpo=False)}"
             bars.update(steps, completed=record["step"], note=note)
 
         yield Observer(

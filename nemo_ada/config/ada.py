@@ -185,6 +185,8 @@ class EmaEstimator(Section):
     """b of the Beta prior, in responses."""
     adaptive_prior: bool = EmaBeta.adaptive_prior
     """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
+    per_prompt: bool = EmaBeta.per_prompt
+    """Keep counts of every prompt. false: one running mean over all prompts, which needs `adaptive_prior: true`."""
 
 
 class ValueEstimator(Section):
@@ -395,7 +397,7 @@ class AdaSettings(Section):
             return ValueRegressor(features, own.decay, own.strength, own.memory)
         used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
         if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
-            return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior)
+            return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior, own.per_prompt)
         return None
 
     def check_rows(self, group: int) -> None:
@@ -443,6 +445,7 @@ class AdaSettings(Section):
             rule, waves = FixedExit(1), (cap,)
             self._check_estimation(sampling, group)
         self._check_advantage(group)
+        self._check_mean()
         plan = SamplingPlan(
             exit=rule,
             wave_sizes=waves,
@@ -477,6 +480,21 @@ class AdaSettings(Section):
                 "are none; set candidate_prompts to more than grpo.num_prompts_per_step"
             )
         return plan
+
+    def _check_mean(self) -> None:
+        own, here = self.estimator, "reinforce_ada.estimator"
+        if not isinstance(own, EmaEstimator) or own.per_prompt:
+            return
+        if not own.adaptive_prior:
+            raise UserError(
+                f"{here}.per_prompt=false without {here}.adaptive_prior=true predicts the same pass rate for ever; set "
+                "adaptive_prior to true"
+            )
+        if isinstance(self.sampling, EstimationSampling) or self.candidate_prompts:
+            raise UserError(
+                f"{here}.per_prompt=false predicts the same pass rate for all prompts, so it can neither allocate "
+                "responses nor choose prompts; set it to true, or kind to value"
+            )
 
     def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
         (low, high), here = sampling.bounds(group), "reinforce_ada.sampling"

@@ -31,10 +31,13 @@ TABLE: Mapping[str, str] = {
     "missing_negative": "unresolved prompts that lack incorrect responses",
     "resolved_in_first_wave": "prompts that met the exit condition with their first wave",
     "prompts_cut": "unresolved prompts to which the budget refused more responses",
-    "zero_signal_groups": "share of kept groups with equal labels",
+    "zero_signal_groups": "share of kept groups with equal labels; not with `baseline: shrunk`, which such a group "
+    "learns from",
     "zero_signal_groups_if_grpo": "the same share if each group were the first n responses of its pool",
     "expected_signal_groups": "with candidate_prompts: expected share of the chosen prompts' groups with both "
     "labels; compare it with 1 - zero_signal_groups_if_grpo",
+    "explained_variance": "with an estimator: 1 - mean squared error of the predicted pass rates against the labels of "
+    "first waves / the variance of these labels. 0 is what their mean gives",
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",
@@ -94,6 +97,15 @@ def calibration(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> 
     bin_P = np.minimum((predicted_P * TENTHS).astype(np.int64), TENTHS - 1)
     counts = {"predicted_responses": total_P, "predicted_correct": pos_P}
     return {name: np.bincount(bin_P, count_P, TENTHS).astype(np.int64).tolist() for name, count_P in counts.items()}
+
+
+def explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> float | None:
+    """Share of the labels' variance that the predictions explain; None where all labels are equal."""
+    pos, total = float(pos_P.sum()), float(total_P.sum())
+    if not 0.0 < pos < total:
+        return None
+    error = float((pos_P * (1.0 - predicted_P) ** 2 + (total_P - pos_P) * predicted_P**2).sum())
+    return 1.0 - error / (pos * (total - pos) / total)
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:

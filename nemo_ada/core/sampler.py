@@ -23,7 +23,7 @@ import numpy as np
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
-from nemo_ada.core.metrics import PREFIX, calibration, listed, named, rate_histogram
+from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
@@ -55,7 +55,14 @@ class SampledStep:
     def metrics(self) -> dict[str, float]:
         """The step's scalar metrics, with prefixes; `ada/failed/CAUSE` counts responses without a label."""
         failed = {f"{PREFIX}failed/{cause}": float(count) for cause, count in self.result.failures.items()}
-        return named(self.result.stats | self.rows.metrics) | failed
+        found = self.result.stats | self.rows.metrics
+        if self.rows.equal_labels_teach:
+            found = {name: value for name, value in found.items() if not name.startswith("zero_signal_groups")}
+        if self.predicted_P is not None:
+            result = self.result
+            share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
+            found |= {} if share is None else {"explained_variance": share}
+        return named(found) | failed
 
     @property
     def lists(self) -> dict[str, list[int]]:

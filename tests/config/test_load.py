@@ -105,6 +105,10 @@ OBJECTIVE = "advantage: {weighting: objective}"
 @pytest.mark.parametrize(
     ("section", "group", "remedy"),
     [
+        # a mean over all prompts
+        (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false}}", 1, "set adaptive_prior to true"),
+        (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false, adaptive_prior: true}}", 1, None),
+        ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "neither allocate"),
         # a weight from the row's own label
         (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, None),
         (f"{SINGLE}, advantage: {{objective: {{kind: log}}, pass_rate: pool}}", 1, "set pass_rate to shrunk"),
@@ -128,7 +132,7 @@ OBJECTIVE = "advantage: {weighting: objective}"
         (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {OBJECTIVE}", 8, None),
     ],
 )
-def test_settings_under_which_labels_bend_the_expected_update_are_refused(section, group, remedy):
+def test_settings_that_would_not_do_what_they_say_are_refused(section, group, remedy):
     overrides = [f"reinforce_ada={{{section}}}", f"grpo.num_generations_per_prompt={group}"]
     if remedy is None:
         load_run(SUDOKU, overrides)

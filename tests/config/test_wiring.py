@@ -122,6 +122,7 @@ def reached(made, path):
 BALANCE = {"preset": "ada_seq_balance"}
 GRPO = {"preset": "grpo"}
 EST = {"preset": "ada_est_ema"}
+SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 WINDOW = {"kind": "issue_order", "window": 3}
 
 
@@ -176,6 +177,11 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
         (EST | {"advantage": {"weighting": "objective"}}, "rows.exponent", None),
         (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),
+        (
+            SHRUNK | {"estimator": {"kind": "ema", "adaptive_prior": True, "per_prompt": False}},
+            "estimator.per_prompt",
+            False,
+        ),
     ],
     ids=str,
 )

@@ -95,6 +95,32 @@ def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
     np.testing.assert_allclose(rows.advantage_R, -1 / 6)  # (0 + a) / (3 + a + b)
 
 
+@pytest.mark.parametrize(("shrunk", "there"), [(True, False), (False, True)])
+def test_the_share_without_signal_is_left_out_where_equal_labels_teach(shrunk, there):
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
+    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=shrunk)
+    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(0.9, 1.0, 2.0))
+    sampled = own.run_step(0, ["a", "b"], ScriptedSource(Script.of("-", "+-"), np.random.default_rng(0)))
+    assert [name in sampled.metrics for name in ("ada/zero_signal_groups", "ada/zero_signal_groups_if_grpo")] == [
+        there,
+        there,
+    ]
+
+
+def test_explained_variance_is_that_of_a_recount():
+    own = sampler(estimator=knowing({"low": 0.1, "high": 0.9}))
+    script = Script.of("-+--", "+++-")
+    sampled = own.run_step(0, ["low", "high"], ScriptedSource(script, np.random.default_rng(0)))
+    a_P, b_P = knowing({"low": 0.1, "high": 0.9}).beta(["low", "high"])
+    label = script.reward_PI[:, :4]
+    error = ((label - (a_P / (a_P + b_P))[:, None]) ** 2).mean()
+    assert sampled.metrics["ada/explained_variance"] == pytest.approx(1 - error / label.var())
+    same = sampler(estimator=knowing({"low": 0.1})).run_step(
+        0, ["low"], ScriptedSource(Script.of("-"), np.random.default_rng(0))
+    )
+    assert "ada/explained_variance" not in same.metrics
+
+
 def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
     rates = {"hard": 0.0, "middle": 0.5, "easy": 1.0, "other": 0.5}
     own = sampler(EST, estimator=knowing(rates), allocation=ALLOCATION)

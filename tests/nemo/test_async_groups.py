@@ -171,8 +171,9 @@ def test_a_step_of_groups_is_the_synchronous_step(tmp_path, advantage, too_long)
 
     if not too_long:  # another number of prompts numbers them differently
         assert rows(batch, mask, advantages) == rows(expected.batch, expected.mask_RT, expected.advantages_RT)
-    for name in ("samples_drawn", "pass_rate", "waves_mean", "zero_signal_groups", "prompts_too_long"):
+    for name in ("samples_drawn", "pass_rate", "waves_mean", "prompts_too_long"):
         assert metrics[f"ada/{name}"] == pytest.approx(expected.metrics[f"ada/{name}"]), name
+    assert metrics.get("ada/zero_signal_groups") == pytest.approx(expected.metrics.get("ada/zero_signal_groups"))
 
 
 def test_a_step_without_any_signal_still_has_one_row_in_the_loss():

@@ -54,7 +54,8 @@ class StepRows:
 
     prompt_R: position of the row's prompt in the step. pool_R: position in the result's N arrays. response_id_R: under
     it the source holds tokens and log-probabilities; -1 where the prompt has no response. weight_R: 1.0, or 0.0 for a
-    placeholder row. advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py.
+    placeholder row. advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py. equal_labels_teach: whether
+    a group with equal labels has a gradient, so that its share says nothing.
     """
 
     prompt_R: IntArray
@@ -64,6 +65,7 @@ class StepRows:
     advantage_R: FloatArray
     weight_P: FloatArray
     metrics: dict[str, float]
+    equal_labels_teach: bool = False
 
     @property
     def live_R(self) -> BoolArray:
@@ -131,7 +133,8 @@ def build_rows(
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
-    return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics)
+    teach = settings.shrunk_baseline
+    return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 
 def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:

@@ -51,12 +51,15 @@ class EmaBeta:
     decay in (0, 1): how fast old policies are forgotten. A prompt that occurs twice in one step decays once.
     adaptive_prior: a + b stays, and a / (a + b) follows the pass rate of all prompts of recent steps (decayed counts).
     That is the prediction for a prompt that was never drawn.
+    per_prompt: False keeps no counts of single prompts, so that every prediction is that of the prior. With
+    adaptive_prior it is one running mean over all prompts.
     """
 
     decay: float = 0.9
     a: float = 1.0
     b: float = 1.0
     adaptive_prior: bool = False
+    per_prompt: bool = True
     _slot: dict[str, int] = field(default_factory=dict)
     _pos: FloatArray = field(default_factory=lambda: np.zeros(0))
     _total: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -87,13 +90,16 @@ class EmaBeta:
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
         drawn_P = np.asarray(total_P) > 0
-        seen = [prompt_id for prompt_id, drawn in zip(prompt_ids, drawn_P.tolist(), strict=True) if drawn]
+        names = zip(prompt_ids, drawn_P.tolist(), strict=True)
+        seen = [prompt_id for prompt_id, drawn in names if drawn and self.per_prompt]
         slot_P = np.array([self._slot.setdefault(prompt_id, len(self._slot)) for prompt_id in seen], np.int64)
         new = len(self._slot) - len(self._pos)
         self._pos = np.concatenate([self._pos, np.zeros(new)])
         self._total = np.concatenate([self._total, np.zeros(new)])
         self._all_pos = self.decay * self._all_pos + float(np.sum(pos_P))
         self._all_total = self.decay * self._all_total + float(np.sum(total_P))
+        if not self.per_prompt:
+            return
         touched = np.unique(slot_P)
         for kept, drawn_counts_P in ((self._pos, pos_P), (self._total, total_P)):
             kept[touched] *= self.decay

@@ -213,3 +213,14 @@ def test_what_is_nearly_forgotten_leaves_the_state():
     for _ in range(7):
         estimator.update(["other"], np.array([1]), np.array([4]), features[1:])
     assert estimator.state_dict()["remembered"] == ["other"]
+
+
+def test_a_running_mean_over_all_prompts_knows_no_single_one():
+    own = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True, per_prompt=False)
+    own.update(["easy", "hard"], np.array([4, 0]), np.array([4, 4]))
+    own.update(["easy", "hard"], np.array([3, 1]), np.array([4, 4]))
+    expected = (0.5 * 4 + 4 + 1) / (0.5 * 8 + 8 + 2)  # decayed counts of all prompts and the prior
+    np.testing.assert_allclose(own.predict(["easy", "hard", "new"]), expected)
+    restored = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True, per_prompt=False)
+    restored.load_state_dict(own.state_dict())
+    assert restored.predict(["easy"]) == own.predict(["easy"])
