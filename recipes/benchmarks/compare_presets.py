@@ -11,7 +11,8 @@ spell_backward without drafts. `smollm2`: SmolLM2-135M on arithmetic, after `mak
 where it was when started again with the same --out. Writes presets.md.
 
 Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
-same for all. Each method trains at its own learning rate (RATES), tuned on seeds from 3000 on.
+same for all. Each method trains at its own learning rate: RATES has those that were tuned on seeds from 3000 on. The
+table says "not tuned" where a method has none.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compare_cpu import LEARNING_RATES, ROOT
+import numpy as np
+from compare_cpu import ROOT
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
@@ -43,6 +46,7 @@ INFORMED = (
 )
 HALF = "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
+MEAN = "estimator: {kind: ema, adaptive_prior: true, per_prompt: false}"  # one running mean over all prompts
 METHODS = {
     BASELINE: ["reinforce_ada.preset=grpo"],
     "grpo n=8": ["reinforce_ada.preset=grpo", N8],
@@ -84,6 +88,19 @@ METHODS = {
     "ada_single n=1, half of the rows": [HALF, "PROMPTS x4", N1],
     "ada_single n=1, half of the rows, four updates": [HALF, "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=1, half of the rows, eight updates": [HALF, "PROMPTS x4", N1, "UPDATES x8"],
+    "ada_single n=1, running-mean baseline": [f"reinforce_ada={{preset: ada_single, {MEAN}}}", "PROMPTS x4", N1],
+    "ada_single n=1, running-mean baseline, eight updates": [
+        f"reinforce_ada={{preset: ada_single, {MEAN}}}",
+        "PROMPTS x4",
+        N1,
+        "UPDATES x8",
+    ],
+    "ada_single n=1, ema, eight updates": [
+        f"reinforce_ada={{preset: ada_single, {TRACKER}}}",
+        "PROMPTS x4",
+        N1,
+        "UPDATES x8",
+    ],
     "ada_single n=1, ema": [f"reinforce_ada={{preset: ada_single, {TRACKER}}}", "PROMPTS x4", N1],
     "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": [
         f"reinforce_ada={{preset: ada_single, advantage: {{normalize: batch}}, candidate_prompts: CANDIDATES x4, "
@@ -130,37 +147,84 @@ for _name in (BASELINE, "ada_seq_lean", "ada_seq_balance"):
     METHODS[_name + AHEAD] = [*METHODS[_name], "grpo.async_grpo.enabled=true"]
 PLENTIFUL = ["grpo.max_num_steps=80", "grpo.val_period=10"]
 REPEATED = ["task.train_prompts=32", "grpo.max_num_steps=200", "grpo.val_period=25"]
-RATES = {  # learning rates tuned on seed 3000 (recipes/results/presets.md); other methods take LEARNING_RATES
+RATES = {
     "plentiful": {
-        "ada_single n=1": 3e-4,
-        "ada_single n=2": 3e-4,
+        "grpo n=4": 1e-4,
+        "grpo n=8": 2e-4,
+        "grpo n=4, shrunk baseline": 2e-4,
+        "grpo n=4, four updates": 1e-4,
+        "grpo n=4, eight updates": 5e-5,
+        "ada_seq_balance": 2e-4,
+        "ada_seq_lean": 2e-4,
         "ada_single n=2, chosen prompts": 3e-4,
+        "ada_single n=2, chosen prompts, four updates": 1e-4,
+        "ada_single n=2, four updates": 1e-4,
+        "ada_single n=1, four updates": 1e-4,
+        "ada_single n=1, eight updates": 5e-5,
+        "ada_single n=1, sixteen updates": 5e-5,
+        "ada_single n=1, half of the rows, eight updates": 5e-5,
+        "ada_single n=1, weighted choice, eight updates": 5e-5,
     },
-    "smollm2": {"ada_single n=2": 2e-5, "ada_seq_balance": 2e-5},  # the latter not tuned
-    "groups16": dict.fromkeys((name for name in METHODS if name.startswith("ada_pilot")), 1e-4),
-    "tail": dict.fromkeys(METHODS, 3e-5),  # not tuned with drafts
-    "words": dict.fromkeys(METHODS, 2.4e-4)  # not tuned: lean, balance, reserve prompts, shrunk baseline: GRPO's
-    | dict.fromkeys(
-        [
-            "ada_single n=2, chosen prompts",
-            "ada_single n=2, by information",
-            "ada_single n=1, ema, weighted choice, batch normalisation (SPO)",
-            "4 of 8 responses with the largest variance (PODS)",
-        ],
-        4.8e-4,
-    )
-    | dict.fromkeys(
-        [
-            "grpo n=4, four updates",
-            "ada_single n=1, four updates",
-            "ada_single n=1, eight updates",
-            "ada_single n=1, half of the rows, four updates",
-        ],
-        1.2e-4,
-    ),
+    "repeated": {
+        "grpo n=4": 3e-5,
+        "ada_single n=2": 3e-5,
+        "ada_seq_lean": 3e-5,
+        "ada_single n=1, eight updates": 1e-5,
+    },
+    "groups16": {"grpo n=16": 2e-4, "ada_pilot n=16 (Pilot-Commit)": 1e-4},
+    "groups64": {"grpo n=64": 1e-4, "ada_pilot n=64, twice the prompts": 1e-4},
+    "words": {
+        "grpo n=4": 2.4e-4,
+        "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": 2.4e-4,
+        "grpo n=4, advantage over the pass rate (MaxRL)": 2.4e-4,
+        "grpo n=4, prompts whose labels differed before (GRESO, MoPPS)": 2.4e-4,
+        "grpo n=4, two updates": 2.4e-4,
+        "grpo n=4, four updates": 1.2e-4,
+        "grpo n=4, eight updates": 1.2e-4,
+        "4 of 8 responses with the largest variance (PODS)": 4.8e-4,
+        "ada_single n=1": 2.4e-4,
+        "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": 4.8e-4,
+        "ada_single n=1, two updates": 2.4e-4,
+        "ada_single n=1, four updates": 1.2e-4,
+        "ada_single n=1, eight updates": 1.2e-4,
+        "ada_single n=1, sixteen updates": 1.2e-4,
+        "ada_single n=1, half of the rows, four updates": 1.2e-4,
+        "ada_single n=2, chosen prompts": 4.8e-4,
+        "ada_single n=2, by information": 4.8e-4,
+    },
+    "smollm2": {
+        "grpo n=4": 1e-5,
+        "grpo n=4, four updates": 1e-5,
+        "ada_single n=2": 2e-5,
+        "ada_single n=2, four updates": 1e-5,
+    },
 }
+"""Learning rates that were chosen among at least two on seeds that are not reported (presets.md, smollm2.md)."""
+UPDATES = re.compile(r"(?:four|eight|sixteen) updates")
+GUESSES = {  # setting -> rate of a method with one or two updates per step, with four or more
+    "plentiful": (2e-4, 5e-5),
+    "repeated": (3e-5, 1e-5),
+    "groups16": (1e-4, 1e-4),
+    "groups64": (1e-4, 1e-4),
+    "tail": (3e-5, 3e-5),
+    "words": (2.4e-4, 1.2e-4),
+    "smollm2": (1e-5, 1e-5),
+}
+"""Learning rates of methods that RATES lacks. The table says that they were not tuned."""
 MEMORY = ", memory"
-RATES["repeated"] = RATES["plentiful"]  # not tuned there
+
+
+def learning_rate(setting: str, method: str, given: Mapping[str, float]) -> tuple[float, str]:
+    """A method's learning rate and where it comes from. given: rates of the command line."""
+    if method in given:
+        return given[method], "given"
+    own = method.removesuffix(AHEAD).removesuffix(MEMORY)
+    tuned = RATES.get(setting, {})
+    if own in tuned:
+        return tuned[own], "tuned" if own == method else "not tuned"
+    return GUESSES[setting][UPDATES.search(own) is not None], "not tuned"
+
+
 SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
@@ -197,6 +261,19 @@ def rate(text: str) -> tuple[str, float]:
     return name, float(value)
 
 
+def rate_note(found: tuple[float, str], config: RunConfig) -> str:
+    """The rate of a method's runs and whether it was tuned; overrides of every run may have set another one."""
+    used = config.policy.megatron_cfg.optimizer.lr
+    return f"{used:g} ({found[1] if used == found[0] else 'given'})"
+
+
+def explained(runs: Sequence[Run]) -> str:
+    """Mean over steps and seeds of `ada/explained_variance`; a dash for methods without an estimator."""
+    value_S = np.concatenate([run.column("ada/explained_variance") for run in runs])
+    known_S = value_S[np.isfinite(value_S)]
+    return f"{known_S.mean():.3f}" if len(known_S) else "–"
+
+
 def finished(config: RunConfig) -> bool:
     """Whether a run directory holds all evaluations of this run. Raises UserError when it holds those of another."""
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
@@ -231,7 +308,7 @@ def main() -> int:
         parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
     task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
-    rates, usual = RATES.get(arguments.setting, {}) | dict(arguments.rates), LEARNING_RATES[task_name][BASELINE]
+    rates = {name: learning_rate(arguments.setting, name, dict(arguments.rates)) for name in methods}
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
@@ -239,7 +316,7 @@ def main() -> int:
             [
                 *overrides_of(name, prompts, candidates),
                 *setting,
-                f"policy.megatron_cfg.optimizer.lr={rates.get(name.removesuffix(AHEAD).removesuffix(MEMORY), usual)}",
+                f"policy.megatron_cfg.optimizer.lr={rates[name][0]}",
                 f"grpo.seed={seed}",
                 "checkpointing.enabled=false",
                 f"run_dir='{out / (name.replace(' ', '_').replace(',', '') + f'-s{seed}')}'",
@@ -263,10 +340,15 @@ def main() -> int:
             accuracy = outcome.evaluation.get("val/accuracy", float("nan"))
             print(f"{name}, seed {seed}: accuracy {accuracy:.3f} after step {outcome.step}", flush=True)
     runs = {name: [Run.read(configs[name, seed].folder, name) for seed in seeds] for name in methods}
+    differences = against(runs, baseline)
     rows = [
-        {"method": name, **{axis.removeprefix("total/"): str(found) for axis, found in differences.items()}}
-        for name, differences in against(runs, baseline).items()
+        {"method": name}
+        | {axis.removeprefix("total/"): str(found) for axis, found in differences.get(name, {}).items()}
+        | {"rate": rate_note(rates[name], configs[name, seeds[0]])}
+        | {"explained variance": explained(runs[name])}
+        for name in [*methods[1:], baseline]
     ]
+    rows[-1] = {key: rows[-1].get(key, "") for key in rows[0]}
     text = (
         f"# {arguments.setting}: area under held-out accuracy against {baseline}, seeds {seeds[0]} to {seeds[-1]}, "
         f"paired, 95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"

@@ -67,6 +67,37 @@ def test_every_method_is_a_valid_run_of_at_least_128_responses():
         assert config.reinforce_ada.plan(grpo.num_generations_per_prompt, 17).group_size, name
 
 
+@pytest.mark.parametrize(
+    ("setting", "method", "given", "expected"),
+    [
+        ("words", "grpo n=4, eight updates", {}, (1.2e-4, "tuned")),
+        ("words", "grpo n=4, eight updates", {"grpo n=4, eight updates": 3e-5}, (3e-5, "given")),
+        ("words", "ada_single n=1, running-mean baseline, eight updates", {}, (1.2e-4, "not tuned")),
+        ("words", "ada_seq_lean", {}, (2.4e-4, "not tuned")),
+        ("plentiful", "ada_seq_lean", {}, (2e-4, "tuned")),
+        ("plentiful", "ada_seq_lean, asynchronous", {}, (2e-4, "not tuned")),
+    ],
+)
+def test_a_rate_says_whether_it_was_tuned(setting, method, given, expected):
+    assert recipe.learning_rate(setting, method, given) == expected
+    config = load_run(SUDOKU, [f"policy.megatron_cfg.optimizer.lr={expected[0]}"])
+    assert recipe.rate_note(expected, config) == f"{expected[0]:g} ({expected[1]})"
+    assert recipe.rate_note((1.0, "tuned"), config).endswith("(given)")
+
+
+def test_every_tuned_rate_is_that_of_a_method_in_a_setting():
+    assert set(recipe.RATES) <= set(recipe.SETTINGS) == set(recipe.GUESSES)
+    assert {method for rates in recipe.RATES.values() for method in rates} <= set(recipe.METHODS)
+
+
+def test_the_running_mean_and_ema_go_with_eight_updates():
+    for name in ("running-mean baseline", "ema"):
+        config = load_run(SUDOKU, recipe.overrides_of(f"ada_single n=1, {name}, eight updates", 32, 128))
+        assert (config.grpo.num_generations_per_prompt, config.updates_per_step) == (1, 8)
+        estimator = config.reinforce_ada.estimator
+        assert (estimator.kind, estimator.per_prompt) == ("ema", name == "ema")
+
+
 def test_a_rate_belongs_to_a_method_that_there_is():
     assert recipe.rate("grpo n=4=1e-4") == ("grpo n=4", 1e-4)
     with pytest.raises(argparse.ArgumentTypeError, match="with a method of METHODS"):
