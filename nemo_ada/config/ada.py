@@ -170,7 +170,7 @@ class SequentialSampling(Section):
         waves = (1,) if isinstance(self.stopping, IssueOrderStopping) else self.waves(group)
         rule = self.exit.rule(group)
         judged_N = StopRule(rule, waves, self.cap(group)).judged()
-        return next(int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool)
+        return next((int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool), self.cap(group))
 
 
 class EmaEstimator(Section):

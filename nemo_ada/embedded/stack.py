@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import ray
 
@@ -126,7 +126,7 @@ class Stack:
         self._warm: Any = None
         self._rollout_pid = 0
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         _clear_abandoned(Path(tempfile.gettempdir()))
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: Ray puts sockets below it
         self._lock = (self._folder / "taken").open("w")

@@ -21,6 +21,7 @@ import argparse
 import math
 import sys
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ PROMPTS = 100_000  # that a run may look at
 DYNAMIC = "grpo, dynamic sampling, synchronous"
 GRPO, LEAN, BALANCE = ({"preset": name} for name in ("grpo", "ada_seq_lean", "ada_seq_balance"))
 LEAN_12 = LEAN | {"sampling": {"max_responses": 12}}
-METHODS = {  # section reinforce_ada; asynchronous or not
+METHODS: dict[str, tuple[dict[str, Any], bool]] = {  # section reinforce_ada; asynchronous or not
     "grpo, synchronous": (GRPO, False),
     "ada_seq_lean, synchronous": (LEAN, False),
     "ada_seq_balance, synchronous": (BALANCE, False),
@@ -76,7 +77,7 @@ class Simulation:
         self.sampler = AdaSampler(plan, made.rows, run_seed=seed)
         self.prompts, self.update, self.refit = options.prompts, options.update, options.refit
         lengths = LengthModel(options.median, options.sigma, 1.3, options.longest)
-        rate_P = beta_pass_rates(PROMPTS, *options.beta, seed)
+        rate_P = beta_pass_rates(PROMPTS, options.beta[0], options.beta[1], seed)
         self.engine = DiscreteEventSource(Workload(rate_P, lengths, seed=seed).draw, slots=options.slots)
         self.still = 0  # engine steps during which the engine did not decode
         self.drawn = self.issued = 0

@@ -199,6 +199,8 @@ def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) ->
     bench.phase(plan, LatencyModel(), 0, clock)  # the engine's warm-up
     write_run(out, [bench.phase(plan, learned, 1 + i, clock) for i in range(first)], learned, bench.prompts)
     advice = ask_plan(out, bench.prompts, longest).even
+    if advice is None:
+        return f"## Clock: {clock}\n\nThe plan has no advice on even steps.\n\n"
     title = f"## Clock: {clock}\n\nThe plan expects p95/p50 = {advice.uncapped:.2f}"
     if advice.max_seconds is None:
         return f"{title} and names no cap.\n\n"

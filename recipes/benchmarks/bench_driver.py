@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.call import Prompts, RolloutCall
@@ -73,6 +74,10 @@ async def answer(sample_idx: int, initial_sample_state: dict[str, Any], **rest: 
     return {"message_log": log, "total_reward": torch.tensor(reward)}, {"turn_count": 1, "truncated": False}
 
 
+def _whole_batch(**_arguments: Any) -> tuple[Any, dict[str, Any]]:
+    raise InvariantError("the benchmark draws responses one by one")
+
+
 def config(prompts: int) -> dict[str, Any]:
     """What the settings read of a NeMo-RL config."""
     rows = GROUP * prompts
@@ -89,7 +94,7 @@ def config(prompts: int) -> dict[str, Any]:
 
 def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Rows, step: int) -> int:
     """Draw, select and weigh; the number of responses."""
-    call = RolloutCall(answer, None, None, {}, 3072)
+    call = RolloutCall(_whole_batch, None, None, {}, 3072)
     prompts = Prompts(rows, GROUP)
     source = AsyncSource(call, prompts, answer, MAX_TOKENS)
     try:
@@ -98,7 +103,8 @@ def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Rows, ste
     finally:
         source.close()
     result: SamplingResult = sampled.result
-    build_batch(prompts, source, result, sampled.rows, pool_moments(result, sampled.raw_reward_N), settings, step)
+    moments = pool_moments(result, sampled.raw_reward_N)
+    build_batch(prompts, source, result.reward_N, sampled.rows, moments, settings, step)
     return len(result.response_id_N)
 
 

@@ -106,7 +106,7 @@ def table_of_models(out: Path, names: Sequence[str], steps: int, resume: bool) -
     for name in names or MODELS:
         config, *overrides = MODELS[name]
         report = rehearse(out / name, config, overrides, steps, resume=resume)
-        worst = {}
+        worst: dict[str, float] = {}
         for number in report["numbers"]:
             kind = number["name"].rpartition(": ")[2]
             worst[kind] = max(worst.get(kind, 0.0), number["value"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def bookkeeping(plan: SamplingPlan, prompts: int, group: int) -> tuple[float, in
 
 
 def main() -> None:
-    large = dict(max_responses=128, group_size=16, max_new_tokens=4096)
+    large: dict[str, Any] = dict(max_responses=128, group_size=16, max_new_tokens=4096)
     fixed = SamplingPlan(FixedExit(128), (16,), **large)
     balanced = SamplingPlan(BalancedExit(8, 8), (16,), **large)
     prefix = SamplingPlan(BalancedExit(8, 8), (16,), window=16, **large)

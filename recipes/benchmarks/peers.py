@@ -222,7 +222,8 @@ class Bench:
             trainer = Trainer(config, stack, run_task(config))
             trainer.run()
         rows = self.out / "rows.npz"
-        np.savez(rows, **stack.rows)
+        arrays: dict[str, Any] = dict(stack.rows)
+        np.savez(rows, **arrays)
         self.train_trl("replay-trl", steps, 0, "--save-every", "1", "--rows", str(rows))
         table, base = [], weights(self.base)
         for saved in trainer.run_dir.checkpoints():

@@ -75,7 +75,8 @@ class Recorder(TrainerCallback):
         self._clock = Clock()
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_options: Any) -> None:
-        record = {"step": state.global_step, **self.trainer.record, **self._clock.spent("step")}
+        of_trainer = {} if self.trainer is None else self.trainer.record
+        record = {"step": state.global_step, **of_trainer, **self._clock.spent("step")}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         self._clock = Clock()

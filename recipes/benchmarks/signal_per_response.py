@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ class Known(EmaBeta):
 
 
 def trained(
-    settings: dict[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], reserve: int = 0
+    settings: Mapping[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], reserve: int = 0
 ) -> Worth:
     """A step of these settings on prompts of these pass rates."""
     ada = ada_settings(settings)

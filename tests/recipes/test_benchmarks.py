@@ -1,0 +1,65 @@
+"""Every benchmark of recipes/benchmarks runs with the smallest arguments, so that a published number can be made again.
+
+Programs that train, that time other programs, or that start NeMo-RL, vLLM or TRL, are only started with --help here:
+imports and arguments. Their parts have tests of their own beside this file.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "recipes" / "benchmarks"
+SMALLEST = {  # arguments; {out} is an empty folder
+    "bench_async.py": "--steps 3 --seeds 1 --prompts 8 --slots 64 --samples 128 --longest 100 --median 20",
+    "bench_driver.py": "--prompts 8 --steps 1",
+    "bench_sampling.py": "--prompts 8 --seeds 1 --model-seeds 1 --no-engine --out {out}",
+    "paper_figures.py": "--out {out}",
+    "signal_per_response.py": "--prompts 200",
+}
+HELP = ("bench_caps.py", "bench_model.py", "bench_rehearsal.py", "bench_verifier.py", "compare_cpu.py",
+        "compare_presets.py", "peers.py", "tune_lr.py", "value_features.py")  # fmt: skip
+ELSEWHERE = {
+    "fit_forecast.py": "rewrites recipes/results/forecast.md",
+    "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
+    "peers_ours.py": "imported by peers.py",
+    "peers_trl.py": "needs TRL, which peers.py installs",
+    "process_tree.py": "imported by peers.py",
+}
+
+
+def test_every_benchmark_is_listed():
+    assert {path.name for path in BENCHMARKS.glob("*.py")} == {*SMALLEST, *HELP, *ELSEWHERE}
+
+
+def run(name, *arguments):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / name, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(SMALLEST))
+def test_a_benchmark_runs_with_the_smallest_arguments(name, tmp_path):
+    done = run(name, *SMALLEST[name].format(out=tmp_path).split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_benchmark_that_trains_starts(name):
+    done = run(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
