@@ -115,6 +115,7 @@ METHODS = {
     "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": [
         "reinforce_ada={preset: grpo, advantage: {normalize: std}}"
     ],
+    "grpo n=4, mean over live rows": ["reinforce_ada={preset: grpo, advantage: {denominator: live_rows}}"],
     "grpo n=4, advantage over the pass rate (MaxRL)": [
         "reinforce_ada={preset: grpo, advantage: {objective: {kind: log}}}"
     ],
