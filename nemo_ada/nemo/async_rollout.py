@@ -28,7 +28,7 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.engine_abort import EngineAbort
-from nemo_ada.nemo.response import Response, read
+from nemo_ada.nemo.response import ENGINE_ERROR, Response, read
 from nemo_ada.nemo.rollout import outcomes
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ class AsyncSource:
     def poll(self) -> Outcomes:
         """Wait for one response; report all that have finished. StallError after `patience` seconds without one.
 
-        Raises a response's error. What finished before it is reported first; the next call raises.
+        Raises a response's error. What finished before it is reported first; the next call raises. Raises
+        ProcessLostError when a response failed because an engine died.
         """
         ids: list[int] = []
         responses: list[Response] = []
@@ -111,6 +112,8 @@ class AsyncSource:
             self._tokens += response.tokens
             ids.append(response_id)
             responses.append(response)
+        if any(response.cause == ENGINE_ERROR for response in responses):
+            self._engine.check()
         self._done.update(zip(ids, responses, strict=True))
         return outcomes(ids, responses)
 

@@ -1,9 +1,12 @@
-"""Stop requests inside NeMo-RL's vLLM workers.
+"""Stop requests inside NeMo-RL's vLLM workers, and ask whether the workers live.
 
 NeMo-RL v0.6 and v0.7 offer no call for it. Cancelling their coroutine ends the wait but not the request: the worker
 decodes on, and the engine cannot be put to sleep. Ray lets the owner of an actor handle run a function on the actor.
 That function calls AsyncLLM.abort for the requests whose prompt is ours. The session drops all responses of a prompt,
 so the prompt's tokens name them. NeMo-RL main cancels requests itself (ray.cancel); nothing is left to stop there.
+
+Its rollouts print an error of generation and return what they have, so the death of an engine looks like a failed
+response. Whoever gets such a response asks the workers.
 
 An engine without such workers (a stand-in, another back end) is left alone.
 """
@@ -15,6 +18,8 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any
+
+from nemo_ada.errors import ProcessLostError
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +55,24 @@ class EngineAbort:
                 return
             time.sleep(0.05)
 
+    def check(self) -> None:
+        """Raise ProcessLostError when a worker's process is gone, or that of its vLLM engine. A worker that does not
+        answer within ABORT_SECONDS says nothing: it may be busy."""
+        if not self._workers:
+            return
+        import ray
+
+        dead = engine_dead()
+        asked = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self._workers)}
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ABORT_SECONDS)
+        for answer in answered:
+            try:
+                cause = ray.get(answer)
+            except ray.exceptions.RayActorError as error:
+                cause = str(error).strip().splitlines()[0]
+            if cause:
+                raise ProcessLostError(f"vLLM worker {asked[answer]} of {len(asked)} is lost: {cause}")
+
     def _ask(self, prompts: list[tuple[int, ...]] | None, seconds: float) -> int | None:
         """Requests that were running on all workers; None when a worker does not answer in time."""
         import ray
@@ -61,6 +84,8 @@ class EngineAbort:
             )
         except ray.exceptions.GetTimeoutError:
             return None
+        except ray.exceptions.RayActorError:  # a dead worker runs nothing; `check` says that it is dead
+            return 0
 
 
 def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
@@ -84,3 +109,17 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
         return len(chosen)
 
     return stop
+
+
+def engine_dead() -> Callable[[Any], str]:
+    """The function that asks a vLLM worker for the state of its engine, whose core is a process of its own; sent by
+    value, as `request_stopper`'s."""
+
+    def dead(worker: Any) -> str:
+        """Why the engine answers no more; empty when it lives."""
+        llm: Any = getattr(worker, "llm", None)
+        core = getattr(getattr(llm, "llm_engine", llm), "engine_core", None)
+        resources = getattr(core, "resources", None)
+        return "its engine's process has died" if getattr(resources, "engine_dead", False) else ""
+
+    return dead

@@ -30,6 +30,7 @@ from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GroupAdvantageEstimator
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.candidates import CandidateLoader
+from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.settings import NemoSettings, chosen
@@ -160,12 +161,15 @@ class Hooks:
         signature = inspect.signature(original)
 
         def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            given = dict(signature.bind(*args, **kwargs).arguments)
             if not self._active or self._validating:
                 final, numbers = original(*args, **kwargs)
                 if self._active:
-                    self._without_label += count_as_wrong(final)
+                    unanswered = count_as_wrong(final)
+                    if unanswered:
+                        EngineAbort(given["policy_generation"]).check()
+                    self._without_label += unanswered
                 return final, numbers
-            given = dict(signature.bind(*args, **kwargs).arguments)
             batch = given.pop("input_batch")
             call = RolloutCall(
                 original,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.call import Prompts, RolloutCall
+from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.response import Response, read
 
 IntArray = NDArray[np.int64]
@@ -25,6 +26,7 @@ class BatchSource:
 
     def __init__(self, call: RolloutCall, prompts: Prompts) -> None:
         self._call, self._prompts = call, prompts
+        self._engine = EngineAbort(call.policy_generation)
         self._waiting: dict[int, tuple[int, int]] = {}  # response_id -> (index, prompt)
         self._done: dict[int, Response] = {}
         self.calls = 0
@@ -36,10 +38,14 @@ class BatchSource:
             self._waiting[response_id] = (index, prompt)
 
     def poll(self) -> Outcomes:
-        """Run one rollout call for all that waits and report it."""
+        """Run one rollout call for all that waits and report it. Raises ProcessLostError when an engine died."""
         ids = sorted(self._waiting, key=lambda response_id: self._waiting[response_id])
         places = [self._waiting.pop(response_id)[1] for response_id in ids]
-        final, _ = self._call.run(self._prompts.rows(places))
+        try:
+            final, _ = self._call.run(self._prompts.rows(places))
+        except Exception:
+            self._engine.check()
+            raise
         self.calls += 1
         rewards = final["total_reward"].tolist()
         if not len(rewards) == len(final["message_log"]) == len(ids):

@@ -1,4 +1,7 @@
-"""Requests are stopped inside the worker actor, by their prompt's tokens. A real Ray actor with a stand-in for vLLM."""
+"""Requests are stopped inside the worker actor, by their prompt's tokens. A dead worker is told from a failed request.
+
+A real Ray actor with a stand-in for vLLM.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.engine_abort import ABORT_SECONDS, EngineAbort
 
 
@@ -34,6 +38,9 @@ def worker():
         async def start(self):
             self.llm.output_handler = asyncio.create_task(asyncio.sleep(3600))
 
+        def core_dies(self):
+            self.llm.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_dead=True))
+
         async def aborted(self, count):
             while len(self.gone) < count:
                 await asyncio.sleep(0.01)
@@ -55,11 +62,30 @@ def test_a_prompts_requests_are_stopped_and_then_the_rest(harness):
     assert ray.get(actor.aborted.remote(6), timeout=60) == ["r2", "r3", "r0", "r1", "r4", "r5"]
 
 
+@pytest.mark.nemo_rl
+def test_a_dead_worker_and_a_dead_engine_inside_a_living_one_are_noticed(harness):
+    import ray
+
+    first, second = worker(), worker()
+    engine = EngineAbort(SimpleNamespace(worker_group=SimpleNamespace(workers=[first, second])))
+    engine.check()
+    ray.get(second.core_dies.remote())
+    with pytest.raises(ProcessLostError, match="vLLM worker 1 of 2 is lost: its engine's process has died"):
+        engine.check()
+    ray.kill(first)
+    with pytest.raises(ProcessLostError, match="vLLM worker 0 of 2 is lost: The actor"):
+        engine.check()
+    engine.stop_all()  # nothing runs in a dead worker, and nobody waits for it
+
+
 class SilentRay(ModuleType):
     """Ray whose workers answer nothing: a `get` without a deadline would wait for ever."""
 
     class exceptions:
         class GetTimeoutError(Exception):
+            pass
+
+        class RayActorError(Exception):
             pass
 
     def __init__(self):

@@ -2,7 +2,8 @@
 
 1. The driver is killed in one phase after another, each time in the first step that it had not saved.
 2. The Ray head dies under the driver: the attempt ends with an error, the job chain may go on.
-3. The environment's process dies: Ray starts another one, and the run does not even stop.
+3. A worker of the engine dies: its responses fail, and the attempt ends with the code for a lost process.
+4. The environment's process dies: Ray starts another one, and the run does not even stop.
 
 In the end the run equals one that nothing happened to: records, evaluations, weights; no process and no unfinished
 checkpoint is left.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import pytest
 from nemo_support.lab import KILLED, picked, same_weights
 
-from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_LOST
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -49,3 +50,13 @@ def test_a_run_that_is_struck_in_every_phase_is_the_undisturbed_run(lab):
     assert picked(struck) == (steps, scores)
     assert same_weights(struck, lab.folder / "whole", STEPS)
     assert not list((struck / "checkpoints").glob("tmp_*"))
+
+
+def test_a_dead_engine_is_a_lost_process_and_the_next_attempt_goes_on(lab):
+    """NeMo-RL's rollouts print the engine's error and return responses without an answer."""
+    short = lab.arguments("lost", "grpo.max_num_steps=3", "checkpointing.save_period=1")
+    fault = {"kind": "engine killed", "phase": "sampling", "after": 1}
+    code, _, told = lab.launch({"arguments": short, "fault": fault, "own_ray": True})
+    assert code == EXIT_LOST, told[-2000:]
+    assert "vLLM worker 0 of 1 is lost" in told and lab.status("lost")["state"] == "interrupted"
+    assert lab.launch({"arguments": short})[0] == EXIT_DONE

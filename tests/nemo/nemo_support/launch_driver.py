@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -62,6 +63,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "driver killed": lambda _run_dir: os.kill(os.getpid(), signal.SIGKILL),
     "environment killed": lambda _run_dir: kill_children("ray::MathJudge"),
     "Ray head killed": lambda _run_dir: kill_children("gcs_server"),
+    "engine killed": lambda _run_dir: kill_children("ray::EngineProcess"),
     "stop file": lambda run_dir: (run_dir / "STOP").touch(),
 }
 
@@ -101,10 +103,18 @@ def install(launch: dict[str, Any]) -> None:
     """Put the tiny parts where nemo_rl.algorithms.grpo.setup makes workers."""
     import nemo_rl.algorithms.grpo as loop
     import nemo_rl.experience.rollouts as rollouts
+    import ray
 
     from nemo_support.tiny_generation import TinyGeneration, WeightChannel
     from nemo_support.tiny_model import tiny_model
     from nemo_support.tiny_policy import TinyPolicy
+
+    @ray.remote(num_cpus=0)
+    class EngineProcess:
+        """The process of a vLLM worker: each response asks it."""
+
+        def alive(self) -> bool:
+            return True
 
     words = tokenizer()
     channel = WeightChannel()
@@ -152,6 +162,8 @@ def install(launch: dict[str, Any]) -> None:
                 max_length=config["vllm_cfg"]["max_model_len"],
                 labels=label,
             )
+            if launch.get("fault", {}).get("kind") == "engine killed":
+                self.worker_group = SimpleNamespace(workers=[EngineProcess.remote()])
 
         def _refit(self) -> Any:
             strike.at("refit")
@@ -163,6 +175,8 @@ def install(launch: dict[str, Any]) -> None:
 
         async def generate_async(self, *args: Any, **rest: Any) -> Any:
             strike.at("sampling")
+            if hasattr(self, "worker_group"):
+                await self.worker_group.workers[0].alive.remote()
             async for output in super().generate_async(*args, **rest):
                 yield output
 
