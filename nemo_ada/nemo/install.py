@@ -17,7 +17,7 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_actors import adaptive_actors
 from nemo_ada.nemo.checkpoint import restore, saved_with
 from nemo_ada.nemo.hooks import Hooks
-from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, replaced
+from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, check_returns, replaced
 
 
 @contextmanager
@@ -53,6 +53,7 @@ def installed(
     for target in TARGETS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)
+    check_returns(loop, master_config)
     originals = {target.name: getattr(loop, target.name) for target in TARGETS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
     hooks = Hooks(master_config, settings, originals, stop_check)

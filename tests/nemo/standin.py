@@ -232,7 +232,8 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
     def calculate_baseline_and_std_per_prompt(
         prompts, rewards, valid_mask, leave_one_out_baseline=True, std_rewards=None
     ):
-        raise AssertionError("groups by token equality")
+        assert prompts is not None, "groups by token equality, and only the check of what it returns may ask for that"
+        return torch.zeros_like(rewards), torch.zeros_like(rewards)
 
     def scale_rewards(repeated_batch, reward_scaling_cfg):
         if reward_scaling_cfg["enabled"]:

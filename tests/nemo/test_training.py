@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 
 import pytest
 import torch
 
+from nemo_ada.errors import UserError
 from nemo_ada.nemo import reinforce_ada
 
 pytestmark = pytest.mark.nemo_rl
@@ -166,6 +168,19 @@ def test_rows_without_advantage_cost_two_tokens_and_change_nothing(run, batch):
     tokens = [sum(int(lengths.sum()) for lengths in record.logprob_lengths) for record in (lean, full)]
     skipped = lean.metrics[1]["train/ada/tokens_skipped"]
     assert skipped > 0 and tokens[0] < tokens[1] - skipped
+
+
+def test_a_nemo_rl_whose_baselines_come_as_in_v0_8_is_refused_before_anything_runs(harness, run, monkeypatch):
+    original = harness.grpo.calculate_baseline_and_std_per_prompt
+
+    @functools.wraps(original)
+    def changed(*args, **kwargs):
+        baseline, std = original(*args, **kwargs)
+        return baseline, std, std == 0
+
+    monkeypatch.setattr(harness.grpo, "calculate_baseline_and_std_per_prompt", changed)
+    with pytest.raises(UserError, match=r"returns 3 values .* v0.8.0 is not supported yet"):
+        run("grpo", steps=1)
 
 
 def test_all_answers_equal_trains_on_nothing_and_goes_on(run):
