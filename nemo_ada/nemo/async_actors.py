@@ -34,7 +34,7 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
-from nemo_ada.nemo.async_step import GROUP, add_spares
+from nemo_ada.nemo.async_step import GROUP, add_spares, in_order
 from nemo_ada.nemo.call import RolloutCall
 from nemo_ada.nemo.targets import ROLLOUTS, SAMPLE_ROLLOUT, replaced
 
@@ -73,10 +73,10 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     module = importlib.import_module(ACTORS)
     classes = {name: _original(module, name) for name in METHODS}
     SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
-    rows = nemo_settings.read(master_config).global_batch
+    settings = nemo_settings.read(master_config)
     made = {
         "AsyncTrajectoryCollector": collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer)),
-        "ReplayBuffer": buffer_class(classes["ReplayBuffer"], rows),
+        "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
     with replaced(module, made):
         yield
@@ -87,7 +87,7 @@ def _original(module: Any, name: str) -> type:
     actor = getattr(module, name, None)
     metadata = getattr(actor, "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
-    advice = "this NeMo-RL is not v0.7.0, which asynchronous training was tried on"
+    advice = "this NeMo-RL is not v0.7.0, which asynchronous training was tried on; v0.8.0 is not supported yet"
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own: {advice}, or reinforce_ada is active")
     for method, expected in METHODS[name].items():
@@ -209,8 +209,8 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
     return ray.remote(AdaTrajectoryCollector)
 
 
-def buffer_class(base: Any, rows: int) -> Any:
-    """A Ray actor class from NeMo-RL's buffer. rows: of an optimizer step."""
+def buffer_class(base: Any, rows: int, seed: int) -> Any:
+    """A Ray actor class from NeMo-RL's buffer. rows: of an optimizer step. seed: of the order of groups."""
     import ray
 
     class AdaReplayBuffer(base):  # type: ignore[misc]
@@ -247,10 +247,15 @@ def buffer_class(base: Any, rows: int) -> Any:
             self._check()
             return bool(super().has_complete_batch(*args, **kwargs))
 
-        def sample(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        def sample(
+            self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
+        ) -> dict[str, Any] | None:
+            """The groups of a step in the seeded order of its updates; NeMo-RL's order, that of completion, would put
+            easy prompts into the first update and hard ones into the last."""
             self._check()
-            sampled = super().sample(*args, **kwargs)
+            sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
             if sampled is not None:
+                sampled["trajectories"] = in_order(sampled["trajectories"], seed, current_weight_version)
                 add_spares([trajectory["batch"] for trajectory in sampled["trajectories"]], rows)
             return sampled  # type: ignore[no-any-return]
 

@@ -29,32 +29,47 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.step import shuffled
 
 GROUP, RANK = "ada_group", "ada_rank"
 NEEDED = (GROUP, RANK, "ada_reward", "ada_weight", "ada_saved")
 
 
+def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
+    """The groups of a step in a seeded order, whatever order they were finished in."""
+    number_G = np.array([trajectory["batch"][GROUP][0]["number"] for trajectory in trajectories], np.int64)
+    order_G = shuffled(number_G, seed, step + 1)  # the embedded back end counts steps from 1
+    return [trajectories[place] for place in order_G.tolist()]
+
+
 def add_spares(batches: Sequence[Any], global_batch: int) -> None:
     """Give every optimizer step a row in the loss, from the groups' spares: NeMo-RL's metrics need one.
 
-    batches: the groups of a step, in the order of its rows. Changes them, and takes all spares out.
+    batches: the groups of a step, in the order of its rows. Changes them, and takes all spares out. An optimizer step
+    whose prompts are all too long borrows a response of another one.
     """
+    parts: dict[int, list[Any]] = {}
+    spares: dict[int, tuple[Any, int]] = {}  # by the batch's place in the step
     row = 0
-    live: dict[int, bool] = {}
-    firsts: dict[int, tuple[Any, tuple[Any, int]]] = {}
-    for batch in batches:
-        part, group = row // global_batch, batch[GROUP][0]
-        spare, group["spare"] = group["spare"], None
-        live[part] = live.get(part, False) or bool((batch["loss_multiplier"] > 0).any())
+    for place, batch in enumerate(batches):
+        parts.setdefault(row // global_batch, []).append(place)
+        spare, batch[GROUP][0]["spare"] = batch[GROUP][0]["spare"], None
+        in_loss = torch.nonzero(batch["loss_multiplier"] > 0).flatten().tolist()
+        if spare is None and in_loss:
+            log = [dict(message) for message in batch["message_log"][in_loss[0]]]
+            spare = (log, int(batch["length"][in_loss[0]]))
         if spare is not None:
-            firsts.setdefault(part, (batch, spare))
+            spares[place] = spare
         row += batch.size
-    for part, (batch, (log, length)) in firsts.items():
-        if not live[part]:
-            batch["message_log"][0] = log
-            for name, value in (("length", length), ("loss_multiplier", 1.0)):
-                batch[name] = batch[name].clone()  # Ray's copy may not be written to
-                batch[name][0] = value
+    for places in parts.values():
+        if any(bool((batches[place]["loss_multiplier"] > 0).any()) for place in places) or not spares:
+            continue
+        place = next((place for place in places if place in spares), places[0])
+        batch, (log, length) = batches[place], spares.get(place) or next(iter(spares.values()))
+        batch["message_log"][0] = [dict(message) for message in log]  # NeMo-RL writes loss masks into messages
+        for name, value in (("length", length), ("loss_multiplier", 1.0)):
+            batch[name] = batch[name].clone()  # Ray's copy may not be written to
+            batch[name][0] = value
 
 
 class GroupAdvantageEstimator(AdaAdvantageEstimator):
@@ -82,8 +97,39 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         for group in groups:
             skipped.update(group["skipped"])
         self.last_metrics = sampled.metrics | own_metrics.named(skipped)
+        if rest.get("prev_logprobs") is not None and rest.get("generation_logprobs") is not None:
+            self.last_metrics |= self._newest(pools, repeated_batch, mask, **rest)
         self._finished(sampled)
         return super().compute_advantage(rewards=rewards, mask=mask, repeated_batch=repeated_batch, **rest)
+
+    def _newest(
+        self,
+        pools: Sequence[GroupPool],
+        batch: Any,
+        mask: torch.Tensor,
+        *,
+        prev_logprobs: torch.Tensor,
+        generation_logprobs: torch.Tensor,
+        **_: Any,
+    ) -> dict[str, float]:
+        """How well engine and learner agree on responses of the newest weights; nothing where there is none.
+
+        A refit that failed shows here, and so do keys and values of older weights in the engine's prefix cache.
+        """
+        drawn = iter(pools)
+        version_R = np.full(len(batch[GROUP]), -1, np.int64)
+        for row, group in enumerate(batch[GROUP]):
+            if group is not None and group["pool"] is not None:
+                pool = next(drawn)
+                rank_R = batch[RANK].numpy()[row : row + self._settings.group]
+                version_R[row : row + len(rank_R)] = np.where(rank_R >= 0, pool.version_N[rank_R], -1)
+        whole_R = (batch["ada_weight"] > 0) & (batch["ada_saved"] == 0)  # placeholder rows and spares are not
+        newest_R = torch.from_numpy(version_R == pools[0].step) & whole_R
+        token_RT = (mask[newest_R] != 0)[:, 1:]
+        if not token_RT.any() or not (prev_logprobs != 0).any():  # zeros: nobody computed the learner's
+            return {}
+        error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
+        return own_metrics.named({"newest_prob_error": float(error_RT[token_RT].mean())})
 
     def _advantages(self, sampled: SampledStep, batch: Any) -> torch.Tensor:
         """[R] of the batch's rows; the rows of prompts that are too long have none."""

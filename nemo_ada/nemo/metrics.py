@@ -19,6 +19,8 @@ TABLE: Mapping[str, str] = {
     "tokens_dropped_estimated": "tokens of dropped responses, estimated because the engine does not report them",
     "engine_steps_at_least": "tokens of the longest chain of responses that waited for one another: the engine, which "
     "NeMo-RL does not count the steps of, made so many or more",
+    "newest_prob_error": "token_mult_prob_error of the responses that the step's own weights drew: 1 where engine and "
+    "learner agree (asynchronous training, where NeMo-RL's number compares weights of different age)",
     "without_label": "validation answers that count as wrong because the engine or the verifier failed on them",
 }
 WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_at_least"

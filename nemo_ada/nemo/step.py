@@ -1,5 +1,9 @@
 """From a step's rows to the batch that grpo_train goes on with: R rows, as many as its input had.
 
+NeMo-RL cuts a batch into optimizer steps from its start to its end. Prompts come in an order that says how hard they
+are (the best candidates first; in asynchronous training the first that were finished). So whole groups are shuffled,
+by run seed and step, as the embedded back end does it.
+
 The hooks add these columns (1-D tensors, length R). They reach the advantage estimator and go no further:
 
     ada_uid        int64    identity of the row's prompt occurrence over the run
@@ -13,6 +17,7 @@ The hooks add these columns (1-D tensors, length R). They reach the advantage es
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +33,7 @@ from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
+SHUFFLE_STREAM = 7  # the number that the embedded back end has for the same purpose (embedded/learner/update.py)
 UID_SHIFT = 24  # a draw number above, a position in its batch below: at most 2**24 prompts
 
 
@@ -68,14 +74,16 @@ def build_batch(
 ) -> tuple[Any, dict[str, float]]:
     """The batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
 
-    reward_N: of the pools, in the update. The rows of masked prompts come last; they are placeholder rows without
-    weight. whole: False for a part of a step.
+    reward_N: of the pools, in the update. The rows of masked prompts are placeholder rows without weight. whole: False
+    for a part of a step, whose order stays.
     """
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
+    order_R = shuffled(position_R, settings.seed, draw) if whole else np.arange(len(position_R))
+    position_R = position_R[order_R]
 
     def padded(column_R: NDArray[Any], fill: float = 0.0) -> NDArray[Any]:
-        return np.concatenate([column_R, np.full(len(masked_R), fill, column_R.dtype)])
+        return np.concatenate([column_R, np.full(len(masked_R), fill, column_R.dtype)])[order_R]
 
     batch = prompts.training_rows(position_R.tolist())
     placeholder_R = padded(_placeholders(rows, settings), True)
@@ -83,7 +91,11 @@ def build_batch(
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
     kept_R = np.zeros(len(weight_R), np.bool_)
     if whole:
-        kept_R = _one_per_update(np.where(placeholder_R, np.float32(0), weight_R), settings.global_batch)
+        kept_R = _one_per_update(np.where(placeholder_R, 0.0, weight_R), responses, settings.global_batch)
+        for row in np.flatnonzero(kept_R).tolist():
+            responses[row] = responses[row] or next(filter(None, responses), None)
+            if responses[row] is not None:
+                batch["length"][row] = sum(len(message["token_ids"]) for message in responses[row].prompt)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     batch["message_log"] = [
         placeholder(log, response.generated if response else ()) if short or response is None else response.message_log
@@ -128,14 +140,25 @@ def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
     return np.asarray(placeholder_R, np.bool_)
 
 
-def _one_per_update(loss_R: FloatArray, global_batch: int) -> NDArray[np.bool_]:
-    """The first row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
+def _one_per_update(loss_R: FloatArray, responses: Sequence[Response | None], global_batch: int) -> NDArray[np.bool_]:
+    """A row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
 
-    It counts in the loss with the advantage 0, so it changes nothing. It stays whole: the log-probabilities of a
-    placeholder row are not those of its response, and NeMo-RL compares them (token_mult_prob_error).
+    It counts in the loss with the advantage 0, so it changes nothing. It is whole: the log-probabilities of a
+    placeholder row are not those of its response, and NeMo-RL compares them (token_mult_prob_error). So it is the first
+    row with a response. Where all prompts of the optimizer step are too long, it is the first row, which borrows a
+    response of the step.
     """
     chosen_R = np.zeros(len(loss_R), np.bool_)
     for start in range(0, len(loss_R), global_batch):
-        if not (loss_R[start : start + global_batch] > 0).any():
-            chosen_R[start] = True
+        part = range(start, min(start + global_batch, len(loss_R)))
+        if not (loss_R[part] > 0).any():
+            chosen_R[next((row for row in part if responses[row] is not None), start)] = True
     return chosen_R
+
+
+def shuffled(prompt_R: NDArray[np.int64], seed: int, step: int) -> NDArray[np.int64]:
+    """Row numbers with the prompts of a step in a seeded order and the rows of a prompt together."""
+    prompts, place_R = np.unique(prompt_R, return_inverse=True)
+    rank = np.empty(len(prompts), np.int64)
+    rank[np.random.default_rng([seed, step, SHUFFLE_STREAM]).permutation(len(prompts))] = np.arange(len(prompts))
+    return np.argsort(rank[place_R], kind="stable")

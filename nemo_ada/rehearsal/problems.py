@@ -15,6 +15,8 @@ PIECES = re.compile(r"\\boxed\{\d\}[ .,;\n]?|\w+|[^\w]")
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 SIZE = 256
 ENDINGS = ("", ".", " ", ",", ";", "\n")
+ZEROS = 9
+"""Between the terms: a prompt then fills a block of the engine's KV cache (shrink.BLOCK_TOKENS)."""
 
 
 def rows(seed: int = 0) -> list[dict[str, str]]:
@@ -23,7 +25,8 @@ def rows(seed: int = 0) -> list[dict[str, str]]:
     They differ in digits: transformers reads a Qwen2 folder with a tokenizer class of its own, which drops our words.
     """
     terms = [(a, b, c) for a in range(10) for b in range(10 - a) for c in range(10 - a - b)]
-    made = [{"problem": f"What is {a} + {b} + {c}?", "gt": str(a + b + c)} for a, b, c in terms]
+    zeros = " + 0" * ZEROS
+    made = [{"problem": f"What is {a}{zeros} + {b}{zeros} + {c}?", "gt": str(a + b + c)} for a, b, c in terms]
     random.Random(seed).shuffle(made)
     return made
 

@@ -28,6 +28,7 @@ CANNOT_SHOW = (
     "how long anything takes",
 )
 
+NEWEST = "ada/newest_prob_error"
 MAX_PROBABILITY_ERROR = 1.01
 MAX_KL = 1e-3
 MAX_LOGPROB_DIFFERENCE = 1e-3
@@ -118,6 +119,9 @@ def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
                                MAX_PROBABILITY_ERROR))  # fmt: skip
         if "gen_kl_error" in metrics:
             made.append(Number(f"step {step}: gen_kl_error", abs(metrics["gen_kl_error"]), MAX_KL))
+    for step, metrics in sorted(events.steps().items()) if ahead else ():
+        if NEWEST in metrics:
+            made.append(Number(f"step {step}: {NEWEST}", metrics[NEWEST], MAX_PROBABILITY_ERROR))
     for told in events.of("log-probs"):
         made.append(Number("|log-prob - Hugging Face's|, nats", told["difference"], MAX_LOGPROB_DIFFERENCE))
     if ahead:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
@@ -28,6 +29,7 @@ from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_queue import TICKET
 from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator
+from nemo_ada.nemo.step import SHUFFLE_STREAM
 from nemo_ada.nemo.targets import ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
@@ -116,9 +118,10 @@ class Loader:
 class Driver:
     """What async_grpo_train does with the actors."""
 
-    def __init__(self, upstream, engine, step=0, saved=None, ada=None, **changes):
+    def __init__(self, upstream, engine, step=0, saved=None, ada=None, prompts=PROMPTS, **changes):
         budget = {"budget": {"max_samples": CAP}}
-        master = config(GROUP_SIZE, PROMPTS, ada or BALANCE | budget, asynchronous=True, **AHEAD, **changes)
+        master = config(GROUP_SIZE, prompts, ada or BALANCE | budget, asynchronous=True, **AHEAD, **changes)
+        self.prompts, self.batches = prompts, []
         master["policy"]["make_sequence_length_divisible_by"] = 1
         self.settings, self.step = nemo_settings.read(master), step
         _, rollouts = loop_module(engine)
@@ -127,10 +130,10 @@ class Driver:
         self.estimator = GroupAdvantageEstimator(self.settings, sampler, lambda sampled: None)
         classes = upstream()
         queue, buffered = pickle.loads(saved) if saved else (None, None)
-        rows = self.settings.global_batch
-        self.buffer = async_actors.buffer_class(classes["ReplayBuffer"], rows).remote(max_size=2 * PROMPTS)
+        sizes = self.settings.global_batch, self.settings.seed
+        self.buffer = async_actors.buffer_class(classes["ReplayBuffer"], *sizes).remote(max_size=2 * prompts)
         if buffered is not None:
-            self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=PROMPTS,
+            self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=prompts,
                      current_training_step=step, max_age_steps=1)  # fmt: skip
         self.collector = async_actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
             policy_generation=None, tokenizer=None, task_to_env={}, master_config=SimpleNamespace(**master),
@@ -144,12 +147,13 @@ class Driver:
 
     def take(self):
         """One step: its groups, advantages, refit. The tickets of the prompts, and the metrics."""
-        ended = time.monotonic() + 60
-        while (sampled := self.ask(self.buffer.sample, PROMPTS, self.step, 1)) is None:
+        ended = time.monotonic() + 600  # far above what a busy machine takes
+        while (sampled := self.ask(self.buffer.sample, self.prompts, self.step, 1)) is None:
             assert time.monotonic() < ended, "the step never came"
             time.sleep(0.01)
         batch = Batch.from_batches([one["batch"] for one in sampled["trajectories"]])
-        weigh(self.estimator, batch)
+        _, advantages_RT = weigh(self.estimator, batch)
+        self.batches.append((batch, advantages_RT))
         self.step += 1
         self.ask(self.collector.prepare_for_refit)
         self.ask(self.collector.set_weight_version, self.step)
@@ -182,6 +186,33 @@ def test_every_step_has_its_own_groups_and_an_epoch_every_prompt_once(upstream):
     for _, metrics in taken:
         assert PROMPTS * GROUP_SIZE <= metrics["ada/samples_drawn"] <= CAP
         assert 0 <= metrics["ada/response_age"] <= 1
+
+
+def test_updates_have_prompts_of_every_difficulty_whatever_was_finished_first(upstream, monkeypatch):
+    """Easy prompts, whose responses are short, are finished first; NeMo-RL takes groups in that order."""
+    prompts, updates, steps = 16, 4, 8
+    easy = {prompt: 10 if prompt % 2 else 5 for prompt in range(prompts * steps)}
+    monkeypatch.setattr(Loader, "dataset", range(prompts * steps))
+
+    def script(prompt, draw):
+        return labels(easy)(prompt, draw)[0], 1 if easy[prompt] == 10 else 8
+
+    rows = GROUP_SIZE * prompts // updates
+    driver = Driver(
+        upstream, Engine(script, seconds_per_token=0.003), prompts=prompts, ada=BALANCE,
+        policy__train_global_batch_size=rows,
+    )  # fmt: skip
+    for _ in range(steps):
+        driver.take()
+    driver.kill()
+    live = [0] * updates
+    for step, (batch, advantages_RT) in enumerate(driver.batches, 1):
+        numbers = np.array([group["number"] for group in batch[GROUP] if group is not None])
+        place = np.random.default_rng([driver.settings.seed, step, SHUFFLE_STREAM]).permutation(prompts)
+        assert numbers.tolist() == place.tolist()
+        for update in range(updates):
+            live[update] += int(advantages_RT[update * rows : (update + 1) * rows].any(dim=1).sum())
+    assert min(live) > 0, live  # 64 groups by chance: one in 20 million leaves an update none
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.03, 0.08])

@@ -8,7 +8,8 @@ A script says label and length of draw k of a prompt. Four paths draw from it, i
     async     the NeMo-RL hooks on one task per response
 
 1. Pools (which draws, their rewards and lengths), kept rows and advantages of every step are equal on all paths.
-2. What a path hands to its learner is what the sampler decided: weights, advantages, lengths of the live rows.
+2. The prompts of a step come to the learner in the order that the embedded back end's updates have.
+3. What a path hands to its learner is what the sampler decided: weights, advantages, lengths of the live rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.embedded import rollout as embedded
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload
+from nemo_ada.embedded.learner.update import SHUFFLE_STREAM, shuffled
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
@@ -205,10 +207,12 @@ def nemo(case, *, asynchronous):
             tokens_R = np.array([sum(len(m["token_ids"]) for m in turns) for turns in generated])
             batch = record.batch
             result, rows = trace.decided[-1]
-            assert batch["idx"] == [PROMPTS[p] for p in rows.prompt_R]
-            np.testing.assert_array_equal(batch["ada_uid"].numpy() & 0xFFFFFF, rows.prompt_R)
-            np.testing.assert_array_equal(batch["total_reward"].numpy(), result.reward_N[rows.pool_R])
-            trace.handed.append((batch["ada_advantage"].numpy(), batch["ada_weight"].numpy(), tokens_R))
+            order_R = shuffled(rows.prompt_R, [7, len(trace.decided), SHUFFLE_STREAM])
+            assert batch["idx"] == [PROMPTS[p] for p in rows.prompt_R[order_R]]
+            np.testing.assert_array_equal(batch["ada_uid"].numpy() & 0xFFFFFF, rows.prompt_R[order_R])
+            np.testing.assert_array_equal(batch["total_reward"].numpy(), result.reward_N[rows.pool_R[order_R]])
+            columns = (batch["ada_advantage"].numpy(), batch["ada_weight"].numpy(), tokens_R)
+            trace.handed.append(tuple(column[np.argsort(order_R)] for column in columns))
     return trace
 
 
@@ -220,7 +224,7 @@ def one_by_one(case):
     return nemo(case, asynchronous=True)
 
 
-# -- 1. and 2. ---------------------------------------------------------------------------------------------------------
+# -- 1. to 3. ----------------------------------------------------------------------------------------------------------
 
 
 def check_equal(path, reference):

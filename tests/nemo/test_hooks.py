@@ -215,6 +215,34 @@ def test_an_update_without_any_live_row_keeps_one_harmless_row(make):
     assert kept == [3, 5, 1], "whole: its log-probabilities are compared with the learner's"
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_update_whose_prompts_are_all_too_long_borrows_a_whole_response(make, asynchronous):
+    """A row of an invented response would show as a disagreement of engine and learner."""
+    run = make("ada_seq_balance", asynchronous=asynchronous, policy__train_global_batch_size=GROUP)
+    (record,) = run.steps(too_long=(0, 4))
+    batch = record.batch
+    for part in (slice(start, start + GROUP) for start in range(0, batch.size, GROUP)):
+        in_loss = (batch["loss_multiplier"][part] > 0).nonzero().flatten().tolist()
+        assert in_loss
+        log = batch["message_log"][part][in_loss[0]]
+        assert len(log) == 3 and len(log[1]["token_ids"]) > 1, "a response, whole"
+        assert batch["length"][part][in_loss[0]] == len(log[0]["token_ids"])
+    too_long = torch.tensor([int(uid) & 0xFFFFFF in (0, 4) for uid in batch["ada_uid"]])
+    assert batch["loss_multiplier"][too_long].sum() == 2 and not record.advantages_RT[too_long].any()
+
+
+def test_updates_mix_the_best_candidates_and_what_is_too_long_with_the_others(make):
+    """NeMo-RL cuts the batch into updates: an order by difficulty would give each update prompts of one kind."""
+    run = make("ada_seq_balance", prompts=12)
+    orders = []
+    with run.installed():
+        for _ in range(8):
+            record = run.step([*PROMPTS, *PROMPTS], too_long=(9, 10, 11))
+            orders.append((record.batch["ada_uid"] & 0xFFFFFF).tolist()[::GROUP])
+    assert all(sorted(order) == list(range(12)) for order in orders) and len(set(map(tuple, orders))) == 8
+    assert any(set(order[-3:]) != {9, 10, 11} for order in orders)
+
+
 def test_est_trains_on_every_response_and_logs_its_own_baselines(make):
     first, second = make("ada_est_ema").steps(PROMPTS, PROMPTS)
     uid_R, reward_R = second.batch["ada_uid"], second.batch["total_reward"]
@@ -310,7 +338,8 @@ def test_an_error_in_one_of_many_responses_ends_the_run_and_leaves_no_thread(mak
 def test_two_equal_prompts_are_two_groups(make):
     labels = iter([1, 0, 1, 0, 1, 0, 0, 0])  # interleaved: group one 1 1 1 0, group two all 0
     (record,) = make("grpo", 2, engine={"script": lambda prompt, draw: (float(next(labels)), 4)}).steps([11, 11])
-    assert record.baseline_R.tolist() == [0.75] * 4 + [0.0] * 4
+    first = record.batch["ada_uid"] & 0xFFFFFF == 0
+    assert record.baseline_R[first].tolist() == [0.75] * 4 and record.baseline_R[~first].tolist() == [0.0] * 4
     assert record.batch["ada_uid"].unique().numel() == 2
 
 
@@ -464,6 +493,29 @@ def test_a_changed_signature_is_named_before_anything_is_touched(make):
     scale_rewards.__module__, run.loop.scale_rewards = run.loop.__name__, scale_rewards
     before = run.names()
     with pytest.raises(UserError, match=r"scale_rewards takes \(batch\) first, expected \(repeated_batch, "):
+        run.steps()
+    assert run.names() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        (
+            "calculate_baseline_and_std_per_prompt",  # as in v0.8.0
+            lambda original: lambda *args, **kwargs: (*original(*args, **kwargs), torch.tensor([True, True])),
+            r"returns 3 values \(tensor \(2,\), tensor \(2,\), tensor \(2,\)\), expected 2 tensors",
+        ),
+        ("scale_rewards", lambda original: lambda batch, section: original(batch, section)["total_reward"], "tensor"),
+        ("apply_reward_shaping", lambda original: lambda batch, section: (original(batch, section), {}), "2 values"),
+        ("scale_rewards", lambda original: lambda batch, section: batch["gone"], "fails on .* \\(KeyError: 'gone'"),
+    ],
+)
+def test_a_changed_result_is_named_before_anything_is_touched(make, name, changed, message):
+    run = make("ada_seq_balance", grpo__reward_shaping={"enabled": True})
+    original = getattr(run.loop, name)
+    setattr(run.loop, name, functools.wraps(original)(changed(original)))
+    before = run.names()
+    with pytest.raises(UserError, match=f"{name}.*{message}.*v0.8.0 is not supported yet"):
         run.steps()
     assert run.names() == before
 
