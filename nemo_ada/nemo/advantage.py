@@ -8,6 +8,7 @@ import torch
 
 from nemo_ada.core.metrics import named
 from nemo_ada.errors import InvariantError
+from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.step import COLUMNS
 
@@ -19,6 +20,7 @@ class AdaAdvantageEstimator:
         self._settings = settings
         self.last_metrics: dict[str, float] = {}
         self.counted: dict[str, float] = {}  # in the batch of the last step, after dynamic sampling
+        self.logged: dict[str, Any] = {}  # the last rollout's metrics, which the loop logs once more at the step's end
 
     def compute_advantage(
         self,
@@ -44,9 +46,21 @@ class AdaAdvantageEstimator:
             raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
         live_R = (advantage_R != 0) & (repeated_batch["ada_weight"] > 0)
         self.counted = named({"live_rows": float(live_R.sum())})
+        if self._settings.dynamic:
+            self.counted |= self._of_filtered(mask, repeated_batch)
+            self.logged.update(self.counted)
         if self._settings.placeholder_rows and self._settings.keep_denominator:
             advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
+
+    def _of_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
+        """Metrics of the rows that dynamic sampling kept, perhaps of several draws; a rollout knows only its own."""
+        weighed_R, counted_RT = batch["ada_weight"] > 0, (mask[:, 1:] != 0).cpu()
+        skipped_R = weighed_R & (batch["ada_advantage"] == 0) & ~counted_RT.any(dim=1)
+        reward = float(batch["ada_reward"][weighed_R].mean()) if weighed_R.any() else 0.0
+        rows = {"tokens_trained": counted_RT.sum(), "tokens_skipped": batch["ada_saved"].sum(),
+                "rows_skipped": skipped_R.sum()}  # fmt: skip
+        return named({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
 
     def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
         """[R]: the loss's denominator without the rows that left it, over the one with them, per optimizer step."""

@@ -30,6 +30,7 @@ class NemoSettings:
     token_loss: the loss is a mean over tokens (else over rows). placeholder_rows: rows with zero advantage may leave
     the loss.
     keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
+    dynamic: NeMo-RL filters groups without signal (grpo.use_dynamic_sampling), so a step may have several draws.
     ahead: groups are drawn ahead of the step, in a collector of their own (grpo.async_grpo.enabled). max_steps: of the
     run.
     """
@@ -46,6 +47,7 @@ class NemoSettings:
     placeholder_rows: bool
     keep_denominator: bool
     overlong: bool
+    dynamic: bool
     ahead: bool
     max_steps: int
 
@@ -96,6 +98,7 @@ def read(master_config: Any) -> NemoSettings:
     _check_engine(ada, async_engine, backend)
     if trains_ahead(master_config):
         check_ahead(master_config)
+        _check_prefix_cache(master_config)
         _check_groups(ada)
     placeholder_rows = _placeholders_allowed(master_config, ada)
     multiplier = float(get(master_config, "grpo.batch_multiplier", 1) or 1)
@@ -130,6 +133,7 @@ def read(master_config: Any) -> NemoSettings:
         placeholder_rows=placeholder_rows,
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(get(master_config, "grpo.overlong_filtering", False)),
+        dynamic=dynamic,
         ahead=trains_ahead(master_config),
         max_steps=int(get(master_config, "grpo.max_num_steps", 0)),
     )
@@ -224,6 +228,17 @@ def check_ahead(master_config: Any) -> None:
     ):
         if get(master_config, section, False):
             raise UserError(f"{section}=true does not work with {key}: {why}; set it to false")
+
+
+def _check_prefix_cache(master_config: Any) -> None:
+    """A refit leaves the prefix cache of an engine on GPUs of its own as it is. So a later wave of a prompt would start
+    from keys and values of the weights that drew the first one, and nobody would know its true probabilities."""
+    key = "policy.generation.vllm_cfg.enable_prefix_caching"
+    if get(master_config, key) is not False:
+        raise UserError(
+            f"{key} must be false with grpo.async_grpo.enabled=true (NeMo-RL turns it on by itself on a GPU): later "
+            "waves of a prompt would start from the cache of older weights; set it to false"
+        )
 
 
 def _check_groups(ada: AdaSettings) -> None:

@@ -34,6 +34,7 @@ BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_respon
 AHEAD = {
     "grpo__async_grpo": {"enabled": True, "max_trajectory_age_steps": 1},
     "policy__generation__colocated": {"enabled": False, "resources": {"gpus_per_node": 1}},
+    "policy__generation__vllm_cfg": {"async_engine": True, "enable_prefix_caching": False},
     "loss_fn__use_importance_sampling_correction": True,
 }
 
@@ -277,6 +278,7 @@ REFUSED = [
     (BALANCE, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true"),
     (BALANCE, {"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled=false"),
     (BALANCE, {"policy__generation__vllm_cfg": {"async_engine": False}}, "vllm_cfg.async_engine=true"),
+    (BALANCE, {"policy__generation__vllm_cfg": {"async_engine": True}}, "vllm_cfg.enable_prefix_caching must be false"),
     (BALANCE, {"loss_fn__use_importance_sampling_correction": False}, "use_importance_sampling_correction=true"),
     (BALANCE, {"grpo__async_grpo": {"enabled": True, "max_trajectory_age_steps": 0}}, "max_trajectory_age_steps"),
 ]

@@ -46,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "grpo.async_grpo.in_flight_weight_updates": False,
     "grpo.val_at_start": False,
     "loss_fn.use_importance_sampling_correction": True,
+    "policy.generation.vllm_cfg.enable_prefix_caching": False,
     "policy.generation.colocated.enabled": False,
     "policy.generation.colocated.resources.gpus_per_node": 1,
 }
