@@ -55,7 +55,8 @@ class Places:
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
         """Variables of a run's processes. name: of the run, for files in shared memory."""
         startup = Path(__file__).parent / "startup"
-        sources = (startup, CODE, self.home, self.megatron, self.bridge)
+        sources = [str(source) for source in (startup, CODE, self.home, self.megatron, self.bridge)]
+        own = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's environments live there
         inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
         return {
             **inherited,
@@ -63,7 +64,7 @@ class Places:
             HOME: str(self.home),
             POLICY: str(self.policy),
             ENGINE: str(self.engine),
-            "PYTHONPATH": os.pathsep.join(str(source) for source in sources),
+            "PYTHONPATH": os.pathsep.join([*sources, *own]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
             "NEMO_ADA_REHEARSAL_EVENTS": str(events),

@@ -130,6 +130,7 @@ def _layout(s: Shrinker) -> Layout:
     if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
         raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    _refuse_lora(s, megatron)
     tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
     context = f"{prefix}.{'context_parallel_size'}"
     s.at_most("conversion", tensor, 2)
@@ -165,6 +166,19 @@ def _layout(s: Shrinker) -> Layout:
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
         s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
     return layout
+
+
+def _refuse_lora(s: Shrinker, megatron: bool) -> None:
+    """LoRA's layers are Transformer Engine's in Megatron-Bridge, and NeMo Automodel's in DTensor v2."""
+    key = "policy.megatron_cfg.peft.enabled" if megatron else "policy.dtensor_cfg.lora_cfg.enabled"
+    if not s.get(key, False):
+        return
+    needed = "Transformer Engine" if megatron else "NeMo Automodel"
+    others = "" if megatron else " policy.dtensor_cfg._v2=false checkpointing.model_save_format=null"
+    raise UserError(
+        f"{key}=true: LoRA needs {needed}, which a CPU rehearsal does not have; rehearse everything but LoRA with "
+        f"{key}=false{others}"
+    )
 
 
 def _model(s: Shrinker, model: Path) -> None:

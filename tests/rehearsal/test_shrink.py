@@ -160,3 +160,23 @@ def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_t
     half = int(free * float(places.ENVIRONMENT["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2  # NeMo-RL fills two in turn
     largest = 4 * model.HIDDEN * max(SIZE, model.HEADS * model.HEAD, model.FFN)
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers
+
+
+@pytest.mark.parametrize("learner", ["megatron", "dtensor"])
+def test_lora_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(learner: str, tmp_path: Path) -> None:
+    section = {"peft": {"enabled": True}} if learner == "megatron" else {}
+    full = config(**section)
+    if learner == "dtensor":
+        full["policy"]["megatron_cfg"]["enabled"] = False
+        full["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": True, "lora_cfg": {"enabled": True}}
+        full["checkpointing"]["model_save_format"] = "safetensors"
+    with pytest.raises(UserError, match="everything but LoRA with") as refused:
+        small(full, tmp_path)
+    for override in str(refused.value).partition("LoRA with ")[2].split():
+        name, _, value = override.partition("=")
+        *path, last = name.split(".")
+        node = full
+        for part in path:
+            node = node[part]
+        node[last] = {"false": False, "null": None}[value]
+    assert small(full, tmp_path)[1].learner == learner
