@@ -129,7 +129,7 @@ class GroupRollouts:
 
     # a group ----------------------------------------------------------------------------------------------------------
 
-    def draw(self, call: RolloutCall, batch: Any, target: int) -> tuple[Any, dict[str, float]]:
+    def draw(self, call: RolloutCall, batch: Any, target: int) -> tuple[Any, dict[str, Any]]:
         """n rows and metrics of the prompt of `batch` (n equal rows), for optimisation step `target`."""
         prompts = Prompts(batch, self._settings.group, whole=False)
         tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
@@ -171,7 +171,7 @@ class GroupRollouts:
 
     def _rows_of(
         self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, target: int, number: int, length: int
-    ) -> tuple[Any, dict[str, float]]:
+    ) -> tuple[Any, dict[str, Any]]:
         rows, reward_N, moments, responses = _NO_ROWS, np.zeros(0), PoolMoments(np.zeros(0), np.zeros(0)), []
         settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
         if pool is not None:
@@ -192,7 +192,7 @@ class GroupRollouts:
         batch[RANK] = torch.from_numpy(rank_R)
         batch[GROUP] = [group, *[None] * (n - 1)]
         tokens_N = np.array([response.tokens for response in responses] or [0])
-        metrics = {
+        metrics: dict[str, Any] = source.reported | {
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),

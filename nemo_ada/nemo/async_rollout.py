@@ -28,6 +28,7 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.engine_abort import EngineAbort
+from nemo_ada.nemo.loop_log import of_samples
 from nemo_ada.nemo.response import ENGINE_ERROR, Response, read
 from nemo_ada.nemo.rollout import outcomes
 
@@ -51,6 +52,7 @@ class AsyncSource:
         self._issued_at: dict[int, float] = {}
         self._dropped: set[int] = set()
         self._done: dict[int, Response] = {}
+        self._samples: dict[int, dict[str, Any]] = {}  # NeMo-RL's metrics of each response
         self._finished: queue.SimpleQueue[tuple[int, Response | BaseException]] = queue.SimpleQueue()
         self._tokens = self._seconds = 0.0
         self._stalled = False
@@ -81,6 +83,7 @@ class AsyncSource:
             response = read(
                 self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
             )
+            self._samples[response_id] = metrics
             answers = sum("generation_logprobs" in turn for turn in state["message_log"])
             if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns what it has
                 response = replace(response, complete=False)
@@ -202,3 +205,8 @@ class AsyncSource:
     def metrics(self) -> dict[str, float]:
         """What this source knows beside the session."""
         return {"tokens_dropped_estimated": float(self.tokens_estimated)}
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """NeMo-RL's own metrics of all responses that were reported."""
+        return of_samples([self._samples[response_id] for response_id in self._done])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import PREFIX, named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
@@ -38,6 +38,9 @@ from nemo_ada.nemo.step import build_batch, pool_moments
 
 log = logging.getLogger(__name__)
 
+PERFORMANCE = "print_performance_metrics"
+GENERATION_PACE = ("generation_tokens_per_sec", "generation_tokens_per_sec_per_gpu")
+TOKENS_DRAWN = PREFIX + "tokens_drawn"
 Rollout = Callable[..., tuple[Any, dict[str, Any]]]
 
 
@@ -59,6 +62,7 @@ class Hooks:
         self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0  # rollout calls so far: the step number of every seed
+        self._tokens_drawn = 0.0  # since the last step's performance was logged
         self.sampling_seconds = 0.0  # of the last rollout call
         self.lists: dict[str, list[int]] = {}  # its metrics that are no scalars, which NeMo-RL's loggers do not take
         self._estimator = AdaAdvantageEstimator(settings)
@@ -112,7 +116,7 @@ class Hooks:
 
     def replacements(self) -> dict[str, Callable[..., Any]]:
         """Name in the loop's module -> what stands in for it."""
-        return {
+        own: dict[str, Callable[..., Any]] = {
             "run_multi_turn_rollout": self._rollout_hook("run_multi_turn_rollout"),
             "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
             "validate": self._validate,
@@ -121,6 +125,17 @@ class Hooks:
             "scale_rewards": self._done_already("scale_rewards"),
             "apply_reward_shaping": self._done_already("apply_reward_shaping"),
         }
+        return own | {PERFORMANCE: self._performance} if PERFORMANCE in self._originals else own
+
+    def _performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """NeMo-RL's throughputs. It divides the tokens of the training rows by the engine's time; the engine made more,
+        and the training rows hold prompts, too."""
+        numbers = self._originals[PERFORMANCE](train_results, metrics, *args, **kwargs)
+        drawn, self._tokens_drawn = self._tokens_drawn or metrics.get(TOKENS_DRAWN, 0.0), 0.0
+        kept = float(metrics.get("total_num_tokens", 0.0))
+        if self._active and kept > 0:
+            numbers |= {name: value * drawn / kept for name, value in numbers.items() if name in GENERATION_PACE}
+        return numbers
 
     def _create_estimator(self, master_config: Any) -> Any:
         """The loop's first call: its configuration decides whether the hooks act at all."""
@@ -197,7 +212,7 @@ class Hooks:
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
-    def step(self, repeated_batch: Any, call: RolloutCall, *, one_by_one: bool) -> tuple[Any, dict[str, float]]:
+    def step(self, repeated_batch: Any, call: RolloutCall, *, one_by_one: bool) -> tuple[Any, dict[str, Any]]:
         """Draw, select and weigh; the batch of rows and the metrics of NeMo-RL's rollout result."""
         prompts = Prompts(repeated_batch, self.settings.group)
         draw = self.draws + 1
@@ -227,7 +242,7 @@ class Hooks:
         self.sampling_seconds = result.stats["sampling_seconds"]
         responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
-        metrics: dict[str, float] = {
+        metrics: dict[str, Any] = source.reported | {
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
@@ -243,6 +258,8 @@ class Hooks:
         metrics |= own_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         if draw in self._expected:
             metrics |= named({"expected_signal_groups": self._expected.pop(draw)})
+        self._tokens_drawn += metrics[TOKENS_DRAWN]
+        self._estimator.logged = metrics
         return batch, metrics
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:

@@ -40,6 +40,7 @@ TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE = (
 )
 KEPT = (TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE)
 TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
+NEWEST, VERSIONS = PREFIX + "newest_prob_error", PREFIX + "pools_mixed_versions"
 PER_CALL = (*(PREFIX + name for name in ("samples_drawn", "tokens_drawn", "prompts_drawn")), ENGINE_STEPS)
 VALIDATION_NAMES = {"avg_length": "response_length"}
 Unlogged = Callable[[], Mapping[str, list[int] | float]]
@@ -126,7 +127,7 @@ class Records:
             **self._shown_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
-        error = train.get(mismatch.METRIC)
+        error = train.get(NEWEST if VERSIONS in train else mismatch.METRIC)  # ahead, versions differ by design
         if error is not None and mismatch.alarming(error):
             log.warning("%s", mismatch.advice(f"step {step}", error))
         if VALIDATION in self._pieces:

@@ -8,6 +8,7 @@ engine. Calls of any size are safe on vLLM, whose wrapper allows uneven and empt
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.engine_abort import EngineAbort
+from nemo_ada.nemo.loop_log import of_calls
 from nemo_ada.nemo.response import Response, read
 
 IntArray = NDArray[np.int64]
@@ -30,6 +32,7 @@ class BatchSource:
         self._waiting: dict[int, tuple[int, int]] = {}  # response_id -> (index, prompt)
         self._done: dict[int, Response] = {}
         self.calls = 0
+        self._reported: list[tuple[int, dict[str, Any]]] = []  # rows and NeMo-RL's metrics of each call
 
     def submit(self, requests: Requests) -> None:
         """Put responses into the next call."""
@@ -42,11 +45,12 @@ class BatchSource:
         ids = sorted(self._waiting, key=lambda response_id: self._waiting[response_id])
         places = [self._waiting.pop(response_id)[1] for response_id in ids]
         try:
-            final, _ = self._call.run(self._prompts.rows(places))
+            final, reported = self._call.run(self._prompts.rows(places))
         except Exception:
             self._engine.check()
             raise
         self.calls += 1
+        self._reported.append((len(ids), reported))
         rewards = final["total_reward"].tolist()
         if not len(rewards) == len(final["message_log"]) == len(ids):
             raise InvariantError(f"{len(ids)} responses were asked for, {len(final['message_log'])} came back")
@@ -80,6 +84,11 @@ class BatchSource:
     def metrics(self) -> dict[str, float]:
         """What this source knows beside the session."""
         return {"rollout_calls": float(self.calls)}
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """NeMo-RL's own metrics of all calls."""
+        return of_calls(self._reported)
 
 
 def outcomes(ids: list[int], responses: list[Response]) -> Outcomes:

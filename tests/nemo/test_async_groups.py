@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,29 @@ def test_a_step_without_any_signal_still_has_one_row_in_the_loss():
     assert batch["loss_multiplier"].sum() == 1 and advantages.abs().sum() == 0
     assert mask.sum() == 5  # the whole response
     assert all(group is None or group["spare"] is None for group in batch[GROUP])
+
+
+@pytest.mark.parametrize("error", [0.0, 0.2])
+def test_only_responses_of_the_steps_own_weights_are_compared_with_the_learner(error):
+    """Keys and values of older weights in the engine's prefix cache would show there and nowhere else."""
+    ahead = Ahead(Engine(labels({11: 3, 12: 5, 13: 5})))
+    ahead.version = 0
+    drawn = [ahead.draw(prompt, target=1) for prompt in (11, 12)]
+    ahead.version = 1
+    drawn.append(ahead.draw(13, target=1))
+    add_spares(drawn, ahead.settings.global_batch)
+    joined = Batch.from_batches(drawn)
+    estimator = GroupAdvantageEstimator(ahead.settings, ahead.settings.sampler(), lambda sampled: None)
+    mask, _ = weigh(estimator, joined)
+    engine = torch.full(mask.shape, -1.0)
+    learner = engine.clone()
+    learner[: 2 * GROUP_SIZE] += 3.0  # older weights
+    learner[2 * GROUP_SIZE :] += error
+    estimator.compute_advantage(
+        rewards=joined["total_reward"], mask=mask, repeated_batch=joined, prev_logprobs=learner,
+        generation_logprobs=engine,
+    )  # fmt: skip
+    assert estimator.last_metrics["ada/newest_prob_error"] == pytest.approx(math.exp(error))
 
 
 def hanging(engine, prompt, rollouts):

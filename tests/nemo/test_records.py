@@ -137,6 +137,15 @@ def test_a_rollout_that_disagrees_with_the_learner_is_told(tmp_path, caplog, val
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 1
 
 
+@pytest.mark.parametrize(("newest", "told"), [(1.0, False), (1.2, True), (None, False)])
+def test_in_asynchronous_training_only_responses_of_the_newest_weights_must_agree(tmp_path, caplog, newest, told):
+    target = records(tmp_path)
+    numbers = {"token_mult_prob_error": 5.2, "ada/pools_mixed_versions": 0.5}
+    target.log_metrics(numbers | ({} if newest is None else {"ada/newest_prob_error": newest}), 7, prefix="train")
+    log_step(target, 7, 40)
+    assert ("step 7" in caplog.text) == told
+
+
 def test_the_logger_is_told_only_within_the_block(tmp_path):
     logger: Any = SimpleNamespace(loggers=[])
     target = records(tmp_path)

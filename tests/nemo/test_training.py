@@ -93,6 +93,8 @@ def test_every_preset_trains(harness, plain, run, preset, async_engine):
     assert validation_draws(harness, record) == validation_draws(harness, plain)
     assert column(record, "token_mult_prob_error") == pytest.approx([1.0] * STEPS, abs=1e-4)
     assert column(record, "mean_prompt_length") == column(plain, "mean_prompt_length")
+    assert {name for name in plain.metrics[1] if name.startswith("train/")} <= record.metrics[1].keys()
+    assert column(record, "total_turns") == column(record, "ada/samples_drawn")
     drawn = sum(column(record, "ada/samples_drawn"))
     assert drawn == sum(record.train_rows) == len(record.draws(harness.TRAIN_PROMPTS))
 
@@ -221,6 +223,9 @@ def test_dapo_filtering_leaves_no_group_without_signal(run):
     record = run("grpo", steps=2, changes={f"grpo.{key}": value for key, value in filtering.items()})
     assert all(map(math.isfinite, record.losses))
     assert all((batch["sample_mask"] == 1).all() for batch in record.batches)
+    kept = [float(batch["token_mask"].sum()) for batch in record.batches]
+    assert column(record, "ada/tokens_trained") == kept, "of the rows that were trained on, not of the last draw"
+    assert column(record, "ada/batch_reward") == column(record, "reward")
 
 
 def test_stand_ins_agree_with_the_real_types(harness):

@@ -1,0 +1,106 @@
+"""What NeMo-RL's loop logs of a step, where adaptive groups would make it wrong, costly or missing.
+
+plot        The plot of token_mult_prob_error shows the row with the largest error. Placeholder rows have no token in
+            the loss, and their 0/0 would win.
+batches     The asynchronous loop writes every batch of training rows to a file and knows no switch. The one of the
+            synchronous loop (env.should_log_nemo_gym_responses: true) is obeyed there, too.
+rollout     NeMo-RL's rollout functions report turns, tokens, terminations and the load of each worker. The same names
+            are reported for all responses of a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_ada.nemo.access import get
+from nemo_ada.nemo.targets import replaced
+
+PLOT, BATCHES = "log_plot_token_mult_prob_error", "log_batched_dict_as_jsonl"
+TRAINING = "train_data_step"  # how NeMo-RL names the file of a training batch
+HISTOGRAMS = {name: f"histogram/{name.removeprefix('turn_')}_length"
+              for name in ("turn_gen_tokens", "turn_input_tokens", "turn_total_tokens")}  # fmt: skip
+WORKERS = "per_worker_token_counts"
+
+
+def writes_no_batches(master_config: Any) -> bool:
+    """Whether NeMo-RL's switch says that no training batch is written out."""
+    return bool(get(master_config, "env.should_log_nemo_gym_responses", False))
+
+
+@contextmanager
+def corrected(logger: Any, *, batches: bool) -> Iterator[None]:
+    """Within the block NeMo-RL's class Logger plots rows with tokens only, and with `batches` false writes none out."""
+    plot, write = getattr(logger, PLOT, None), getattr(logger, BATCHES, None)
+    methods: dict[str, Any] = {}
+    if plot is not None:
+
+        def plot_rows(self: Any, data: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+            counted_R = ((data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)) != 0).any(dim=1)
+            kept = {name: column[counted_R] if torch.is_tensor(column) else column for name, column in data.items()}
+            return plot(self, kept, *args, **kwargs) if counted_R.any() else None
+
+        methods[PLOT] = plot_rows
+    if write is not None and not batches:
+
+        def write_rows(self: Any, to_log: Any, filename: str) -> Any:
+            return None if filename.startswith(TRAINING) else write(self, to_log, filename)
+
+        methods[BATCHES] = write_rows
+    with replaced(logger, methods):
+        yield
+
+
+def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """NeMo-RL's rollout metrics from those of single responses (`run_sample_multi_turn_rollout`)."""
+    if not samples or not {"turn_count", "terminated", "total_tokens", "env_tokens"} <= samples[0].keys():
+        return {}
+
+    def mean(name: str) -> float:
+        return float(np.mean([sample[name] for sample in samples]))
+
+    turns = [int(sample["turn_count"]) for sample in samples]
+    rewards = [float(sample["total_reward"]) for sample in samples]
+    tokens: Counter[Any] = Counter()
+    for sample in samples:
+        tokens.update(sample.get(WORKERS, {}))
+    return {
+        "total_turns": sum(turns),
+        "avg_turns_per_sample": mean("turn_count"),
+        "max_turns_per_sample": max(turns),
+        "natural_termination_rate": mean("terminated"),
+        "max_turns_reached_rate": mean("max_turns_reached"),
+        "mean_total_tokens_per_sample": mean("total_tokens"),
+        "mean_env_tokens_per_sample": mean("env_tokens"),
+        "mean_total_reward": float(np.mean(rewards)),
+        "max_total_reward": max(rewards),
+        "min_total_reward": min(rewards),
+        WORKERS: dict(tokens),
+        **{shown: [count for sample in samples for count in sample.get(name, ())]
+           for name, shown in HISTOGRAMS.items()},
+    }  # fmt: skip
+
+
+def of_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """NeMo-RL's rollout metrics of several calls as one. calls: rows and metrics of each."""
+    names = dict.fromkeys(name for _, numbers in calls for name in numbers)
+    return {name: _joined(name, [(rows, numbers[name]) for rows, numbers in calls if name in numbers])
+            for name in names}  # fmt: skip
+
+
+def _joined(name: str, values: Sequence[tuple[int, Any]]) -> Any:
+    numbers = [value for _, value in values]
+    if not all(isinstance(value, int | float) for value in numbers):
+        return numbers[-1]
+    if name.startswith("max_") and not name.endswith("_rate"):
+        return max(numbers)
+    if name.startswith("min_") and not name.endswith("_rate"):
+        return min(numbers)
+    if name.startswith("total_"):
+        return sum(numbers)
+    return float(np.average(numbers, weights=[rows for rows, _ in values]))
