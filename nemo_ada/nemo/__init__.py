@@ -3,8 +3,7 @@
 with reinforce_ada(master_config, checkpointer=checkpointer):
     grpo_train(...)
 
-The names are imported when they are first used: `nemo-ada check` reads the settings of this package on machines that
-have no torch.
+The names are imported on first use: the settings beside them must be readable where no torch is installed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nemo_ada.nemo.hooks import StepDroppedError
-    from nemo_ada.nemo.install import reinforce_ada
+    from nemo_ada.nemo.install import check_config, reinforce_ada
 
-__all__ = ["StepDroppedError", "reinforce_ada"]
-MODULES = {"StepDroppedError": "hooks", "reinforce_ada": "install"}
+_HOMES = {"StepDroppedError": "hooks", "check_config": "install", "reinforce_ada": "install"}
+__all__ = ["StepDroppedError", "check_config", "reinforce_ada"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{MODULES[name]}"), name)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

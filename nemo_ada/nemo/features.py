@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.seeds import mix64
 
-if TYPE_CHECKING:  # settings.py takes WIDTH from here on machines that have no torch
+if TYPE_CHECKING:  # the settings import this module, and must be readable without torch
     from nemo_ada.nemo.response import Message
 
 BUCKETS = 62

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.async_actors import adaptive_actors
+from nemo_ada.nemo.async_actors import adaptive_actors, check_actors
 from nemo_ada.nemo.checkpoint import restore, saved_with
-from nemo_ada.nemo.hooks import Hooks
+from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
+from nemo_ada.nemo.job import errors_raised
+from nemo_ada.nemo.loop_log import corrected, writes_no_batches
+from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, check_returns, replaced
 
 
@@ -49,17 +52,41 @@ def installed(
     master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, stop_check: StopCheck | None = None
 ) -> Iterator[Hooks]:
     """`reinforce_ada` on given modules."""
+    settings = _checked(master_config, loop, rollouts)
+    originals = {target.name: getattr(loop, target.name) for target in TARGETS}
+    originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
+    if hasattr(loop, PERFORMANCE):
+        originals[PERFORMANCE] = getattr(loop, PERFORMANCE)
+    hooks = Hooks(master_config, settings, originals, stop_check)
+    state = restore(checkpointer)
+    if state is not None:
+        hooks.load_state_dict(state)
+    with ExitStack() as stack:
+        stack.enter_context(saved_with(checkpointer, hooks.state_dict))
+        if settings.ahead:
+            stack.enter_context(adaptive_actors(master_config, checkpointer))
+            stack.enter_context(errors_raised(loop))
+        if hasattr(loop, "Logger"):  # a stand-in of the loop has none
+            stack.enter_context(
+                corrected(loop.Logger, batches=not (settings.ahead and writes_no_batches(master_config)))
+            )
+        stack.enter_context(replaced(loop, hooks.replacements()))
+        yield hooks
+
+
+def check_config(master_config: Any) -> None:
+    """Raise UserError for everything that `reinforce_ada` would refuse. Call it before NeMo-RL's set-up, which loads
+    engine and learner for minutes."""
+    if nemo_settings.chosen(master_config):
+        settings = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
+        if settings.ahead:
+            check_actors()
+
+
+def _checked(master_config: Any, loop: Any, rollouts: Any) -> NemoSettings:
     settings = nemo_settings.read(master_config)
     for target in TARGETS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)
     check_returns(loop, master_config)
-    originals = {target.name: getattr(loop, target.name) for target in TARGETS}
-    originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
-    hooks = Hooks(master_config, settings, originals, stop_check)
-    state = restore(checkpointer)
-    if state is not None:
-        hooks.load_state_dict(state)
-    ahead = adaptive_actors(master_config, checkpointer) if settings.ahead else nullcontext()
-    with saved_with(checkpointer, hooks.state_dict), ahead, replaced(loop, hooks.replacements()):
-        yield hooks
+    return settings
