@@ -122,7 +122,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
             if group is not None and group["pool"] is not None:
                 pool = next(drawn)
                 rank_R = batch[RANK].numpy()[row : row + self._settings.group]
-                version_R[row : row + len(rank_R)] = np.where(rank_R >= 0, pool.version_N[rank_R], -1)
+                version_R[row : row + len(rank_R)] = np.append(pool.version_N, -1)[rank_R]  # -1 at rank -1
         whole_R = (batch["ada_weight"] > 0) & (batch["ada_saved"] == 0)  # placeholder rows and spares are not
         newest_R = torch.from_numpy(version_R == pools[0].step) & whole_R
         token_RT = (mask[newest_R] != 0)[:, 1:]
