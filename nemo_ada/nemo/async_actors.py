@@ -9,7 +9,8 @@ collector   A group is drawn by GroupRollouts: the function that its thread look
             that the loop waits for may always be drawn: NeMo-RL's waits for ever for a step that no group was started
             for before its weights came, such as after a resume whose buffer holds the step before.
 buffer      Keeps the tickets of delivered groups in its state, and raises the collector's error in the driver, which
-            NeMo-RL's collector would print, and its loop wait for ever.
+            NeMo-RL's collector would print, and its loop wait for ever. It knows the collector's actor, and notices
+            when that dies. Groups come out in a seeded order (step.py).
 
 Ray sends both classes by value. The module of this file must be importable in the actors' environment.
 """
@@ -29,7 +30,7 @@ from typing import Any
 import torch
 
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.errors import UserError
+from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.access import get
 from nemo_ada.nemo.async_groups import GroupRollouts
@@ -70,16 +71,21 @@ METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 @contextmanager
 def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     """Within the block async_grpo_train starts our actors. Raises UserError for a NeMo-RL that is not as expected."""
-    module = importlib.import_module(ACTORS)
-    classes = {name: _original(module, name) for name in METHODS}
-    SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
+    module, classes = importlib.import_module(ACTORS), check_actors()
     settings = nemo_settings.read(master_config)
     made = {
-        "AsyncTrajectoryCollector": collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer)),
+        "AsyncTrajectoryCollector": Watched(collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer))),
         "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
     with replaced(module, made):
         yield
+
+
+def check_actors() -> dict[str, type]:
+    """NeMo-RL's two plain classes by name. Raises UserError for a NeMo-RL that is not as expected."""
+    module = importlib.import_module(ACTORS)
+    SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
+    return {name: _original(module, name) for name in METHODS}
 
 
 def _original(module: Any, name: str) -> type:
@@ -113,6 +119,23 @@ def _saved(checkpointer: Any) -> dict[str, Any] | None:
     return dict(state)
 
 
+class Watched:
+    """A Ray actor class, the collector's: each actor that it makes is made known to the buffer that it fills."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def options(self, **options: Any) -> Watched:
+        """As an actor class has it."""
+        return Watched(self._actor.options(**options))
+
+    def remote(self, *, replay_buffer: Any, **arguments: Any) -> Any:
+        """As an actor class has it."""
+        collector = self._actor.remote(replay_buffer=replay_buffer, **arguments)
+        replay_buffer.watch.remote(collector)
+        return collector
+
+
 class CountedSemaphore(threading.Semaphore):
     """Counts its acquisitions: the collector makes one per group that it starts."""
 
@@ -131,14 +154,29 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
     class AdaTrajectoryCollector(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            self._failed = False
+            try:
+                self._prepare()
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+        def _prepare(self) -> None:
             self._settings = nemo_settings.read(self.master_config)
             sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
             self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
             self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
-            self._here, self._failed = threading.local(), False
+            self._here = threading.local()
             base._run_prompt_group_worker.__globals__[ROLLOUT] = self._rollout
 
         def start_collection(self, dataloader: Any) -> None:
+            try:
+                self._start(dataloader)
+            except BaseException as error:  # the loop never looks at what this call returns
+                self._fail(error)
+                raise
+
+        def _start(self, dataloader: Any) -> None:
             delivered, groups = ray.get(self.replay_buffer.delivered.remote())
             for target, group in groups:
                 pool = group["pool"]
@@ -178,7 +216,15 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
                 repeated_batch, generation_weight_version, target_weight_version, prompt_idx
             )
             if self._here.drawn:
-                self.dataloader.done(int(repeated_batch[TICKET][0]))
+                self._hand_over(int(repeated_batch[TICKET][0]))
+
+        def _hand_over(self, ticket: int) -> None:
+            """The group of this prompt was drawn: see that the buffer has it. NeMo-RL prints an error of the way there,
+            and a resumed run would take the prompt for delivered."""
+            if ray.get(self.replay_buffer.holds.remote(ticket)):
+                self.dataloader.done(ticket)
+            elif self.running:
+                self._fail(RuntimeError("a group did not reach the replay buffer; the collector's log has the error"))
 
         def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
             """In the place of `run_async_multi_turn_rollout`, in a group's own thread."""
@@ -218,6 +264,16 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
             super().__init__(*args, **kwargs)
             self._error: Exception | None = None
             self._delivered = Delivered()
+            self._collector: Any = None
+            self._answer: Any = None  # of the collector, to the question that is open
+
+        def watch(self, collector: Any) -> None:
+            """The actor that fills this buffer."""
+            self._collector = collector
+
+        def holds(self, ticket: int) -> bool:
+            """Whether the group of this prompt has come."""
+            return ticket in self._delivered
 
         def fail(self, error: Exception) -> None:
             """An error of the collector, which the next call of the driver raises. The first one counts."""
@@ -226,6 +282,16 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
         def _check(self) -> None:
             if self._error is not None:
                 raise self._error
+            if self._collector is None:
+                return
+            self._answer = self._answer or self._collector.get_weight_version.remote()
+            answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers later, a dead one not at all
+            if answered:
+                answer, self._answer = self._answer, None
+                try:
+                    ray.get(answer)
+                except ray.exceptions.RayActorError as error:
+                    raise ProcessLostError(f"the collector of prompts is lost: {str(error).strip()}") from error
 
         def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
             """Tickets of all groups so far; step and description of those that wait here."""

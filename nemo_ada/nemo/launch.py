@@ -25,7 +25,7 @@ from nemo_ada.nemo.access import get, plain
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
-from nemo_ada.nemo.install import reinforce_ada
+from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.job import (
     Progress,
     SamplingStopCheck,
@@ -106,8 +106,7 @@ def train(resolved: dict[str, Any]) -> int:
     master_config = loop.MasterConfig(**resolved)
     if nemo_settings.trains_ahead(master_config):
         nemo_settings.check_ahead(master_config)
-    if nemo_settings.chosen(master_config):
-        nemo_settings.read(master_config)
+    check_config(master_config)
     check_data(resolved, adaptive=nemo_settings.chosen(master_config))
     check_environments(resolved)
     check_learner(resolved)

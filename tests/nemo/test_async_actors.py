@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
+from nemo_ada.errors import UserError
 from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_queue import TICKET
@@ -271,6 +272,37 @@ def test_an_error_of_a_group_is_raised_where_the_driver_asks_for_groups(upstream
     driver.collector.instance._groups.count(1)  # a response that never ends does not hold the error back
     driver.ask(driver.collector.wait_for_pending_generations)
     driver.kill()
+
+
+def test_a_group_that_does_not_reach_the_buffer_ends_the_run_and_counts_as_in_flight(upstream, monkeypatch):
+    """NeMo-RL prints the error of `add`; the prompt is not trained on, so a resumed run must draw it again."""
+    driver = Driver(upstream, Engine(labels(RATES), seconds_per_token=0.002))
+    buffer, lost = driver.buffer.instance, []
+    add = buffer.add
+
+    def broken(trajectory, *args):
+        ticket = int(trajectory["batch"][TICKET][0])
+        if ticket == 5:
+            lost.append(ticket)
+            raise OSError("the object store is full")
+        return add(trajectory, *args)
+
+    monkeypatch.setattr(buffer, "add", broken)
+    with pytest.raises(RuntimeError, match="did not reach the replay buffer"):
+        [driver.take() for _ in range(STEPS_PER_EPOCH)]
+    queue = driver.collector.instance.dataloader
+    driver.kill()
+    state = queue.state_dict()
+    assert lost and state["low"] <= 5 and 5 not in state["above"] and 5 in state["started"]
+
+
+def test_a_collector_that_cannot_start_ends_the_run_with_its_error(upstream, monkeypatch):
+    monkeypatch.setattr(Loader, "dataset", range(0))
+    monkeypatch.setattr(Driver, "ask", staticmethod(lambda method, *args, **kwargs: method.remote(*args, **kwargs)))
+    driver = Driver(upstream, Engine(labels(RATES)))  # nobody looks at what start_collection returns, as in NeMo-RL
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"data\.train: the data set has no prompt"):
+        Now.get(driver.buffer.size.remote())
 
 
 def test_a_prompt_that_cannot_be_read_ends_the_run_with_its_error(upstream, monkeypatch):

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
-from nemo_ada.errors import FailedResponsesError
+from nemo_ada.errors import FailedResponsesError, ProcessLostError
 from nemo_ada.nemo import reinforce_ada
-from nemo_ada.nemo.job import errors_raised
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,7 +41,7 @@ def run(harness, tmp_path):
 
         @contextmanager
         def hooks(parts):
-            with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own, errors_raised(ahead.grpo):
+            with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own:
                 finish = own.sampler.finish_step
                 own.sampler.finish_step = lambda pools: (trained.append(pools), finish(pools))[1]
                 yield own
@@ -102,6 +104,35 @@ def test_a_group_that_hangs_is_given_up_and_wedges_no_step(run):
     assert given_up and sorted(steps_of(record)) == [1, 2]
     assert sum(numbers["train/ada/groups_given_up"] for numbers in steps_of(record).values()) == len(given_up)
     assert all(len(pool.result.reward_N) % 4 == 0 for pool in given_up)
+
+
+@pytest.mark.parametrize(
+    ("process", "message"),
+    [
+        ("ray::AdaTrajectoryCollector", "the collector of prompts is lost"),
+        ("ray::Engine", "vLLM worker 0 of 1 is lost"),
+    ],
+)
+def test_a_process_that_dies_while_the_loop_waits_for_groups_ends_the_run(run, process, message):
+    """No prompt's first response ends, so the loop waits for its first step."""
+    prompts = {f"p{number}=" for number in range(10, 26)}
+
+    def found():
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if (child.cmdline() or [""])[0].startswith(process)]
+
+    def kill():
+        while not (children := found()):
+            time.sleep(0.1)
+        time.sleep(1.0)  # groups are under way then, in most runs
+        for child in children:
+            child.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(ProcessLostError, match=message):
+        run(2, hangs=prompts)
+    thread.join()
 
 
 def test_failures_end_the_run_with_their_cause(run):

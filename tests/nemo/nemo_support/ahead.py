@@ -83,6 +83,7 @@ class RemoteGeneration(GenerationInterface):
 
     def __init__(self, cfg: dict[str, Any], engine: Any, channel: WeightChannel | None) -> None:
         self.cfg, self._engine, self._channel = cfg, engine, channel
+        self.worker_group = SimpleNamespace(workers=[engine])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_channel": None}
