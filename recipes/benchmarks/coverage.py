@@ -92,7 +92,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def means() -> str:
     """One response per problem does not show how pass rates differ, so it has one kind only."""
-    rows = []
+    rows: list[list[str]] = []
     for k in (1, 4, 32):
         for kind, alike in KINDS.items() if k > 1 else [("any", None)]:
             for problems in PROBLEMS:
@@ -103,7 +103,7 @@ def means() -> str:
 
 def differences() -> str:
     """Both kinds of pairs."""
-    rows = []
+    rows: list[list[str]] = []
     for k in (1, 32):
         for kind in ("equal", "Beta, a + b = 4", "Beta, a + b = 1"):
             for problems in PROBLEMS:
