@@ -183,7 +183,11 @@ class _Task:
         finished, self._finished = self._finished, []
         if finished:
             self.journal.commit([record for own in finished for record in own], len(finished))
-            watch(self.name, self.journal.items, len(self.problems))
+            self.say(watch)
+
+    def say(self, watch: Watch) -> None:
+        """Report how far it is."""
+        watch(self.name, self.journal.items, len(self.problems))
 
     def result(self) -> BenchmarkResult:
         """The counts of all problems. They are written, too."""
@@ -198,14 +202,15 @@ def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list
     """Draw what is missing, as one stream over all benchmarks."""
     owners = [task for task in tasks for _ in range(len(task.problems) - task.journal.items)]
     drawn = measurement.draw(question for task in tasks for question in list(task.questions()))
-    before: _Task | None = None
+    current = owners[0] if owners else None
+    if current is not None:
+        current.say(watch)
     try:
         for task, responses in zip(owners, drawn, strict=True):
-            if task is not before:
-                watch(task.name, task.journal.items, len(task.problems))
-                if before is not None:
-                    before.save(watch)
-                before = task
+            if current is not None and task is not current:
+                current.save(watch)
+                task.say(watch)
+            current = task
             task.add(responses, watch)
     finally:
         for task in tasks:

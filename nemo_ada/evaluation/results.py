@@ -130,8 +130,8 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     return summary
 
 
-def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float]]:
-    """Length and truncation of right and of wrong responses. nan where there is none."""
+def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float | None]]:
+    """Length and truncation of right and of wrong responses. None where there is no such response."""
 
     def total(name: str) -> int:
         return sum(int(getattr(own, name).sum()) for own in benchmarks)
@@ -141,8 +141,8 @@ def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, fl
     return {
         verdict: {
             "responses": number,
-            "mean_tokens": total(f"{verdict}_tokens_P") / number if number else math.nan,
-            "finished": total(f"{verdict}_finished_P") / number if number else math.nan,
+            "mean_tokens": total(f"{verdict}_tokens_P") / number if number else None,
+            "finished": total(f"{verdict}_finished_P") / number if number else None,
         }
         for verdict, number in numbers.items()
     }

@@ -151,7 +151,7 @@ def paired_test(
     bound = _largest_variance(difference_P)
     if spread.variance > 0.0:
         p_t = 2.0 * student_tail(abs(mean) / math.sqrt(spread.variance), spread.freedom)
-        if bound < spread.variance:
+        if 0.0 < bound < spread.variance:
             p_t = min(p_t, 2.0 * (1.0 - NormalDist().cdf(abs(mean) / math.sqrt(bound))))
     else:
         p_t = 1.0 if mean == 0.0 else 2.0 ** (1 - count)  # all are equal: the sign test

@@ -42,4 +42,4 @@ def test_a_table_has_the_majority_and_length_by_verdict():
     assert found["by_verdict"]["right"] == {"responses": 10, "mean_tokens": 10.0, "finished": 1.0}
     assert found["by_verdict"]["wrong"] == {"responses": 14, "mean_tokens": 30.0, "finished": 0.0}
     older = results([BenchmarkResult.of("a", records([8, 8]), 0)], 8)["overall"]
-    assert math.isnan(older["maj@8"]["mean"]) and math.isnan(older["by_verdict"]["wrong"]["finished"])
+    assert math.isnan(older["maj@8"]["mean"]) and older["by_verdict"]["wrong"]["finished"] is None
