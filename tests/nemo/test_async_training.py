@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -118,8 +118,11 @@ def test_a_process_that_dies_while_the_loop_waits_for_groups_ends_the_run(run, p
     prompts = {f"p{number}=" for number in range(10, 26)}
 
     def found():
-        children = psutil.Process().children(recursive=True)
-        return [child for child in children if (child.cmdline() or [""])[0].startswith(process)]
+        children = []
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # others come and go
+                children += [child] if " ".join(child.cmdline()).startswith(process) else []
+        return children
 
     def kill():
         while not (children := found()):
