@@ -93,6 +93,7 @@ def read(master_config: Any) -> NemoSettings:
         )
     ada = ada_settings(plain(section))
     _refuse_other_paths(master_config)
+    _check_normalization(master_config)
     async_engine = uses_async_engine(master_config)
     backend = str(get(master_config, "policy.generation.backend", ""))
     _check_engine(ada, async_engine, backend)
@@ -228,6 +229,20 @@ def check_ahead(master_config: Any) -> None:
     ):
         if get(master_config, section, False):
             raise UserError(f"{section}=true does not work with {key}: {why}; set it to false")
+
+
+def _check_normalization(master_config: Any) -> None:
+    """Refuse settings of NeMo-RL's own estimator, which this one would pass over in silence."""
+    instead = {
+        "normalize_rewards": f"{SECTION}.advantage.normalize=std divides by the standard deviation",
+        "use_leave_one_out_baseline": f"{SECTION}.advantage chooses the baseline",
+    }
+    for name, ours in instead.items():
+        if get(master_config, f"grpo.{name}", False):
+            raise UserError(
+                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect under "
+                f"grpo.adv_estimator.name={NAME}; set it to false ({ours})"
+            )
 
 
 def _check_prefix_cache(master_config: Any) -> None:

@@ -65,3 +65,11 @@ def test_the_sections_of_an_annotation_are_its_models_at_any_depth():
     assert _sections(One) == [One] and _sections(int) == _sections(dict[str, One]) == []
     assert _sections(One | None) == [One]
     assert _sections(One | Other | int) == [One, Other]
+
+
+@pytest.mark.parametrize("name", ["normalize_rewards", "use_leave_one_out_baseline"])
+def test_settings_of_nemo_rls_own_estimator_are_refused_with_what_replaces_them(name):
+    """NeMo-RL's example configs set both to true."""
+    assert settings.read(config(4, 8, {"preset": "grpo"}, **{f"grpo__{name}": False}))
+    with pytest.raises(UserError, match=rf"grpo\.{name}=true belongs to NeMo-RL's own estimator"):
+        settings.read(config(4, 8, {"preset": "grpo"}, **{f"grpo__{name}": True}))
