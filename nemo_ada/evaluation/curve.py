@@ -22,9 +22,10 @@ def names_of(models: Sequence[Path]) -> list[str]:
 
     Raises UserError where two are still equal.
     """
-    names = [path.resolve().name for path in models]
+    paths = [Path(os.path.abspath(path)) for path in models]  # a loop of links has a name, too
+    names = [path.name for path in paths]
     if len(set(names)) < len(names):
-        names = [f"{path.resolve().parent.name}-{name}" for path, name in zip(models, names, strict=True)]
+        names = [f"{path.parent.name}-{path.name}" for path in paths]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise UserError(f"two models have the name {', '.join(repeated)}; give each checkpoint once")
