@@ -8,6 +8,7 @@ error.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -109,12 +110,15 @@ def _variants(
     """The rule of --exit, the named presets, or all presets that fit the group; the others are named on stderr."""
 
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
-        size, known = group, ""
+        size, known, each = group, "", 1
+        single = settings.advantage.baseline == "shrunk" and name != "--exit"
+        if single:  # single stream: groups of 1, and as many more prompts
+            size, known, each = 1, f", {group} times the prompts", group
         if isinstance(settings.sampling, EstimationSampling):
             size, known = max(group, 2 * settings.sampling.bounds(group)[0]), ", pass rates known"
         sampler = settings.sampler(size, setting.lengths.max_new_tokens, run_seed=0, features=1)
         plan = replace(sampler.plan, caps=caps, expected_tokens=setting.lengths.mean_tokens)
-        return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation)
+        return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation, each, single)
 
     if own is not None:
         return [variant("--exit", own)]
@@ -148,11 +152,18 @@ def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_js
     if plot is not None:
         simulation.plot(rows, plot)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows]))
+        typer.echo(json.dumps([_without_nan(asdict(row)) for row in rows]))
     else:
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
         wide.print(simulation.render_table(rows))
+
+
+def _without_nan(value: Any) -> Any:
+    """Null in the place of NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _check_effect(context: typer.Context) -> None:

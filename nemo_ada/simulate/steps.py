@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,11 +116,21 @@ class KnownRates:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A sampling plan under a name. allocation: of the estimation variant, which gets the true pass rates."""
+    """A sampling plan under a name.
+
+    Attributes:
+        name: shown in tables.
+        plan: what is drawn.
+        allocation: of the estimation variant, which gets the true pass rates.
+        prompts_each: prompts for each one of the setting, so that groups of 1 draw as many responses as groups of n.
+        own_baseline: every row has an advantage of its own, so a group without signal means nothing.
+    """
 
     name: str
     plan: SamplingPlan
     allocation: Allocation | None = None
+    prompts_each: int = 1
+    own_baseline: bool = False
 
 
 def simulated_steps(
@@ -176,6 +187,8 @@ class MeanAndError:
     error: float
 
     def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "n/a"
         digits = 3 if abs(self.mean) < 10 else 1
         return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.error) else f" ± {self.error:.{digits}f}")
 
@@ -216,13 +229,15 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
         spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
         error_F = spread_F / math.sqrt(setting.seeds)
         figures = [MeanAndError(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
-        simulated.append(SimulatedVariant(variant.name, *figures))
+        row = SimulatedVariant(variant.name, *figures)
+        simulated.append(replace(row, zero_signal=MeanAndError(nan, nan)) if variant.own_baseline else row)
     return simulated
 
 
 def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
     """The measured steps of one simulated training, each in the order of _FIGURES."""
-    rate_P = setting.rates.draw(setting.prompts, seed)
+    prompts = setting.prompts * variant.prompts_each
+    rate_P = setting.rates.draw(prompts, seed)
     steps = setting.warm_up + setting.steps
     run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, slots=setting.slots)
     for engine_steps, stats in islice(run, setting.warm_up, None):
@@ -233,7 +248,7 @@ def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]
             engine_steps,
             stats["sampling_seconds"],
             stats["zero_signal_groups"],
-            stats["prompts_resolved"] / setting.prompts,
+            stats["prompts_resolved"] / prompts,
             float(stats["budget_bound"] in _CAPS),
         ]
 

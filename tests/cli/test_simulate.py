@@ -114,3 +114,14 @@ def test_the_pilot_says_from_which_group_size_on_it_pays():
     flat = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta 400,400")).stdout
     ends = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta .05,.05")).stdout
     assert "none" in flat.splitlines()[-1] and "n = 4 on" in ends.splitlines()[-1]
+
+
+def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path):
+    """A share of groups without signal means nothing there: every row has an advantage of its own."""
+    both = words("--preset grpo --preset ada_single --seeds 2 --prompts 16 --group 4")
+    grpo, single = json.loads(run(*both, "--json").stdout)
+    assert single["name"].startswith("ada_single (n=1")
+    assert single["responses"]["mean"] == grpo["responses"]["mean"] == 64
+    assert single["zero_signal"]["mean"] is None and grpo["zero_signal"]["mean"] > 0
+    done = run(*both, "--plot", str(tmp_path / "costs.png"))
+    assert "n/a" in done.stdout and (tmp_path / "costs.png").exists()
