@@ -122,7 +122,10 @@ def test_a_process_that_dies_while_the_loop_waits_for_groups_ends_the_run(run, p
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # others come and go
                 children += [child] if " ".join(child.cmdline()).startswith(process) else []
-        return children
+        return [child for child in children if child not in before]
+
+    before: list[psutil.Process] = []  # of the test before this one
+    before = found()
 
     def kill():
         while not (children := found()):
