@@ -161,6 +161,11 @@ def method(config: Mapping[str, object]) -> Findings:
             "asynchronous training has run with NeMo-RL's own workers on a CPU, never on a GPU "
             "(recipes/guide/async.md); look at the first steps before a long run",
         )
+        if not Values(config).get("env.should_log_nemo_gym_responses", False):
+            yield warning(
+                "env.should_log_nemo_gym_responses",
+                "is not true: NeMo-RL writes every training batch to disk, about .5 GB and 25 s of the driver per step",
+            )
     if budget.max_seconds is not None and budget.max_seconds < FASTEST * read.longest:
         yield error(
             "reinforce_ada.budget.max_seconds",

@@ -20,6 +20,7 @@ BitArray = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
 SEED_BITS = 31
+SHUFFLE_STREAM = 7  # of `shuffled`, whose generator knows no uid
 
 
 class SeedStream(IntEnum):
@@ -67,6 +68,18 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
             word_N = (word_N * np.uint64(multiplier)) & low31
         word_N ^= word_N >> np.uint64(16)
     return word_N.astype(np.int64)
+
+
+def shuffled(prompt_R: IntArray, run_seed: int, step: int) -> IntArray:
+    """Numbers of a step's rows R, with the prompts in a seeded order and the rows of a prompt together.
+
+    Both back ends cut rows into updates in this order. In the order in which prompts were chosen or finished, the
+    updates of a step would be sorted by difficulty.
+    """
+    prompts, place_R = np.unique(prompt_R, return_inverse=True)
+    rank = np.empty(len(prompts), np.int64)
+    rank[np.random.default_rng([run_seed, step, SHUFFLE_STREAM]).permutation(len(prompts))] = np.arange(len(prompts))
+    return np.argsort(rank[place_R], kind="stable")
 
 
 def mix64(word_N: BitArray) -> BitArray:

@@ -25,11 +25,11 @@ import torch
 
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.step import shuffled
 
 GROUP, RANK = "ada_group", "ada_rank"
 NEEDED = (GROUP, RANK, "ada_reward", "ada_weight", "ada_saved")

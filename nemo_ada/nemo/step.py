@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.nemo.call import Prompts
 from nemo_ada.nemo.response import Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
-SHUFFLE_STREAM = 7  # the number that the embedded back end has for the same purpose (embedded/learner/update.py)
 UID_SHIFT = 24  # a draw number above, a position in its batch below: at most 2**24 prompts
 
 
@@ -154,11 +154,3 @@ def _one_per_update(loss_R: FloatArray, responses: Sequence[Response | None], gl
         if not (loss_R[part] > 0).any():
             chosen_R[next((row for row in part if responses[row] is not None), start)] = True
     return chosen_R
-
-
-def shuffled(prompt_R: NDArray[np.int64], seed: int, step: int) -> NDArray[np.int64]:
-    """Row numbers with the prompts of a step in a seeded order and the rows of a prompt together."""
-    prompts, place_R = np.unique(prompt_R, return_inverse=True)
-    rank = np.empty(len(prompts), np.int64)
-    rank[np.random.default_rng([seed, step, SHUFFLE_STREAM]).permutation(len(prompts))] = np.arange(len(prompts))
-    return np.argsort(rank[place_R], kind="stable")

@@ -25,12 +25,12 @@ import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
+from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_queue import TICKET
 from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator
-from nemo_ada.nemo.step import SHUFFLE_STREAM
 from nemo_ada.nemo.targets import ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 

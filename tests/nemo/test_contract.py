@@ -28,9 +28,9 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.embedded import rollout as embedded
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload
-from nemo_ada.embedded.learner.update import SHUFFLE_STREAM, shuffled
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
@@ -207,7 +207,7 @@ def nemo(case, *, asynchronous):
             tokens_R = np.array([sum(len(m["token_ids"]) for m in turns) for turns in generated])
             batch = record.batch
             result, rows = trace.decided[-1]
-            order_R = shuffled(rows.prompt_R, [7, len(trace.decided), SHUFFLE_STREAM])
+            order_R = shuffled(rows.prompt_R, 7, len(trace.decided))
             assert batch["idx"] == [PROMPTS[p] for p in rows.prompt_R[order_R]]
             np.testing.assert_array_equal(batch["ada_uid"].numpy() & 0xFFFFFF, rows.prompt_R[order_R])
             np.testing.assert_array_equal(batch["total_reward"].numpy(), result.reward_N[rows.pool_R[order_R]])

@@ -10,13 +10,11 @@ import math
 import numpy as np
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.errors import InvariantError
-
-SHUFFLE_STREAM = 7  # of the order of prompts within a step's updates
 
 
 def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
@@ -31,7 +29,7 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
     counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
     tokens_R = data.length_R - data.prompt_length_R
     size = config.policy.train_global_batch_size or len(real_R)
-    order = shuffled(data.prompt_R, [config.grpo.seed, step, SHUFFLE_STREAM])
+    order = shuffled(data.prompt_R, config.grpo.seed, step)
     collected: list[dict[str, float]] = []
     for start in range(0, len(order), size):
         chosen = np.sort(order[start : start + size])
@@ -52,11 +50,3 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
         collected.append(metrics)
     means = {name: float(np.mean([metrics[name] for metrics in collected])) for name in collected[0]}
     return means | {"updates": len(collected), "trained_rows": float(live_R.sum())}
-
-
-def shuffled(prompt_R: IntArray, seed: list[int]) -> IntArray:
-    """Row numbers with the prompts in a seeded order and the rows of a prompt together."""
-    prompts = np.unique(prompt_R)
-    rank = np.empty(int(prompts.max()) + 1, np.int64)
-    rank[np.random.default_rng(seed).permutation(prompts)] = np.arange(len(prompts))
-    return np.argsort(rank[prompt_R], kind="stable")
