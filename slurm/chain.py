@@ -23,6 +23,7 @@ from pathlib import Path
 EXIT_NO = 1  # the chain ends
 EXIT_REFUSED = 2  # nothing is submitted
 WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/check/finding.py
+COLUMNS = 4  # of both tables
 STATES = ("done", "stopped", "failed")
 
 
@@ -42,12 +43,13 @@ def attempt_dir() -> Path:
 
 
 def table(name: str) -> "list[list[str]]":
-    """The lines of a .tsv file in RUN_DIR. A missing file has no lines."""
+    """The whole lines of a .tsv file in RUN_DIR. A missing file has no lines, and a damaged line does not count."""
     try:
-        text = (run_dir() / name).read_text()
+        text = (run_dir() / name).read_text(errors="replace")
     except OSError:
         return []
-    return [line.split("\t") for line in text.splitlines() if line]
+    lines = [line.split("\t") for line in text.splitlines()]
+    return [line for line in lines if len(line) == COLUMNS]
 
 
 def of_chain(name: str) -> "list[list[str]]":
@@ -66,7 +68,7 @@ def read_json(path: Path) -> dict:
     """A JSON object. Empty where the file is missing or damaged."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -82,7 +84,7 @@ def whole(text: object) -> int:
 def best_step() -> int:
     """The furthest step that this run ever saved. A step that was made and not saved has to be made again."""
     saved = whole(read_json(run_dir() / "pace.json").get("saved_step", 0))
-    return max([saved, *(whole(line[3]) for line in table("attempts.tsv") if len(line) > 3)])
+    return max([saved, *(whole(line[3]) for line in table("attempts.tsv"))])
 
 
 def checked(code: str) -> int:

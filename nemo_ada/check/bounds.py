@@ -53,7 +53,7 @@ BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would
     "grpo.max_num_epochs": (COUNT, 1000),
     "grpo.num_prompts_per_step": (COUNT, 512),
     "grpo.num_generations_per_prompt": (COUNT, 4),
-    "grpo.val_period": (COUNT_OR_NONE, 50),
+    "grpo.val_period": (Bound(-1, whole=True), 50),  # NeMo-RL's own recipes write -1 for never
     "grpo.max_val_samples": (COUNT, 480),
     "grpo.val_batch_size": (COUNT, 480),
     "grpo.batch_multiplier": (POSITIVE, 2),

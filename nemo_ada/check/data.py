@@ -29,7 +29,7 @@ PUBLISHED = {  # columns of the authors' sets
 
 def datasets(values: Values) -> Findings:
     """Training and validation set, the metric that ranks checkpoints, and room for a thinking model's answers."""
-    validates = any(values.get(f"grpo.{key}", False) for key in ("val_period", "val_at_start", "val_at_end"))
+    validates = values.validates
     yield from dataset(values, "train")
     named = [values.get(f"data.validation.{key}") for key in ("data_path", "dataset_name")]
     if validates and named == [None, None] and not values.get("data.train.split_validation_size", 0):

@@ -232,11 +232,14 @@ def lengths(recipe: ClusterConfig, shape: ModelShape) -> Findings:
             "policy.hf_config_overrides.max_position_embeddings and megatron_cfg.force_reconvert_from_hf=true",
         )
     if r.max_prompt + r.max_new > r.max_length:
-        yield error(
+        room = r.max_length - r.max_prompt
+        works = (
+            f"max_new_tokens={room} would work" if room > 0 else f"data.max_input_seq_length={r.max_length // 2} would"
+        )
+        yield warning(
             "policy.generation.max_new_tokens",
             f"prompts of data.max_input_seq_length={r.max_prompt} and responses of {r.max_new} tokens do not fit "
-            f"policy.max_total_sequence_length={r.max_length}; "
-            f"max_new_tokens={max(r.max_length - r.max_prompt, 0)} would work",
+            f"policy.max_total_sequence_length={r.max_length}: behind long prompts responses are cut earlier; {works}",
         )
     held = int(v.get(f"{VLLM}.max_model_len", r.max_length))
     wanted = min(r.max_prompt + r.max_new, r.max_length)

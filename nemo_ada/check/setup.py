@@ -23,11 +23,11 @@ OPTIMIZER, SCHEDULER, DTENSOR = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", 
 VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
 BATCHED = f"{KWARGS}.max_num_batched_tokens"
 DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
-OPTIMIZERS = ("adam", "sgd", "lion", "muon", "dist_muon")
+OPTIMIZERS = ("adam", "sgd", "lion", "muon", "dist_muon", "adaptive_muon", "soap")
 GRANULARITIES = ("full", "selective")
 VERIFIERS = ("hf_math_verify", "dapo_math_verify")
 PRECISIONS = ("bfloat16", "float16", "float32")
-DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 ATTENTION = ("auto", "flash", "fused", "local", "unfused")
 DISPATCHERS = ("allgather", "alltoall", "flex")
 SAVE_FORMATS = ("safetensors", "torch_save")
@@ -205,7 +205,7 @@ def engine(v: Values) -> Findings:
 
 def validation(v: Values) -> Findings:
     """NeMo-RL validates max_val_samples // val_batch_size batches: none where the batch is larger."""
-    if not any(v.get(f"grpo.{key}", False) for key in ("val_period", "val_at_start", "val_at_end")):
+    if not v.validates:
         return
     samples, batch = v.number("grpo.max_val_samples"), v.number("grpo.val_batch_size")
     if samples is not None and batch is not None and samples < batch:
@@ -226,7 +226,7 @@ def saves(v: Values) -> Findings:
         prefix, _, name = str(metric).partition(":")
         if prefix not in ("train", "val") or not name:
             yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
-        elif prefix == "val" and name not in VALIDATION_METRICS:
+        elif prefix == "val" and name not in VALIDATION_METRICS and not v.get("env.should_use_nemo_gym", False):
             yield error(key, f"{metric}: {suggestion(name, VALIDATION_METRICS, 'validation metrics')}")
         elif prefix == "train":
             yield warning(

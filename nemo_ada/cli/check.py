@@ -11,6 +11,7 @@ from nemo_ada.check.command import examine, report
 from nemo_ada.check.finding import exit_code
 from nemo_ada.planning.command import walltime
 from nemo_ada.run.job_control import EXIT_USER_ERROR
+from nemo_ada.run.redaction import hide
 
 
 def check(
@@ -30,5 +31,5 @@ def check(
     findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
     if time is not None and exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(walltime(config, overrides or [], time))
-    typer.echo(report(findings, as_json=as_json))
+    typer.echo(hide(report(findings, as_json=as_json)))
     raise typer.Exit(exit_code(findings))

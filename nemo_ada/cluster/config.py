@@ -90,6 +90,13 @@ class Values:
             raise UserError(f"{dotted}={value!r} must be a whole number above 0; set it")
         return value
 
+    @property
+    def validates(self) -> bool:
+        """Whether the run validates; NeMo-RL takes a val_period of 0 or -1 for never."""
+        return (self.number("grpo.val_period") or 0) > 0 or any(
+            self.get(f"grpo.val_at_{end}", False) for end in ("start", "end")
+        )
+
     def number(self, dotted: str) -> float | None:
         """A number, also one that YAML reads as text (1e-6); None where it is not set. Raises UserError."""
         value = self.get(dotted)

@@ -63,12 +63,28 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         merged: DictConfig = OmegaConf.create({})
         for parent in names:
             merged.merge_with(load_yaml(path.parent / parent, _children=(*_children, path)))
+        for dotted in _overriding(config):
+            OmegaConf.update(merged, dotted, OmegaConf.create({}), merge=False)
         merged.merge_with(config)
         return merged
     except UserError:
         raise
     except _LIBRARY_ERRORS as error:
         raise UserError(f"{path}: {_one_line(error)}") from None
+
+
+def _overriding(section: DictConfig, where: str = "") -> list[str]:
+    """Dotted names of the sections that replace those of their parents: NeMo-RL's mark `_override_: true`, which this
+    takes out."""
+    found = []
+    if section.pop("_override_", False) and where:
+        found.append(where)
+    for key in list(section):
+        if not OmegaConf.is_interpolation(section, key) and not OmegaConf.is_missing(section, key):
+            inner = section[key]
+            if isinstance(inner, DictConfig):
+                found += _overriding(inner, f"{where}.{key}" if where else str(key))
+    return found
 
 
 def family(path: Path) -> list[Path]:

@@ -109,6 +109,11 @@ def _placeholders(values: Values) -> bool:
 def _cluster(config: Mapping[str, Any]) -> Job:
     values = Values(config)
     refuse_out_of_bounds(values)
+    if not isinstance(config.get("reinforce_ada"), Mapping):
+        raise UserError(
+            "this config has no section reinforce_ada: it is NeMo-RL's own algorithm, which plan does not know; add "
+            "reinforce_ada.preset=grpo (or another preset) and grpo.adv_estimator.name=reinforce_ada"
+        )
     cluster, sizes = ClusterConfig.of(config), rollout_sizes(values.get)
     known = find_shape(cluster.model_name)
     if known is None:
@@ -132,7 +137,7 @@ def _cluster(config: Mapping[str, Any]) -> Job:
         ahead=bool(values.get("grpo.async_grpo.enabled", False)),
         placeholders=_placeholders(values),
         steps=values.integer("grpo.max_num_steps"),
-        val_period=int(values.get("grpo.val_period", 0)),
+        val_period=max(int(values.get("grpo.val_period", 0)), 0),
         val_samples=int(values.get("grpo.max_val_samples", 0)),
         save_period=values.integer("checkpointing.save_period", 50),
         save_seconds=checkpoint_bytes(known[0]) / 2**30 / GIB_PER_SECOND,

@@ -66,7 +66,7 @@ def write(plan: Plan, run_dir: Path) -> Path:
 def _caps_line(slots: Slots, caps: SuggestedCaps) -> str:
     if caps.max_seconds is None:
         return "no cap makes the worst step fit: ask for a longer --time, or lower max_new_tokens or prompts per step"
-    state = "fits already" if slots.fits else "does not fit without caps"
+    state = "fits the slot already" if slots.fits else "does not fit the slot without caps"
     return (
         f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
         f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.source})"

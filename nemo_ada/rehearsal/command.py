@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 LIMIT_SECONDS = 1800.0
 TAIL_LINES = 25
 LOGPROBS = "logprobs.pt"
-SHORTENED = "policy.generation.max_new_tokens"  # NeMo-RL shortens responses behind long prompts; its examples need that
 Say = Callable[[str], None]
 
 
@@ -177,8 +176,7 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list
     if not Values(config).get("policy.megatron_cfg.enabled", False):
         return None
     with usable_values():
-        findings = [finding for finding in recipe(config) if finding.key.startswith(("cluster", "policy"))]
-    return [replace(finding, level="warning") if finding.key == SHORTENED else finding for finding in findings]
+        return [finding for finding in recipe(config) if finding.key.startswith(("cluster", "policy"))]
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:

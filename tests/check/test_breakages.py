@@ -58,7 +58,6 @@ WRONG_VALUES = [
     (BATCH, 600, "2048 would work"),
     (BATCH, 1, "2048 would work"),
     ("policy.max_total_sequence_length", 8192, "4096 would work"),
-    ("policy.generation.max_new_tokens", 2049, "max_new_tokens=2048"),
     (f"{VLLM}.max_model_len", 2048, "3072 would work"),
     (VLLM_TP, 8, "1, 2 or 4"),
     ("policy.logprob_chunk_size", 1024, "defer_fp32_logits=true"),
@@ -81,7 +80,7 @@ WRONG_VALUES = [
     (f"{OPTIMIZER}.lr", "fast", "1.0e-6 would work"),
     ("grpo.max_num_steps", -1, "a whole number of 1 or more; 400 would work"),
     ("grpo.max_num_steps", True, "400 would work"),
-    ("grpo.val_period", -5, "0 or more"),
+    ("grpo.val_period", -5, "-1 or more"),
     ("checkpointing.save_period", 0, "50 would work"),
     ("run_dir", " ", "runs/NAME would work"),
     (f"{KWARGS}.max_num_seqs", 128, f"{KWARGS}.max_num_seqs=512 would work"),
@@ -277,6 +276,16 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
         ({"policy.model_name": "Qwen/Qwen3-4B"}, "policy.tokenizer.chat_template_kwargs.enable_thinking", "thinks"),
         ({"grpo.adv_estimator.name": "grpo"}, "grpo.adv_estimator.name", "NeMo-RL's own"),
         ({SHARE: 0.26}, SHARE, "larger share"),
+        ({"policy.generation.max_new_tokens": 2049}, "policy.generation.max_new_tokens", "max_new_tokens=2048"),
+        (
+            {
+                "data.max_input_seq_length": 3072,
+                "policy.generation.max_new_tokens": 3072,
+                f"{VLLM}.max_model_len": 3072,
+            },
+            "policy.generation.max_new_tokens",
+            "data.max_input_seq_length=1536",
+        ),
         (MANY_BATCHES | {"reinforce_ada.budget": {"max_samples": 4096}}, "grpo.use_dynamic_sampling", "6 times"),
     ],
 )

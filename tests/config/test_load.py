@@ -223,3 +223,12 @@ def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds
     assert find_prompt_files(plain(load_yaml(own)), own)["data"]["default"]["system_prompt_file"] == (
         "configs/common/boxed.txt"
     ), "the working folder comes first"
+
+
+def test_a_section_marked_override_replaces_its_parents(tmp_path):
+    """NeMo-RL's grpo_multiple_datasets.yaml puts a list where its parent has a mapping."""
+    (tmp_path / "base.yaml").write_text("data: {train: {path: a, key: b}, shuffle: true}\nx: {y: 1}\n")
+    (tmp_path / "own.yaml").write_text(
+        "defaults: base.yaml\ndata:\n  _override_: true\n  train: [{path: c}]\nx: {z: 2}\n"
+    )
+    assert load_yaml(tmp_path / "own.yaml") == {"data": {"train": [{"path": "c"}]}, "x": {"y": 1, "z": 2}}

@@ -47,7 +47,7 @@ def run(harness, tmp_path):
                 yield own
 
         before = dict(vars(actors))
-        overrides = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": ada, **(changes or {})}
+        overrides = {**harness.OURS, "reinforce_ada": ada, **(changes or {})}
         try:
             record = ahead.run_async(tmp_path / "run", steps, overrides, hooks=hooks, **options)
         finally:

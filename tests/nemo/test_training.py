@@ -39,7 +39,7 @@ def run(harness, tmp_path):
         section = {"preset": ada} if isinstance(ada, str) else ada
         if "_est_" in section["preset"]:
             section = {**section, "sampling": {"min_responses": 2}}  # groups of 4 must leave a choice
-        overrides = {"grpo.adv_estimator.name": "reinforce_ada", "reinforce_ada": section, **(changes or {})}
+        overrides = {**harness.OURS, "reinforce_ada": section, **(changes or {})}
         before = dict(vars(harness.grpo))
         try:
             return harness.run_grpo(tmp_path / name, steps, overrides, hooks=hooks, **options)

@@ -519,3 +519,13 @@ def test_the_decisions_need_no_more_than_python_3_6() -> None:
 def test_a_machine_without_python_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
     done = script(tmp_path, DRY_RUN="1", HOST_PYTHON="python-that-is-not-here")
     assert done.returncode == 2 and "set HOST_PYTHON" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"c\t1\n", b"[" * 200_000, b"c\t1\t0\t3\n\xff\n"])
+def test_damaged_files_of_a_run_end_no_chain_without_a_reason(tmp_path: Path, content: bytes) -> None:
+    for name in ("attempts.tsv", "left_out.tsv", "pace.json", "status.json"):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "canary").touch()
+    variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_ATTEMPTS": "50"}
+    done = bash("guard && verdict && decide record && decide options", **variables)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done

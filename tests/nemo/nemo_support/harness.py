@@ -66,6 +66,12 @@ SETTINGS: dict[str, Any] = {
     "logger.monitor_gpus": False,
 }
 """Overrides on NeMo-RL's example, dotted key by dotted key."""
+OURS: dict[str, Any] = {
+    "grpo.adv_estimator.name": "reinforce_ada",
+    "grpo.normalize_rewards": False,
+    "grpo.use_leave_one_out_baseline": False,
+}
+"""More overrides, for Reinforce-Ada: the example sets the last two to true."""
 
 
 class TinyPrompts(torch.utils.data.Dataset):
