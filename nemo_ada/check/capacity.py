@@ -95,7 +95,7 @@ def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: Tell = warni
     """Room for the checkpoints that are kept and the one being written. tell: level where a job's folder is full."""
     v, key = recipe.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
-        yield error("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
+        yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
     keep = int(v.get("checkpointing.keep_top_k", 1))
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters

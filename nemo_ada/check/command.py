@@ -94,6 +94,12 @@ def recipe(config: dict[str, Any], *, gpu_gib: float = H100_GIB, site: bool = Fa
     findings = [
         *setup(values), *data.method(config), *data.datasets(values), *data.prompt_files(values), *data.image(),
     ]  # fmt: skip
+    if values.get("policy.dtensor_cfg.enabled", False) and not values.get("policy.megatron_cfg.enabled", False):
+        known = warning(
+            "policy.dtensor_cfg.enabled",
+            "the learner is DTensor: layout, memory and precision were not checked, because these checks know Megatron",
+        )
+        return [known, *findings]
     try:
         facts = ClusterConfig.of(config)
         found = find_shape(facts.model_name)

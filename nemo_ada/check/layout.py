@@ -280,14 +280,10 @@ def chunked_logprobs(recipe: ClusterConfig, shape: ModelShape) -> Findings:
 
 
 def reference_pass(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """KL 0 pays for a reference forward unless it is skipped; with KL it must not be."""
+    """With a KL penalty the reference pass must not be skipped; without one NeMo-RL v0.7.0 skips it by itself."""
     penalty = float(recipe.values.get("loss_fn.reference_policy_kl_penalty", 0.0))
     skip = bool(recipe.values.get("grpo.skip_reference_policy_logprobs_calculation", False))
     key = "grpo.skip_reference_policy_logprobs_calculation"
-    if penalty == 0.0 and not skip:
-        yield error(
-            key, "the KL penalty is 0, yet the reference model's weights and forward pass are paid for; set it to true"
-        )
     if penalty != 0.0 and skip:
         yield error(key, f"loss_fn.reference_policy_kl_penalty={penalty} needs the reference pass; set it to false")
 

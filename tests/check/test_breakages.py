@@ -69,8 +69,6 @@ WRONG_VALUES = [
     ("reinforce_ada", {"presett": "ada_seq_balance"}, "did you mean preset"),
     (SHARE, 0.2, "larger share"),
     (f"{LEARNER}.enabled", False, "set it to true"),
-    (REFERENCE, False, "set it to true"),
-    ("checkpointing.enabled", False, "set it to true"),
     (SHARE, 2, "must be a number above 0, at most 0.92; 0.8 would work"),
     (SHARE, 0.95, "0.8 would work"),
     ("policy.generation.temperature", -1, "above 0; 1.0 would work"),
@@ -276,6 +274,12 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
         ({"policy.model_name": "Qwen/Qwen3-4B"}, "policy.tokenizer.chat_template_kwargs.enable_thinking", "thinks"),
         ({"grpo.adv_estimator.name": "grpo"}, "grpo.adv_estimator.name", "NeMo-RL's own"),
         ({SHARE: 0.26}, SHARE, "larger share"),
+        ({"checkpointing.enabled": False}, "checkpointing.enabled", "set it to true"),
+        (
+            {f"{LEARNER}.enabled": False, "policy.dtensor_cfg.enabled": True},
+            "policy.dtensor_cfg.enabled",
+            "not checked",
+        ),
         ({"policy.generation.max_new_tokens": 2049}, "policy.generation.max_new_tokens", "max_new_tokens=2048"),
         (
             {
