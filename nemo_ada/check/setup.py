@@ -1,7 +1,7 @@
 """What NeMo-RL's set-up, megatron-core and vLLM refuse, or pass over with a wrong result, minutes into a GPU job.
 
-Each rule names where the job would have ended. NeMo-RL v0.7.0, the megatron-core and vLLM that it pins. The table in
-recipes/results/config_rules.md lists the asserts of their sources that a config can reach, and the rule for each.
+The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/results/config_rules.md has a row
+per setting that was tried: where a job would end without the rule, and what `check` says.
 """
 
 from __future__ import annotations
