@@ -2,7 +2,8 @@
 
 The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint, which
 transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint and
-continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows.
+continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows. The
+second run starts as soon as its checkpoint is complete, beside the first: most of a run is the start of processes.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 LIMIT_SECONDS = 1800.0
+POLL_SECONDS = 0.2
 TAIL_LINES = 25
 LOGPROBS = "logprobs.pt"
 Say = Callable[[str], None]
@@ -46,6 +49,8 @@ class Rehearsal:
     folder: Path
     layout: Layout
     say: Say
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, name: str, config: Mapping[str, Any], *arguments: str) -> tuple[int, Events]:
         """One training run in the policy interpreter; its exit code and events."""
@@ -61,6 +66,9 @@ class Rehearsal:
         self.say(f"{name}: log in {self.folder / name}.log")
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            self.running[name] = process
+            if self.stopped.is_set():  # between the stop and this line
+                self.end(name)
             try:
                 code = process.wait(LIMIT_SECONDS)
             except subprocess.TimeoutExpired:
@@ -69,9 +77,26 @@ class Rehearsal:
                     file.write(json.dumps({"event": "failed", "kind": "TimeoutError", "message":
                                            f"no end after {LIMIT_SECONDS:.0f} s"}) + "\n")  # fmt: skip
             finally:
-                _end(process)
+                self.end(name)
                 shutil.rmtree(ray_folder, ignore_errors=True)
         return code, Events.read(events)
+
+    def stop(self) -> None:
+        """End every run, and any that starts later."""
+        self.stopped.set()
+        for name in list(self.running):
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        """End what is left of a run's session of processes."""
+        process = self.running.pop(name, None)
+        if process is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.wait()
 
     def export(self, run: Path) -> list[Number]:
         """Export the run's newest checkpoint and load it with transformers and vLLM. Raises UserError."""
@@ -110,15 +135,6 @@ def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> lis
     if done.returncode:
         raise UserError("\n".join(done.stderr.strip().splitlines()[-TAIL_LINES:]))
     return done.stdout.strip().splitlines()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of the run's own session."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
 
 
 def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, keep: Path | None, say: Say) -> int:
@@ -180,32 +196,40 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
-    """One run or both; fills the report. The exit code of the run that failed, else 0."""
-    after = _resumed_after(int(config["grpo"]["max_num_steps"]))
-    code, undisturbed = rehearsal.run("undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
-    report.take_phases(undisturbed)
-    report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
-    ahead = bool(Values(config).get("grpo.async_grpo.enabled", False))
-    report.numbers = numbers(undisturbed, ahead=ahead)
-    if report.failure is not None:
-        return code
-    if not config.get("checkpointing", {}).get("enabled", False):
-        report.absent |= dict.fromkeys(("save", "export", "resume"), "checkpointing.enabled=false")
-        return EXIT_DONE
-    with ThreadPoolExecutor(1) as beside:  # the export waits for files and imports much: a core is free meanwhile
-        exporting = beside.submit(_timed, lambda: rehearsal.export(Path(config["run_dir"])))
-        if resume:
-            code = _resume(rehearsal, report, config, undisturbed, after)
-        else:
-            report.absent["resume"] = "--no-resume"
-    try:
-        made, seconds = exporting.result()
-    except UserError as error:
-        report.failure = report.failure or ("export", str(error))
-        return code or EXIT_FAILED
+    """Make one run or both, and fill the report. Returns the exit code of the run that failed, else 0."""
+    saves = bool(config.get("checkpointing", {}).get("enabled", False))
+    with ThreadPoolExecutor(2) as beside:
+        first = beside.submit(rehearsal.run, "undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
+        second = beside.submit(_continue, rehearsal, config, first) if saves and resume else None
+        try:
+            code, undisturbed = first.result()
+            report.take_phases(undisturbed)
+            report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
+            report.numbers = numbers(undisturbed, ahead=_ahead(config))
+            if report.failure is not None:
+                return code
+            if not saves:
+                report.absent |= dict.fromkeys(("save", "export", "resume"), "checkpointing.enabled=false")
+                return EXIT_DONE
+            exporting = beside.submit(_timed, lambda: rehearsal.export(Path(config["run_dir"])))
+            if second is None:
+                report.absent["resume"] = "--no-resume"
+            else:
+                code = _compare(rehearsal, report, config, undisturbed, second)
+            try:
+                made, seconds = exporting.result()
+            except UserError as error:
+                report.failure = report.failure or ("export", str(error))
+                return code or EXIT_FAILED
+        finally:  # after a failure or Ctrl-C nobody waits for the other run
+            rehearsal.stop()
     report.numbers += made
     report.phases["export"] = (1, seconds)
     return code
+
+
+def _ahead(config: Mapping[str, Any]) -> bool:
+    return bool(Values(config).get("grpo.async_grpo.enabled", False))
 
 
 def _timed(work: Callable[[], list[Number]]) -> tuple[list[Number], float]:
@@ -214,18 +238,36 @@ def _timed(work: Callable[[], list[Number]]) -> tuple[list[Number], float]:
     return work(), time.monotonic() - started
 
 
-def _resume(rehearsal: Rehearsal, report: Report, config: dict[str, Any], undisturbed: Events, after: int) -> int:
-    """Continue the checkpoint of step `after` and compare with the undisturbed run; the exit code of the run."""
-    continued = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
-    code, again = rehearsal.run("resumed", continued)
+def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[int, Events]]) -> tuple[int, Events]:
+    """The second run: it starts when the first run has finished its checkpoint, or failed without one."""
+    after = _resumed_after(int(config["grpo"]["max_num_steps"]))
+    folder = Path(config["checkpointing"]["checkpoint_dir"]) / f"step_{after}"
+    while not folder.is_dir():  # NeMo-RL gives a checkpoint this name when all its files are written
+        if first.done() and not folder.is_dir():
+            return EXIT_FAILED, Events([])
+        time.sleep(POLL_SECONDS)
+    return rehearsal.run("resumed", rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed"))
+
+
+def _compare(
+    rehearsal: Rehearsal,
+    report: Report,
+    config: dict[str, Any],
+    undisturbed: Events,
+    second: Future[tuple[int, Events]],
+) -> int:
+    """Wait for the second run and compare it with the first. Returns the second run's exit code."""
+    code, again = second.result()
     failure = _failure(code, again, rehearsal.folder / "resumed.log")
     if failure is not None:
         report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
         return code
+    steps = int(config["grpo"]["max_num_steps"])
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
-    if Values(config).get("grpo.async_grpo.enabled", False):
-        report.numbers += resumed_ahead(undisturbed, again, after, int(config["grpo"]["max_num_steps"]))
+    after = _resumed_after(steps)
+    if _ahead(config):
+        report.numbers += resumed_ahead(undisturbed, again, after, steps)
     else:
         report.numbers += resumed(undisturbed, again, after)
     return EXIT_DONE
