@@ -43,7 +43,7 @@ LAYERS = {
     "cluster": CONFIG,
     "check": CONFIG | {"cluster", "embedded", "nemo"},  # the back ends' own checks, inside functions
     "planning": CONFIG | {"cluster", "check", "simulate"},
-    "rehearsal": CONFIG | {"cluster", "check", "nemo"},  # nemo and every library inside functions
+    "rehearsal": {"errors", "run", "cluster", "check"},  # stands apart: see the test with this name
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it
@@ -85,12 +85,10 @@ def imported_names(source, module, is_package):
 def violations(package):
     """Every import that leaves its layer, as 'file imports name'."""
     found = []
-    for path in sorted(package.rglob("*.py")):
-        relative = path.relative_to(package.parent)
-        layer = layer_of(path, package)
+    for relative, names in names_by_module(package):
+        layer = layer_of(package.parent / relative, package)
         allowed = {"errors"} if layer == "__init__" else LAYERS.get(layer, set()) | {layer}
-        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
-        for name in imported_names(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"):
+        for name in names:
             parts = name.split(".")
             outside = parts[0] in HOME and layer not in HOME[parts[0]]
             inside = parts[0] == "nemo_ada" and len(parts) > 1 and "*" not in allowed
@@ -98,6 +96,14 @@ def violations(package):
             if outside or upward:
                 found.append(f"{relative} imports {name}")
     return found
+
+
+def names_by_module(package):
+    """Module file, relative to the package's parent -> absolute names of its imports."""
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package.parent)
+        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+        yield relative, list(imported_names(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"))
 
 
 def layers_present():
@@ -152,6 +158,21 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
         "nemo_ada/core/a.py imports torch.nn",
         "nemo_ada/core/a.py imports nemo_ada.config.load",
     ]
+
+
+def test_the_rehearsal_stands_apart():
+    """Only its command imports it, and few of its modules import anything of ours beyond errors and run."""
+    inside = PACKAGE.relative_to(ROOT) / "rehearsal"
+    importers, ours = set(), {}
+    for relative, names in names_by_module(PACKAGE):
+        layers = {layer_of_name(name.removeprefix("nemo_ada.")) for name in names if name.startswith("nemo_ada.")}
+        if relative.is_relative_to(inside):
+            ours[relative.stem] = layers - {"errors", "run", "rehearsal"}
+        elif "rehearsal" in layers:
+            importers.add(str(relative))
+    assert importers == {"nemo_ada/cli/rehearse.py"}
+    beyond = {"command": {"check", "cluster"}, "installation": {"cluster"}, "model": {"cluster"}}
+    assert {module: layers for module, layers in ours.items() if layers} == beyond
 
 
 @pytest.mark.parametrize("layer", [name for name in layers_present() if name not in MAY_BE_HEAVY])

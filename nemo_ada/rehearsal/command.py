@@ -1,9 +1,10 @@
-"""`nemo-ada rehearse`: shrink, run, resume, compare, report.
+"""`nemo-ada rehearse` shrinks a config, runs it, resumes it, compares both runs and writes a report.
 
-The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint, which
-transformers and vLLM load: both must give the learner's log-probabilities. A second run gets an earlier checkpoint and
-continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate and rows. The
-second run starts as soon as its checkpoint is complete, beside the first: most of a run is the start of processes.
+The undisturbed run saves after every step. `nemo-ada export` makes a Hugging Face folder of its last checkpoint.
+transformers and vLLM load that folder, and both must give the learner's log-probabilities. A second run gets an earlier
+checkpoint and continues from there with resume=auto. Its steps must equal the undisturbed ones in loss, learning rate
+and rows. The second run starts as soon as its checkpoint is complete and runs beside the first, because a run spends
+most of its time on starting processes.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ from nemo_ada.check.command import examine, recipe
 from nemo_ada.check.finding import Finding
 from nemo_ada.cluster.config import Values, load_config, usable_values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import model, places, problems
-from nemo_ada.rehearsal.report import MAX_LOGPROB_DIFFERENCE, Events, Number, Report, numbers, resumed, resumed_ahead
+from nemo_ada.rehearsal import installation, model, problems
+from nemo_ada.rehearsal.report import (
+    MAX_LOGPROB_DIFFERENCE,
+    Events,
+    Measurement,
+    Report,
+    compare_async_resumed,
+    compare_resumed,
+    measurements,
+)
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
@@ -43,9 +52,18 @@ Say = Callable[[str], None]
 
 @dataclass
 class Rehearsal:
-    """One rehearsal's folder and processes."""
+    """The folder and the processes of one rehearsal.
 
-    where: places.Places
+    Attributes:
+        installed: NeMo-RL's checkout and the interpreters.
+        folder: All files of the rehearsal are below it.
+        layout: Processes of a run.
+        say: Shows a line to the user.
+        running: Name of a run -> its driver's process, while it runs.
+        stopped: Set when no further run may start.
+    """
+
+    installed: installation.Installation
     folder: Path
     layout: Layout
     say: Say
@@ -53,21 +71,25 @@ class Rehearsal:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, name: str, config: Mapping[str, Any], *arguments: str) -> tuple[int, Events]:
-        """One training run in the policy interpreter; its exit code and events."""
+        """Make one training run in the policy interpreter.
+
+        Returns:
+            Exit code of the driver, and the events that its processes noted.
+        """
         events = self.folder / f"{name}.events.jsonl"
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
         ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
-        environment = self.where.environment(
+        environment = self.installed.environment(
             name=f"{os.getpid()}-{name}", gpus=self.layout.gpus, events=events, conversions=self.folder / "megatron"
         )
         environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
-        command = [str(self.where.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
+        command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
         self.say(f"{name}: log in {self.folder / name}.log")
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             self.running[name] = process
-            if self.stopped.is_set():  # between the stop and this line
+            if self.stopped.is_set():  # `stop` may have run before the process was in `running`
                 self.end(name)
             try:
                 code = process.wait(LIMIT_SECONDS)
@@ -82,13 +104,13 @@ class Rehearsal:
         return code, Events.read(events)
 
     def stop(self) -> None:
-        """End every run, and any that starts later."""
+        """End every run. A run that starts later ends at once."""
         self.stopped.set()
         for name in list(self.running):
             self.end(name)
 
     def end(self, name: str) -> None:
-        """End what is left of a run's session of processes."""
+        """Kill the processes of a run that still run."""
         process = self.running.pop(name, None)
         if process is None:
             return
@@ -98,25 +120,32 @@ class Rehearsal:
             return
         process.wait()
 
-    def export(self, run: Path) -> list[Number]:
-        """Export the run's newest checkpoint and load it with transformers and vLLM. Raises UserError."""
+    def export(self, run: Path) -> list[Measurement]:
+        """Export the run's newest checkpoint and load it with transformers and vLLM.
+
+        Returns:
+            Per library, the largest difference of its log-probabilities to the learner's.
+
+        Raises:
+            UserError: The export or one of the libraries failed.
+        """
         out = self.folder / "exported"
         self.say(f"export: {out}")
-        environment = self.where.environment(
+        environment = self.installed.environment(
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
         )
         command: list[str | Path] = ["-m", "nemo_ada.cli", "export", run, "--out", out]
-        _child([self.where.policy, *command], environment)
-        made = []
-        for library, python in {"transformers": self.where.policy, "vllm": self.where.engine}.items():
+        _child([self.installed.policy, *command], environment)
+        differences = []
+        for library, python in {"transformers": self.installed.policy, "vllm": self.installed.engine}.items():
             command = ["-m", "nemo_ada.rehearsal.exported", library, out, self.folder / LOGPROBS]
-            told = _child([python, "-W", "ignore", *command], self.where.plain_environment())
+            lines = _child([python, "-W", "ignore", *command], self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
-            made.append(Number(name, float(told[-1]), MAX_LOGPROB_DIFFERENCE))
-        return made
+            differences.append(Measurement(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
+        return differences
 
     def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
-        """A run folder that holds only this step's checkpoint, and the config that continues it."""
+        """Make a run folder with only this step's checkpoint. Returns the config that continues from it."""
         old = Path(config["checkpointing"]["checkpoint_dir"])
         continued: dict[str, Any] = json.loads(json.dumps(config, default=str))
         continued |= {"run_dir": str(out), "resume": "auto"}
@@ -130,7 +159,7 @@ class Rehearsal:
 
 
 def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
-    """Lines of the child's output. Raises UserError with the end of its errors."""
+    """Run a child process. Returns the lines of its output, and raises UserError with the end of its errors."""
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
     if done.returncode:
         raise UserError("\n".join(done.stderr.strip().splitlines()[-TAIL_LINES:]))
@@ -138,7 +167,21 @@ def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> lis
 
 
 def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, keep: Path | None, say: Say) -> int:
-    """Rehearse a config; the exit code: 0 passed, 1 a number is out of bounds or the run failed, 2 a user error."""
+    """Rehearse a config.
+
+    Args:
+        path: YAML file of the config.
+        overrides: Arguments of the form `key=value`.
+        steps: Training steps of a run.
+        resume: Whether a second run continues from an earlier checkpoint.
+        keep: Folder for all files of the rehearsal, which stays. Without it a temporary folder is used, and removed
+            after a rehearsal that passed.
+        say: Shows a line to the user.
+
+    Returns:
+        Exit code: 0 when the rehearsal passed, 1 when a measurement is out of bounds or a run failed, 2 after a user
+        error.
+    """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the run's processes end
     if resume and steps < 2:
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
@@ -147,7 +190,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     _check_tokenizer(config)
     findings = _check(path, overrides, config)
     errors = [finding for finding in findings or () if finding.level == "error"]
-    where = None if errors else places.find()
+    installed = None if errors else installation.find()
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shrinker, layout = shrink(
@@ -156,14 +199,14 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
     report.absent["check"] = "Megatron only" if findings is None else "yes"
-    report.warnings = [f"{found.key}: {found.message}" for found in findings or () if found.level == "warning"]
+    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings or () if finding.level == "warning"]
     code = EXIT_USER_ERROR
-    if where is None:
+    if installed is None:
         report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
     else:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
-        furnish(config, shrinker, layout, where, folder)
-        code = _runs(Rehearsal(where, folder, layout, say), report, shrinker.config, resume=resume)
+        furnish(config, shrinker, layout, installed, folder)
+        code = _runs(Rehearsal(installed, folder, layout, say), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
     (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
@@ -174,19 +217,26 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
 
 
 def _check_tokenizer(config: Mapping[str, Any]) -> None:
-    """Raise UserError for a tokenizer folder that is not there: the small model brings its own and would hide that."""
+    """Raise UserError for a tokenizer folder that does not exist.
+
+    The run would not notice, because the small model has a tokenizer of its own.
+    """
     name = str(Values(config).get("policy.tokenizer.name", ""))
     if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().is_dir():
         raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
 
 
 def _resumed_after(steps: int) -> int:
-    """The step whose checkpoint the second run continues: it repeats one or two steps."""
+    """The step whose checkpoint the second run continues. It repeats one or two steps."""
     return max(1, steps - 2)
 
 
 def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding] | None:
-    """What `nemo-ada check` finds in the config at its full size, where shrinking hides nothing; None for DTensor."""
+    """What `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
+
+    Returns:
+        The findings, or None for a plain NeMo-RL config with a DTensor learner, which is not checked.
+    """
     if config.get("backend") == "nemo_rl":
         return examine(path, overrides, verifier=False, site=False)
     if not Values(config).get("policy.megatron_cfg.enabled", False):
@@ -196,7 +246,7 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
-    """Make one run or both, and fill the report. Returns the exit code of the run that failed, else 0."""
+    """Make one run or both, and fill the report. Returns the exit code of the run that failed, or 0."""
     saves = bool(config.get("checkpointing", {}).get("enabled", False))
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(rehearsal.run, "undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
@@ -205,7 +255,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
             report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
-            report.numbers = numbers(undisturbed, ahead=_ahead(config))
+            report.measurements = measurements(undisturbed, async_grpo=_async_grpo(config))
             if report.failure is not None:
                 return code
             if not saves:
@@ -217,32 +267,38 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             else:
                 code = _compare(rehearsal, report, config, undisturbed, second)
             try:
-                made, seconds = exporting.result()
+                differences, seconds = exporting.result()
             except UserError as error:
                 report.failure = report.failure or ("export", str(error))
                 return code or EXIT_FAILED
-        finally:  # after a failure or Ctrl-C nobody waits for the other run
+        finally:  # after a failure or Ctrl-C the other run must not go on
             rehearsal.stop()
-    report.numbers += made
+    report.measurements += differences
     report.phases["export"] = (1, seconds)
     return code
 
 
-def _ahead(config: Mapping[str, Any]) -> bool:
+def _async_grpo(config: Mapping[str, Any]) -> bool:
+    """Whether the config trains asynchronously."""
     return bool(Values(config).get("grpo.async_grpo.enabled", False))
 
 
-def _timed(work: Callable[[], list[Number]]) -> tuple[list[Number], float]:
-    """What the work returns, and its seconds."""
+def _timed(work: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
+    """Call `work`. Returns its result and the seconds that it took."""
     started = time.monotonic()
     return work(), time.monotonic() - started
 
 
 def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[int, Events]]) -> tuple[int, Events]:
-    """The second run: it starts when the first run has finished its checkpoint, or failed without one."""
+    """Make the second run. It starts when the first run's checkpoint is complete.
+
+    Returns:
+        Exit code and events of the second run. Without a checkpoint of the first run there is no second one: the exit
+        code is then EXIT_FAILED and there are no events.
+    """
     after = _resumed_after(int(config["grpo"]["max_num_steps"]))
     folder = Path(config["checkpointing"]["checkpoint_dir"]) / f"step_{after}"
-    while not folder.is_dir():  # NeMo-RL gives a checkpoint this name when all its files are written
+    while not folder.is_dir():  # NeMo-RL renames a checkpoint to this name after it has written all files
         if first.done() and not folder.is_dir():
             return EXIT_FAILED, Events([])
         time.sleep(POLL_SECONDS)
@@ -266,25 +322,39 @@ def _compare(
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
     after = _resumed_after(steps)
-    if _ahead(config):
-        report.numbers += resumed_ahead(undisturbed, again, after, steps)
+    if _async_grpo(config):
+        report.measurements += compare_async_resumed(undisturbed, again, after, steps)
     else:
-        report.numbers += resumed(undisturbed, again, after)
+        report.measurements += compare_resumed(undisturbed, again, after)
     return EXIT_DONE
 
 
 def _failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
+    """Phase and cause of a run's failure, from its events or the end of its log. None for a run that ended well."""
     if code == EXIT_DONE:
         return None
-    told = events.failure()
-    if told is not None:
-        return told
+    failure = events.failure()
+    if failure is not None:
+        return failure
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
     return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
 
 
-def furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, where: places.Places, folder: Path) -> None:
-    """Make data, tokenizer and model in the rehearsal's folder."""
+def furnish(
+    config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, installed: installation.Installation, folder: Path
+) -> None:
+    """Make data, tokenizer and model in the rehearsal's folder.
+
+    Args:
+        config: The user's config, which names the full model.
+        shrinker: Holds the config of the rehearsal.
+        layout: Processes of a run.
+        installed: NeMo-RL's checkout and the interpreters.
+        folder: Folder of the rehearsal.
+
+    Raises:
+        UserError: The model's shape is not known, or the policy interpreter cannot make the model.
+    """
     texts = problems.write(folder / "data")
     for key in ("data.default", "data.train", "data.validation"):
         for name in ("system_prompt_file", "prompt_file"):
@@ -295,8 +365,8 @@ def furnish(config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, where
     spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=2 * LENGTH)
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
-    made = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
+    command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
-        _child([where.policy, "-W", "ignore", *made], where.plain_environment())
+        _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())
     except UserError as error:
-        raise UserError(f"the policy interpreter {where.policy} cannot make the model:\n{error}") from error
+        raise UserError(f"the policy interpreter {installed.policy} cannot make the model:\n{error}") from error

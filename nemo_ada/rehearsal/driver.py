@@ -1,4 +1,4 @@
-"""The driver of one run of a rehearsal, in the policy interpreter: our launcher with NeMo-RL's own workers.
+"""The driver of one run of a rehearsal. It calls our launcher in the policy interpreter.
 
 python -m nemo_ada.rehearsal.driver CONFIG.json [--logprobs FILE]
 """
@@ -23,7 +23,7 @@ from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_
 
 
 def run(config: dict[str, Any], logprobs: Path | None) -> int:
-    """Train as configured; the exit code of the launcher."""
+    """Train as configured. Returns the launcher's exit code."""
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
     try:
         with observe.phase("start"):
@@ -45,9 +45,10 @@ def run(config: dict[str, Any], logprobs: Path | None) -> int:
 
 
 def _with_probes(loop: Any, logprobs: Path | None) -> None:
+    """Probe the learner before and after both of NeMo-RL's training loops. Without `logprobs` nothing changes."""
     if logprobs is None:
         return
-    train, train_ahead = loop.grpo_train, loop.async_grpo_train
+    train, train_async = loop.grpo_train, loop.async_grpo_train
 
     def first(policy: Any) -> None:
         with observe.phase("probe: log-probs"):
@@ -70,7 +71,7 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
         engine = type(generation)
         shutdown = engine.shutdown
 
-        def probed_shutdown(self: Any) -> Any:  # the loop ends its workers itself
+        def probed_shutdown(self: Any) -> Any:  # the loop itself shuts its workers down, so this is the last chance
             engine.shutdown = shutdown
             try:
                 with observe.phase("probe: engine"):
@@ -81,13 +82,13 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
             return ended
 
         engine.shutdown = probed_shutdown
-        return train_ahead(policy, generation, *args, **kwargs)
+        return train_async(policy, generation, *args, **kwargs)
 
     loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point."""
+    """Read the arguments and train."""
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("--logprobs", type=Path)
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_now(code: int) -> None:
-    """Leave without finalizers: NeMo-RL's Policy starts Ray again in its own. Ray ends with its driver."""
+    """Shut Ray down and leave without finalizers, because that of NeMo-RL's Policy would start Ray again."""
     sys.stdout.flush()
     sys.stderr.flush()
     ray = sys.modules.get("ray")

@@ -1,9 +1,9 @@
-"""Whether the folder of `nemo-ada export` is the learner's model, for transformers and for vLLM:
+"""Check that the folder of `nemo-ada export` is the learner's model, with transformers or with vLLM.
 
     python -m nemo_ada.rehearsal.exported transformers|vllm FOLDER LOGPROBS.pt
 
 It prints the largest difference in nats to the learner's log-probabilities of fixed rows (probe.py), in float32. Each
-library runs in its own interpreter, without stand-ins.
+library runs in its own interpreter, without stand-ins. B rows of T tokens.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-CACHE_BYTES = 1 << 28  # unless one is named, vLLM wants .92 of the machine's memory
+CACHE_BYTES = 1 << 28  # without a size vLLM would take 92 % of the machine's memory
 
 
 def with_transformers(folder: Path, tokens_BT: Any) -> Any:
-    """Log-probabilities (B, T - 1) of each row's tokens after the first."""
+    """Log-probabilities [B, T - 1] of each row's tokens after the first, by transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -30,10 +30,10 @@ def with_transformers(folder: Path, tokens_BT: Any) -> Any:
 
 
 def with_vllm(folder: Path, tokens_BT: Any) -> Any:
-    """The same from vLLM's prompt log-probabilities."""
+    """Log-probabilities [B, T - 1] of each row's tokens after the first, by vLLM, which takes the rows as prompts."""
     import torch
 
-    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # its log of the end would follow our number
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # else vLLM logs a line after our number, which must be the last line
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -46,15 +46,15 @@ def with_vllm(folder: Path, tokens_BT: Any) -> Any:
     rows = tokens_BT.tolist()
     prompts: Any = [{"prompt_token_ids": row} for row in rows]
     answers = engine.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0))
-    told = [
+    logprobs = [
         [entry[token].logprob for token, entry in zip(row[1:], answer.prompt_logprobs[1:], strict=True)]
         for row, answer in zip(rows, answers, strict=True)
     ]
-    return torch.tensor(told)
+    return torch.tensor(logprobs)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Entry point."""
+    """Print the difference between the named library and the learner."""
     import torch
 
     expected = torch.load(arguments[2], weights_only=True)

@@ -1,5 +1,6 @@
-"""The small model of a rehearsal: the family's own classes with random weights, a tokenizer, and the log-probabilities
-that Hugging Face computes with it. Runs in the policy interpreter, without stand-ins:
+"""Make the small model of a rehearsal, its tokenizer, and the log-probabilities that Hugging Face computes with it.
+
+The model has the classes of its family and random weights. This runs in the policy interpreter, without stand-ins:
 
     python -m nemo_ada.rehearsal.model SPEC.json FOLDER LOGPROBS.pt
 """
@@ -21,14 +22,22 @@ FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
 ROWS, TOKENS = 8, 24
 STEADY = 0.2
-"""Value of the first hidden coordinate of every token: after the norm it is nearly constant, and acts as a bias."""
+"""First hidden coordinate of every token. It is nearly constant after the norm, and so it acts as a bias."""
 END_BIAS = 1.8
-"""Of the end token on that coordinate: responses of random weights end after some ten tokens."""
+"""The end token's output weight on that coordinate. With it, responses of random weights end after about ten tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What the small model keeps of the config's model: family, tied embeddings, grouped heads, positions."""
+    """The properties of the small model that follow the config's model.
+
+    Attributes:
+        family: `model_type` of transformers.
+        layers: Number of layers.
+        kv: Number of key-value heads.
+        tied: Whether input and output embeddings are one tensor.
+        positions: Longest sequence, tokens.
+    """
 
     family: str
     layers: int
@@ -38,7 +47,7 @@ class ModelSpec:
 
     @classmethod
     def of(cls, model_name: str, *, layers: int, positions: int) -> ModelSpec:
-        """For a model of the table or a local folder. Raises UserError for any other."""
+        """The small model for a model of the table or a local folder. Raises UserError for any other."""
         shape = find_shape(model_name)
         if shape is None:
             raise UserError(
@@ -51,7 +60,7 @@ class ModelSpec:
 
 
 def family_of(model_name: str, shape: ModelShape) -> str:
-    """The `model_type` of transformers. Raises UserError for a family that is not rehearsed."""
+    """The model's `model_type` of transformers. Raises UserError for a family that cannot be rehearsed."""
     local = Path(model_name) / "config.json"
     if local.is_file():
         family = str(json.loads(local.read_text(encoding="utf-8")).get("model_type"))
@@ -64,7 +73,14 @@ def family_of(model_name: str, shape: ModelShape) -> str:
 
 
 def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) -> None:
-    """Save model and tokenizer where NeMo-RL, Bridge and vLLM read them, and the log-probabilities of fixed rows."""
+    """Save the model, its tokenizer and the log-probabilities of fixed rows.
+
+    Args:
+        spec: Properties of the model.
+        tokens: Texts of the tokens, by token id.
+        folder: Hugging Face folder, which NeMo-RL, Bridge and vLLM read.
+        logprobs: File for the rows' tokens and their log-probabilities.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -91,11 +107,12 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
     rows = torch.randint(len(SPECIAL), SIZE, (ROWS, TOKENS), generator=torch.Generator().manual_seed(1))
     model.train(False)
     with torch.no_grad():
-        told = torch.log_softmax(model(rows).logits[:, :-1], -1).gather(-1, rows[:, 1:, None]).squeeze(-1)
-    torch.save({"tokens": rows, "logprobs": told}, logprobs)
+        row_logprobs = torch.log_softmax(model(rows).logits[:, :-1], -1).gather(-1, rows[:, 1:, None]).squeeze(-1)
+    torch.save({"tokens": rows, "logprobs": row_logprobs}, logprobs)
 
 
 def _tokenizer(tokens: Sequence[str]) -> Any:
+    """A tokenizer of whole words, with a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -103,21 +120,21 @@ def _tokenizer(tokens: Sequence[str]) -> Any:
     words.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES.pattern), behavior="isolated")
     words.decoder = decoders.Fuse()
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    made = PreTrainedTokenizerFast(tokenizer_object=words, **names)
-    made.chat_template = (
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **names)
+    tokenizer.chat_template = (
         "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant\n{% endif %}"
     )
-    return made
+    return tokenizer
 
 
 def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
-    """What `main` reads."""
+    """The content of SPEC.json, which `main` reads."""
     return json.dumps({"spec": asdict(spec), "tokens": list(tokens)})
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Entry point."""
+    """Write the model that the arguments name."""
     content: Mapping[str, Any] = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]), Path(arguments[2]))
 

@@ -1,7 +1,7 @@
-"""What happened in a rehearsal, seen from inside its processes: phases, numbers per step and rows, as JSON lines.
+"""Record what happens inside the processes of a rehearsal: phases, metrics per step and training rows.
 
-NeMo-RL's functions are wrapped, not replaced: each wrapper notes its phase, calls the original and notes the end or
-the error. Every process appends to the same file.
+NeMo-RL's functions are wrapped and not replaced. Each wrapper notes its phase, calls the original, and notes the end or
+the error. Every process appends JSON lines to the same file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TIMED: Mapping[str, str] = {
 
 
 def note(**event: Any) -> None:
-    """Append one event; a line is short enough to be written at once."""
+    """Append one event to the file. The system writes a line of this length in one piece."""
     path = os.environ.get(FILE)
     if not path:
         return
@@ -63,7 +63,7 @@ def note(**event: Any) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Note the seconds of a block, of the clock and of this process's CPU, or the error that ended it."""
+    """Note how long a block took, by the clock and in CPU seconds of this process, or which error ended it."""
     started, cpu = time.monotonic(), time.process_time()
     note(event="begin", phase=name)
     _fault(name)
@@ -77,10 +77,11 @@ def phase(name: str) -> Iterator[None]:
 
 
 FAULT: dict[str, Any] = {}
-"""`phase`, `count`, `delay`: this process is killed `delay` seconds after that many begins of the phase."""
+"""For tests. This process is killed `delay` seconds after `phase` has begun for the `count`-th time."""
 
 
 def _fault(name: str) -> None:
+    """Arm the timer that kills this process, where FAULT asks for it."""
     if FAULT.get("phase") != name:
         return
     FAULT["count"] -= 1
@@ -89,11 +90,13 @@ def _fault(name: str) -> None:
 
 
 def end_of(error: BaseException) -> str:
-    """The end of the message: a remote error's begins with its traceback."""
+    """The end of an error's message. The message of a remote error begins with its traceback."""
     return CODES.sub("", str(error).strip())[-MAX_MESSAGE:]
 
 
 def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a phase of this name."""
+
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
         with phase(name):
@@ -103,7 +106,7 @@ def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Observe every module as it is imported."""
+    """Wrap the functions of every observed module as soon as it is imported."""
     for name, module, dotted in FUNCTIONS:
         when_imported(module, functools.partial(_observe, name, dotted))
     when_imported("nemo_rl.utils.timer", _observe_timer)
@@ -113,6 +116,7 @@ def install() -> None:
 
 
 def _observe(name: str, dotted: str, module: ModuleType) -> None:
+    """Wrap one function of a module."""
     owner: Any = module
     *path, last = dotted.split(".")
     for part in path:
@@ -121,6 +125,7 @@ def _observe(name: str, dotted: str, module: ModuleType) -> None:
 
 
 def _observe_timer(module: ModuleType) -> None:
+    """Note the phases that NeMo-RL's loop times itself."""
     timed = module.Timer.time
 
     @contextmanager
@@ -136,6 +141,7 @@ def _observe_timer(module: ModuleType) -> None:
 
 
 def _observe_logger(module: ModuleType) -> None:
+    """Note the numeric metrics of training and validation."""
     log_metrics = module.Logger.log_metrics
 
     @functools.wraps(log_metrics)
@@ -149,6 +155,7 @@ def _observe_logger(module: ModuleType) -> None:
 
 
 def _number(value: Any) -> float | None:
+    """The value as a float, or None for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -156,10 +163,11 @@ def _number(value: Any) -> float | None:
 
 
 LAST_BATCH: dict[str, Any] = {}
-"""Arguments of this process's newest Policy.train call with a gradient: `probe` trains on them again."""
+"""Arguments of the newest call of Policy.train with a gradient in this process. `probe` trains on them again."""
 
 
 def _observe_rows(module: ModuleType) -> None:
+    """Note the rows of every call of Policy.train."""
     train = module.Policy.train
 
     @functools.wraps(train)
@@ -173,6 +181,7 @@ def _observe_rows(module: ModuleType) -> None:
 
 
 def _observe_prompts(module: ModuleType) -> None:
+    """Note the prompts of every step that was drawn group by group (asynchronous training)."""
     finish_step = module.AdaSampler.finish_step
 
     @functools.wraps(finish_step)
@@ -184,11 +193,11 @@ def _observe_prompts(module: ModuleType) -> None:
 
 
 def row_hashes(data: Any) -> list[str]:
-    """A short hash of each training row: its tokens without padding, and its advantage."""
+    """A short hash of each training row, from its tokens without padding and its advantage."""
     rows = zip(data["input_ids"], data["input_lengths"], data["advantages"], strict=True)
-    made = []
+    hashes = []
     for tokens, length, advantages in rows:
-        kept = tokens[: int(length)].numpy().tobytes()
+        content = tokens[: int(length)].numpy().tobytes()
         advantage = round(float(advantages.flatten()[-1]), 4)
-        made.append(hashlib.blake2b(kept + repr(advantage + 0.0).encode(), digest_size=6).hexdigest())
-    return made
+        hashes.append(hashlib.blake2b(content + repr(advantage + 0.0).encode(), digest_size=6).hexdigest())
+    return hashes

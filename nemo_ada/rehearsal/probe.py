@@ -1,8 +1,10 @@
-"""Numbers that need the real workers: log-probabilities before the first step and after the last, and gradient norms
-after the last. In asynchronous training also the engine's log-probabilities after the last refit: within a step
-responses may come from older weights, so the step's own metrics cannot tell whether a refit worked.
+"""Measurements that need the real workers: log-probabilities and gradient norms.
 
-Both run inside the driver, around NeMo-RL's loop, with the policy that the loop trains.
+The learner's log-probabilities are measured before the first step and after the last, and gradient norms after the
+last. In asynchronous training the engine's log-probabilities are measured after the last refit, too. Responses of a
+step may come from older weights there, so the step's own metrics cannot show whether a refit worked.
+
+All probes run inside the driver, around NeMo-RL's loop, with the policy that the loop trains. B rows of T tokens.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from typing import Any
 from nemo_ada.rehearsal.observe import LAST_BATCH, note
 
 PROBE_PROMPT = 8
-"""Tokens of a prompt for the engine."""
+"""Number of tokens of a row that the engine gets as its prompt."""
 
 
 def logprobs(policy: Any, reference: Path) -> None:
-    """Note the largest difference in nats of the learner's log-probabilities to Hugging Face's (model.py), both in
-    float32."""
+    """Note how far the learner's log-probabilities are from Hugging Face's, in nats at most.
+
+    Args:
+        policy: NeMo-RL's policy.
+        reference: File of model.py. Both sides compute in float32.
+    """
     import torch
 
     expected = torch.load(reference, weights_only=True)
@@ -28,7 +34,7 @@ def logprobs(policy: Any, reference: Path) -> None:
 
 
 def last_logprobs(policy: Any, reference: Path) -> None:
-    """Replace the log-probabilities in `reference` by the learner's of now, for what is exported (exported.py)."""
+    """Replace the log-probabilities in `reference` by the learner's current ones. exported.py compares with them."""
     import torch
 
     tokens = torch.load(reference, weights_only=True)["tokens"]
@@ -36,7 +42,7 @@ def last_logprobs(policy: Any, reference: Path) -> None:
 
 
 def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
-    """Note the largest difference in nats between engine and learner, on fresh greedy responses."""
+    """Note how far engine and learner are apart on fresh greedy responses, in nats at most."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
@@ -49,19 +55,19 @@ def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
         async for _, output in generation.generate_async(data, greedy=True):
             return output
 
-    told = []
+    logprobs = []
     for row in tokens_BT:
         output = asyncio.run(answer(row[:PROBE_PROMPT]))
         end = min(int(output["unpadded_sequence_lengths"][0]), len(row))
         row[:end] = output["output_ids"][0, :end]
-        told.append(output["logprobs"][0, PROBE_PROMPT:end])
-    learner = _of_learner(policy, tokens_BT)[:, PROBE_PROMPT - 1 :]
-    differences = [(own[: len(engine)] - engine).abs().max() for own, engine in zip(learner, told, strict=True)]
+        logprobs.append(output["logprobs"][0, PROBE_PROMPT:end])
+    rows = zip(_of_learner(policy, tokens_BT)[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
+    differences = [(learner[: len(engine)] - engine).abs().max() for learner, engine in rows]
     note(event="engine log-probs", difference=float(max(differences)))
 
 
 def _of_learner(policy: Any, tokens_BT: Any) -> Any:
-    """Log-probabilities (B, T - 1) of each row's tokens after the first."""
+    """The learner's log-probabilities [B, T - 1] of each row's tokens after the first."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
@@ -72,7 +78,7 @@ def _of_learner(policy: Any, tokens_BT: Any) -> Any:
 
 
 def gradient_norms(policy: Any) -> None:
-    """Note the gradient norm of the newest batch, packed and unpacked, at the same weights (learning rate 0)."""
+    """Note the gradient norm of the newest batch, packed and unpacked. The weights stay: the learning rate is 0."""
     if not getattr(policy, "use_sequence_packing", False) or not LAST_BATCH:
         return
     norms, parts = {}, {}
@@ -88,6 +94,7 @@ def gradient_norms(policy: Any) -> None:
 
 
 def _set_packing(policy: Any, packed: bool) -> None:
+    """Pack sequences in all workers or in none, and set learning rate and weight decay to 0."""
     import ray
 
     def change(worker: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a rehearsal says at its end: phases, numbers with thresholds, the resumed run, what a CPU cannot show."""
+"""The report of a rehearsal: phases, measurements with their bounds, the resumed run, and what a CPU cannot show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.rehearsal.shrink import Layout, Shrunk
+from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
 
 PHASES = (
@@ -37,8 +37,14 @@ MAX_LOSS_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number from the real path. bound: it fails above this."""
+class Measurement:
+    """A value from the real path that must not be above its bound.
+
+    Attributes:
+        name: What was measured, with its unit.
+        value: The measured value.
+        bound: The largest value that passes.
+    """
 
     name: str
     value: float
@@ -52,13 +58,17 @@ class Number:
 
 @dataclass
 class Events:
-    """The events of one run (observe.py)."""
+    """The events of one run.
+
+    Attributes:
+        lines: What observe.py noted, in order.
+    """
 
     lines: list[dict[str, Any]]
 
     @classmethod
     def read(cls, path: Path) -> Events:
-        """Of a file; none where it does not exist."""
+        """The events of a file. A file that does not exist has none."""
         if not path.exists():
             return cls([])
         return cls([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line])
@@ -68,12 +78,12 @@ class Events:
         return [line for line in self.lines if line["event"] == event]
 
     def seconds(self, phase: str) -> tuple[int, float]:
-        """How often a phase ended without an error, and its seconds in all."""
+        """How often a phase ended without an error, and how many seconds these took together."""
         ended = [line["seconds"] for line in self.of("end") if line["phase"] == phase]
         return len(ended), sum(ended)
 
     def failure(self) -> tuple[str, str] | None:
-        """Phase and cause of the first error; None for a run that ended well."""
+        """Phase and cause of the first error, or None for a run that ended well."""
         last = [line for line in self.lines if line["event"] in ("refused", "failed")]
         if not last:
             return None
@@ -82,19 +92,19 @@ class Events:
             return "set-up", f"{last[0]['kind']}: {last[0]['message']}"
         first = errors[0]
         cause, kind = _cause(first["message"]) or str(last[0]["message"]), first["kind"]
-        named = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's name
-        return first["phase"], cause if named else f"{kind}: {cause}"
+        has_name = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's
+        return first["phase"], cause if has_name else f"{kind}: {cause}"
 
     def steps(self) -> dict[int, dict[str, float]]:
         """Training metrics per step."""
-        made: dict[int, dict[str, float]] = {}
+        steps: dict[int, dict[str, float]] = {}
         for line in self.of("metrics"):
             if line["prefix"] == "train":
-                made.setdefault(int(line["step"]), {}).update(line["numbers"])
-        return made
+                steps.setdefault(int(line["step"]), {}).update(line["numbers"])
+        return steps
 
     def prompts(self, last: float) -> list[str]:
-        """Ids of the prompts trained on in the steps up to `last`, in asynchronous Reinforce-Ada."""
+        """Ids of the prompts that the steps up to `last` trained on. Only asynchronous Reinforce-Ada records them."""
         return [prompt for line in self.of("prompts") if line["step"] <= last for prompt in line["prompts"]]
 
     def rows(self) -> list[list[str]]:
@@ -103,98 +113,128 @@ class Events:
 
 
 def _cause(message: str) -> str:
-    """The last paragraph of a message; the lines before it are a remote traceback, which the log has."""
+    """A message without the remote traceback before it, which the log has."""
     lines = message.rstrip().splitlines()
     first = max((number for number, line in enumerate(lines) if line.startswith("  ")), default=-1) + 1
     return "\n".join(lines[first:])
 
 
-def numbers(events: Events, *, ahead: bool = False) -> list[Number]:
-    """Numbers of the undisturbed run, each with its bound. ahead: asynchronous training, where the metrics of a step
-    compare weights of different age."""
-    made = []
-    for step, metrics in sorted(events.steps().items()) if not ahead else ():
-        if "token_mult_prob_error" in metrics:
-            made.append(Number(f"step {step}: token_mult_prob_error", metrics["token_mult_prob_error"],
-                               MAX_PROBABILITY_ERROR))  # fmt: skip
-        if "gen_kl_error" in metrics:
-            made.append(Number(f"step {step}: gen_kl_error", abs(metrics["gen_kl_error"]), MAX_KL))
-    for step, metrics in sorted(events.steps().items()) if ahead else ():
-        if NEWEST in metrics:
-            made.append(Number(f"step {step}: {NEWEST}", metrics[NEWEST], MAX_PROBABILITY_ERROR))
-    for told in events.of("log-probs"):
-        made.append(Number("|log-prob - Hugging Face's|, nats", told["difference"], MAX_LOGPROB_DIFFERENCE))
-    if ahead:
-        after = [told["difference"] for told in events.of("engine log-probs")] or [math.inf]
-        made.append(
-            Number("after the last refit: |engine's log-prob - learner's|, nats", after[0], MAX_LOGPROB_DIFFERENCE)
-        )
-        made += _repeated(events.prompts(math.inf))
+def measurements(events: Events, *, async_grpo: bool = False) -> list[Measurement]:
+    """The measurements of the undisturbed run.
+
+    Args:
+        events: Events of the run.
+        async_grpo: Whether it trained asynchronously. NeMo-RL's metrics of a step compare weights of different age
+            then, so another metric takes their place.
+    """
+    if async_grpo:
+        bounds = {NEWEST: MAX_PROBABILITY_ERROR}
+    else:
+        bounds = {"token_mult_prob_error": MAX_PROBABILITY_ERROR, "gen_kl_error": MAX_KL}
+    results = [
+        Measurement(f"step {step}: {name}", abs(metrics[name]), bound)
+        for step, metrics in sorted(events.steps().items())
+        for name, bound in bounds.items()
+        if name in metrics
+    ]
+    for event in events.of("log-probs"):
+        results.append(Measurement("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
+    if async_grpo:
+        differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
+        name = "after the last refit: |engine's log-prob - learner's|, nats"
+        results.append(Measurement(name, differences[0], MAX_LOGPROB_DIFFERENCE))
+        results += _repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
-        made.append(Number("packed against unpacked gradient norm, relative", difference, MAX_NORM_DIFFERENCE))
-    return made
+        results.append(Measurement("packed against unpacked gradient norm, relative", difference, MAX_NORM_DIFFERENCE))
+    return results
 
 
-def _repeated(prompts: Sequence[str]) -> list[Number]:
-    """Within an epoch every prompt is trained on once, and a rehearsal is shorter than one. Nothing without
-    Reinforce-Ada, which tells the prompts."""
-    return [Number("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
+def _repeated(prompts: Sequence[str]) -> list[Measurement]:
+    """How many prompts were trained on twice.
+
+    There may be none, because a rehearsal is shorter than one epoch. The list is empty without Reinforce-Ada, whose
+    hooks record the prompt ids.
+    """
+    return [Measurement("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
 
 
-def resumed_ahead(before: Events, continued: Events, after: int, last: int) -> list[Number]:
-    """The steps after `after` until `last` of a run in asynchronous training that was continued. before: the run that
-    made the checkpoint of step `after`.
+def compare_async_resumed(before: Events, continued: Events, after: int, last: int) -> list[Measurement]:
+    """Check a resumed run in asynchronous training.
 
-    Which weights draw a response depends on the clock there, so no two runs are alike; no step may be left out and no
-    prompt may be trained on twice.
+    Which weights generate a response depends on the clock, so two runs are never alike. But no step may be missing, and
+    no prompt may be trained on twice.
+
+    Args:
+        before: Events of the run that saved the checkpoint.
+        continued: Events of the run that continued from it.
+        after: Step of the checkpoint.
+        last: Last step of the run.
     """
     differ = set(continued.steps()) ^ set(range(after + 1, last + 1))
     prompts = [*before.prompts(after), *continued.prompts(last)]
-    return [Number(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0), *_repeated(prompts)]
+    name = f"resumed steps {after + 1} to {last}: missing or repeated"
+    return [Measurement(name, len(differ), 0.0), *_repeated(prompts)]
 
 
-def resumed(undisturbed: Events, continued: Events, after: int) -> list[Number]:
-    """The steps after `after` of a resumed run against those of the undisturbed one."""
-    made = []
+def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[Measurement]:
+    """Compare the steps after `after` of a resumed run with those of the undisturbed run."""
+    results = []
     expected, actual = undisturbed.steps(), continued.steps()
     for step in sorted(step for step in expected if step > after):
         if step not in actual:
-            made.append(Number(f"resumed step {step}: missing", math.inf, 0.0))
+            results.append(Measurement(f"resumed step {step}: missing", math.inf, 0.0))
             continue
         for name, bound in (("loss", MAX_LOSS_DIFFERENCE), ("lr", 1e-12), ("grad_norm", MAX_NORM_DIFFERENCE)):
             if name in expected[step]:
                 difference = abs(expected[step][name] - actual[step].get(name, math.inf))
-                made.append(Number(f"resumed step {step}: |{name} difference|", difference, bound))
-    rows, again = undisturbed.rows()[after : max(expected, default=0)], continued.rows()  # then the probes' rows
-    for number, row in enumerate(rows):
-        other = again[number] if number < len(again) else []
+                results.append(Measurement(f"resumed step {step}: |{name} difference|", difference, bound))
+    # Behind the rows of the last step come those of the probes.
+    rows, again = undisturbed.rows()[after : max(expected, default=0)], continued.rows()
+    for position, row in enumerate(rows):
+        other = again[position] if position < len(again) else []
         differ = sum(a != b for a, b in zip(row, other, strict=False)) + abs(len(row) - len(other))
-        made.append(Number(f"resumed step {after + 1 + number}: rows that differ of {len(row)}", differ, 0.0))
-    return made
+        name = f"resumed step {after + 1 + position}: rows that differ of {len(row)}"
+        results.append(Measurement(name, differ, 0.0))
+    return results
 
 
 @dataclass
 class Report:
-    """Everything of one rehearsal. failure: phase and cause."""
+    """The results of one rehearsal.
+
+    Attributes:
+        config: Path of the config.
+        command: Command line that repeats the rehearsal.
+        layout: Processes of a run.
+        changes: Changes of the config.
+        stand_ins: Replacements of the GPU's libraries.
+        seconds: Duration of the whole rehearsal.
+        failure: Phase and cause of the failure, or None.
+        phases: Phase -> how often it ran, and its seconds in all.
+        measurements: Every measured value with its bound.
+        absent: Phase -> why it did not run.
+        warnings: Warnings of `nemo-ada check`.
+    """
 
     config: str
     command: str
     layout: Layout
-    changes: Sequence[Shrunk]
+    changes: Sequence[ConfigChange]
     stand_ins: Sequence[Replacements]
     seconds: float = 0.0
     failure: tuple[str, str] | None = None
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
-    numbers: list[Number] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether every phase ran that the config has, and every number is within its bound."""
-        return self.failure is None and bool(self.numbers) and all(number.passed for number in self.numbers)
+        """Whether nothing failed, something was measured, and every measurement is within its bound."""
+        within = all(measurement.passed for measurement in self.measurements)
+        return self.failure is None and bool(self.measurements) and within
 
     def take_phases(self, *runs: Events) -> None:
         """Count and time the phases of these runs."""
@@ -203,27 +243,29 @@ class Report:
             self.phases[phase] = (sum(count for count, _ in parts), sum(seconds for _, seconds in parts))
 
     def table(self) -> list[tuple[str, ...]]:
-        """Rows of COLUMNS."""
-        made = []
+        """One row per phase, with the columns of COLUMNS."""
+        rows: list[tuple[str, ...]] = []
         for phase in PHASES:
             count, seconds = self.phases.get(phase, (0, 0.0))
             failed = self.failure is not None and self.failure[0] == phase
             ran = "FAILED" if failed else f"{count} x" if count else self.absent.get(phase, "no")
-            cells = [", ".join(_told(c) for c in self.changes if c.phase == phase and c.kind == kind)
+            cells = [", ".join(_text(c) for c in self.changes if c.phase == phase and c.kind == kind)
                      for kind in ("shrunk", "replaced", "off")]  # fmt: skip
-            made.append((phase, ran, f"{seconds:.1f}" if count else "", *cells))
-        return made
+            rows.append((phase, ran, f"{seconds:.1f}" if count else "", *cells))
+        return rows
 
     def markdown(self) -> str:
-        """The whole report."""
+        """The report as Markdown."""
         lines = [f"# Rehearsal of {self.config}", "", f"`{self.command}`", ""]
         verdict = "passed" if self.passed else "failed"
         lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on this machine's CPU.", ""]
         if self.failure is not None:
             lines += [f"Failed in phase **{self.failure[0]}**: {self.failure[1]}", ""]
         lines += _markdown_table(COLUMNS, self.table())
-        if self.numbers:
-            cells = [(n.name, f"{n.value:.3g}", f"{n.bound:.3g}", "" if n.passed else "FAILED") for n in self.numbers]
+        if self.measurements:
+            cells = [
+                (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
+            ]
             lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
         if self.warnings:
             lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
@@ -233,18 +275,20 @@ class Report:
         return "\n".join(lines)
 
     def as_dict(self) -> Mapping[str, Any]:
-        """For report.json."""
+        """The content of report.json."""
         return {
             "config": self.config, "command": self.command, "passed": self.passed, "seconds": self.seconds,
             "layout": self.layout.text, "failure": self.failure, "phases": self.phases,
-            "numbers": [{"name": n.name, "value": n.value, "bound": n.bound, "passed": n.passed} for n in self.numbers],
+            "numbers": [{"name": m.name, "value": m.value, "bound": m.bound, "passed": m.passed}
+                        for m in self.measurements],
             "changes": [{"kind": c.kind, "phase": c.phase, "key": c.key, "old": c.old, "new": c.new, "why": c.why}
                         for c in self.changes],
             "cannot_show": CANNOT_SHOW,
         }  # fmt: skip
 
 
-def _told(change: Shrunk) -> str:
+def _text(change: ConfigChange) -> str:
+    """A change in one table cell: the key's last part, and both values unless something is off."""
     name = change.key.rpartition(".")[2]
     if change.kind == "off":
         return name
@@ -252,6 +296,7 @@ def _told(change: Shrunk) -> str:
 
 
 def _short(value: Any) -> str:
+    """A value in at most 24 characters."""
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)

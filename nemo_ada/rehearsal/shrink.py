@@ -1,6 +1,7 @@
-"""From a cluster config to one that this machine bears: sizes shrink, the path does not. Pure: dictionaries only.
+"""Make a config that fits this machine from a cluster config. Sizes shrink, and the path through NeMo-RL stays.
 
-Each change is recorded with the phase that it concerns, so that the report can say what was not run as written.
+This module works on dictionaries only. It records each change with the phase that it concerns, so that the report can
+say what was not run as written.
 """
 
 from __future__ import annotations
@@ -17,20 +18,35 @@ from nemo_ada.errors import UserError
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 PROMPTS = 8
 BLOCK_TOKENS = 32
-"""Of vLLM's KV cache: the fewest that the CPU build takes (128 by itself; a GPU has 16). A prompt is longer. So keys
-and values of old weights that stay in the prefix cache show as log-probabilities that differ."""
-STAGE_LAYERS = 2  # of the small model, per pipeline stage
+"""Block of vLLM's KV cache, tokens. This is the least that the CPU build takes (its default is 128, a GPU's is 16).
+
+A prompt is longer than a block. So keys and values of old weights that stay in the prefix cache become visible as
+log-probabilities that differ.
+"""
+STAGE_LAYERS = 2  # layers of the small model per pipeline stage
 VALIDATION_PROMPTS = 8
 LEARNING_RATE, FULL_STEPS = 1e-2, 3
-"""Large, so that weights move far enough within a step for a stale refit to be seen. Rehearsals of more than FULL_STEPS
-take as much less: the policy would become certain of its answers, and gradients zero."""
+"""The learning rate is large, so that weights move far enough within a step to make a stale refit visible.
+
+A rehearsal of more than FULL_STEPS steps divides it by its extra length. Otherwise the policy would become certain of
+its answers, and gradients would become zero.
+"""
 
 Kind = Literal["shrunk", "replaced", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk:
-    """One change. key: dotted. old, new: values of the config. why: empty where it is only a size."""
+class ConfigChange:
+    """One change of the config.
+
+    Attributes:
+        kind: `shrunk` for a size, `replaced` for another value, `off` for what does not run.
+        phase: Phase that the change concerns.
+        key: Dotted name in the config.
+        old: The user's value.
+        new: The rehearsal's value.
+        why: Reason, empty where only a size changed.
+    """
 
     kind: Kind
     phase: str
@@ -42,8 +58,17 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Processes of a rehearsal. learner: megatron or dtensor. engines: vLLM workers on GPUs of their own; 0 where they
-    share the learner's."""
+    """The processes of a rehearsal.
+
+    Attributes:
+        learner: NeMo-RL's learner.
+        tp: Size of tensor parallelism.
+        pp: Size of pipeline parallelism.
+        cp: Size of context parallelism.
+        ep: Size of expert parallelism.
+        dp: Size of data parallelism.
+        engines: Number of vLLM workers with GPUs of their own. 0 where they share the learner's GPUs.
+    """
 
     learner: Literal["megatron", "dtensor"]
     tp: int
@@ -55,17 +80,17 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """Policy workers; as many vLLM workers of one process each, where they share the GPUs."""
+        """Number of policy workers. There are as many vLLM workers where these share the GPUs."""
         return self.tp * self.pp * self.cp * self.dp
 
     @property
     def gpus(self) -> int:
-        """Pretended GPUs."""
+        """Number of GPUs that the machine pretends to have."""
         return self.world + self.engines
 
     @property
     def text(self) -> str:
-        """Such as `TP 2 x PP 1 x DP 1`."""
+        """The layout for people, such as `TP 2 x PP 1 x CP 1 x DP 1`."""
         expert = f", EP {self.ep}" if self.ep > 1 else ""
         apart = f", {self.engines} vLLM worker apart" if self.engines else ""
         return f"TP {self.tp} x PP {self.pp} x CP {self.cp} x DP {self.dp}{expert}{apart}"
@@ -73,20 +98,34 @@ class Layout:
 
 @dataclass
 class Shrinker:
-    """Edits a copy of a resolved config and keeps the list of changes."""
+    """Edits a config and records every change.
+
+    Attributes:
+        config: A resolved config, which this object changes.
+        changes: The changes so far.
+    """
 
     config: dict[str, Any]
-    changes: list[Shrunk] = field(default_factory=list)
+    changes: list[ConfigChange] = field(default_factory=list)
 
     def get(self, dotted: str, default: Any = None) -> Any:
-        """The value, or the default where a part of the path is absent or null."""
+        """The value at a dotted key, or the default where a part of the path is absent or null."""
         node: Any = self.config
         for part in dotted.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None
         return default if node is None else node
 
     def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
-        """Give a key another value. Without `add` a key that the config does not have stays absent."""
+        """Give a key another value and record the change.
+
+        Args:
+            kind: Kind of the change.
+            phase: Phase that the change concerns.
+            dotted: The key.
+            value: Its new value.
+            why: Reason for the report.
+            add: Whether a key that the config does not have is added. Otherwise it stays absent.
+        """
         *path, name = dotted.split(".")
         node: Any = self.config
         for part in path:
@@ -100,7 +139,7 @@ class Shrinker:
         old = node.get(name)
         if old != value:
             node[name] = value
-            self.changes.append(Shrunk(kind, phase, dotted, old, value, why))
+            self.changes.append(ConfigChange(kind, phase, dotted, old, value, why))
 
     def at_most(self, phase: str, dotted: str, value: int) -> None:
         """Lower a number that is larger than `value`."""
@@ -110,8 +149,21 @@ class Shrinker:
 
 
 def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, steps: int) -> tuple[Shrinker, Layout]:
-    """The config of the rehearsal. model: folder of the small model; data: of train.jsonl and validation.jsonl; out:
-    folder of the run. Raises UserError for a config that no learner of NeMo-RL runs."""
+    """Make the config of the rehearsal.
+
+    Args:
+        config: The user's resolved config, which stays as it is.
+        model: Folder of the small model.
+        data: Folder with train.jsonl and validation.jsonl.
+        out: Folder of the run.
+        steps: Training steps.
+
+    Returns:
+        The shrinker, which holds the new config and the changes, and the layout of the processes.
+
+    Raises:
+        UserError: No learner of NeMo-RL runs the config, or it needs something that a CPU lacks.
+    """
     s = Shrinker(copy.deepcopy(dict(config)))
     layout = _layout(s)
     _model(s, model)
@@ -126,6 +178,7 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
 
 
 def _layout(s: Shrinker) -> Layout:
+    """Lower every kind of parallelism to 2 or 1."""
     megatron = bool(s.get("policy.megatron_cfg.enabled", False))
     if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
         raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
@@ -169,7 +222,7 @@ def _layout(s: Shrinker) -> Layout:
 
 
 def _refuse_lora(s: Shrinker, megatron: bool) -> None:
-    """LoRA's layers are Transformer Engine's in Megatron-Bridge, and NeMo Automodel's in DTensor v2."""
+    """Raise UserError for LoRA, which needs Transformer Engine's layers (Megatron) or NeMo Automodel's (DTensor v2)."""
     key = "policy.megatron_cfg.peft.enabled" if megatron else "policy.dtensor_cfg.lora_cfg.enabled"
     if not s.get(key, False):
         return
@@ -182,6 +235,7 @@ def _refuse_lora(s: Shrinker, megatron: bool) -> None:
 
 
 def _model(s: Shrinker, model: Path) -> None:
+    """Take the small model and its tokenizer."""
     name = s.get("policy.model_name")
     s.set("shrunk", "conversion", "policy.model_name", str(model))
     if s.get("policy.tokenizer.name") is not None:
@@ -191,31 +245,33 @@ def _model(s: Shrinker, model: Path) -> None:
 
 
 def _batches(s: Shrinker, layout: Layout) -> None:
+    """Lower the prompts per step. The updates per step stay, and batches still divide over the ranks."""
     prompts, group = int(s.get("grpo.num_prompts_per_step", 1)), int(s.get("grpo.num_generations_per_prompt", 1))
     rows = int(s.get("policy.train_global_batch_size", prompts * group))
     updates = max(1, prompts * group // max(rows, 1))
-    kept = min(prompts, PROMPTS)
-    while (kept * group) % (updates * layout.dp) and kept < prompts:
-        kept += 1
-    s.set("shrunk", "generate", "grpo.num_prompts_per_step", kept)
-    if rows * updates == prompts * group:  # otherwise NeMo-RL refuses the config, as it must
-        s.set("shrunk", "update", "policy.train_global_batch_size", kept * group // updates)
-    each = max(1, kept * group // updates // layout.dp)
+    fewer = min(prompts, PROMPTS)
+    while (fewer * group) % (updates * layout.dp) and fewer < prompts:
+        fewer += 1
+    s.set("shrunk", "generate", "grpo.num_prompts_per_step", fewer)
+    if rows * updates == prompts * group:  # otherwise NeMo-RL must refuse the config, so the wrong size stays
+        s.set("shrunk", "update", "policy.train_global_batch_size", fewer * group // updates)
+    each = max(1, fewer * group // updates // layout.dp)
     for key in ("train_micro_batch_size", "logprob_batch_size"):
         old = s.get(f"policy.{key}", 1)
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
-    s.at_most("generate", "policy.generation_batch_size", kept * group)
-    share = kept / max(prompts, 1)
+    s.at_most("generate", "policy.generation_batch_size", fewer * group)
+    share = fewer / max(prompts, 1)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
     for key, scale in (("max_samples", share), ("max_tokens", share * tokens)):
         cap = s.get(f"reinforce_ada.budget.{key}")
         if cap is not None:
-            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(kept * group, int(cap * scale)))
+            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(fewer * group, int(cap * scale)))
     for key in ("reserve_prompts", "candidate_prompts"):
-        s.at_most("generate", f"reinforce_ada.{key}", 4 * kept)
+        s.at_most("generate", f"reinforce_ada.{key}", 4 * fewer)
 
 
 def _lengths(s: Shrinker) -> None:
+    """Lower the lengths of prompts, responses, rows and packs."""
     old = int(s.get("policy.max_total_sequence_length", LENGTH))
     length = min(old, LENGTH)
     s.at_most("generate", "policy.max_total_sequence_length", length)
@@ -235,6 +291,7 @@ def _lengths(s: Shrinker) -> None:
 
 
 def _precision(s: Shrinker) -> None:
+    """Compute in float32, and without the GPU's fusions and kernels."""
     why = "exact comparisons; a CPU shows nothing of BF16's speed"
     s.set("replaced", "update", "policy.precision", "float32", why)
     s.set("replaced", "generate", "policy.generation.vllm_cfg.precision", "float32", why)
@@ -262,6 +319,7 @@ def _precision(s: Shrinker) -> None:
 
 
 def _engine(s: Shrinker) -> None:
+    """Fit vLLM to the CPU, and report to no service."""
     prefix = "policy.generation.vllm_cfg"
     s.set("off", "generate", f"{prefix}.enforce_eager", True, "CUDA graphs need a GPU")
     s.set("off", "generate", "policy.generation.vllm_kwargs.moe_backend", "auto", "the named backend is a GPU kernel")
@@ -274,6 +332,7 @@ def _engine(s: Shrinker) -> None:
 
 
 def _schedule(s: Shrinker, steps: int) -> None:
+    """Take few steps, save after each, and keep every checkpoint."""
     s.set("shrunk", "update", "grpo.max_num_steps", steps)
     if s.get("grpo.val_period", 0):
         s.set("shrunk", "validate", "grpo.val_period", max(2, steps // 3))
@@ -286,6 +345,7 @@ def _schedule(s: Shrinker, steps: int) -> None:
 
 
 def _learning_rate(s: Shrinker, rate: float) -> None:
+    """Scale the learning rates so that the largest is `rate`."""
     why = "larger, so that a refit with old weights would be seen"
     prefix, scale = "policy.megatron_cfg", None
     lr = s.get(f"{prefix}.optimizer.lr")
@@ -302,19 +362,20 @@ def _learning_rate(s: Shrinker, rate: float) -> None:
 
 
 def _data(s: Shrinker, data: Path) -> None:
+    """Train and validate on the rehearsal's problems, with the config's own environment, processor and prompts."""
     why = "the data set is not on this machine"
     split = s.get("data.train.split_validation_size", 0)
     for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
         old = s.get(f"data.{name}")
         if old is None and not (name == "validation" and split):
             continue
-        kept = {}
+        users = {}
         if isinstance(old, Mapping):
-            kept = {
+            users = {
                 key: old[key] for key in ("env_name", "processor", "prompt_file", "system_prompt_file") if key in old
             }
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
-               "output_key": "gt", "split_validation_size": 0, **kept}  # fmt: skip
+               "output_key": "gt", "split_validation_size": 0, **users}  # fmt: skip
         s.set("replaced", "set-up", f"data.{name}", new, why, add=True)
     s.at_most("set-up", "data.num_workers", 1)
     for name, section in s.get("env", {}).items():
@@ -324,6 +385,7 @@ def _data(s: Shrinker, data: Path) -> None:
 
 
 def _folders(s: Shrinker, out: Path) -> None:
+    """Write everything below the rehearsal's folder. Folders need no reason in the report."""
     for key, value in (
         ("run_dir", out),
         ("checkpointing.checkpoint_dir", out / "checkpoints"),

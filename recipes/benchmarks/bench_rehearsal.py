@@ -23,9 +23,9 @@ from typing import Any
 from nemo_ada.cluster.config import load_config
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import command, places
+from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal import shrink as sizes
-from nemo_ada.rehearsal.report import Events, resumed, resumed_ahead
+from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
 
 MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
@@ -146,20 +146,23 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
     shutil.rmtree(base, ignore_errors=True)
     rehearse(base, path, overrides, steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
-    where, config = places.find(), load_config(Path(path), overrides)
-    ahead = config["grpo"]["async_grpo"]["enabled"]
-    for phase, count, delay in KILLS_AHEAD if ahead else KILLS:
+    installed, config = installation.find(), load_config(Path(path), overrides)
+    async_grpo = config["grpo"]["async_grpo"]["enabled"]
+    for phase, count, delay in KILLS_AHEAD if async_grpo else KILLS:
         name = f"killed-in-{phase}"
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
-        rehearsal = command.Rehearsal(where, base, layout, print)
+        rehearsal = command.Rehearsal(installed, base, layout, print)
         code, killed = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
         _, again = rehearsal.run(f"{name}-resumed", shrinker.config | {"resume": "auto"})
         after = len(saved)
-        numbers = resumed_ahead(killed, again, after, steps) if ahead else resumed(undisturbed, again, after)
-        differ = [number.name for number in numbers if not number.passed]
+        if async_grpo:
+            results = compare_async_resumed(killed, again, after, steps)
+        else:
+            results = compare_resumed(undisturbed, again, after)
+        differ = [result.name for result in results if not result.passed]
         before = ", ".join(saved) or "none"
-        yield f"| {phase} (exit {code}) | {before} | {len(numbers)} | {'; '.join(differ) or 'none'} |"
+        yield f"| {phase} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
 
 
 def table_of_learning(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:

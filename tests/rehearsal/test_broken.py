@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import places
+from nemo_ada.rehearsal import installation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "benchmarks"))
 import bench_rehearsal as recipe
@@ -32,13 +32,13 @@ def ends_as_told(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.parametrize("name", EARLY)
 def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "find", lambda: pytest.fail("a worker's interpreter was looked for"))
+    monkeypatch.setattr(installation, "find", lambda: pytest.fail("a worker's interpreter was looked for"))
     assert ends_as_told(name, tmp_path, monkeypatch) == 2
 
 
 def test_nemo_rls_own_example_gets_as_far_as_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its prompts and responses together may be longer than a row: NeMo-RL then shortens the response."""
-    monkeypatch.setattr(places, "find", lambda: (_ for _ in ()).throw(UserError("workers are wanted")))
+    monkeypatch.setattr(installation, "find", lambda: (_ for _ in ()).throw(UserError("workers are wanted")))
     config, *overrides = recipe.MODELS["plain-nemo-rl-megatron"]
     report = recipe.rehearse(tmp_path / "out", config, overrides, 3, resume=False)
     assert report["failure"] == ("config", "workers are wanted")
@@ -51,7 +51,7 @@ def test_what_only_the_workers_know_ends_the_run_in_its_phase(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
-        places.find()
+        installation.find()
     except UserError as problem:
         pytest.skip(str(problem))
     assert ends_as_told(name, tmp_path, monkeypatch) in (1, 2)

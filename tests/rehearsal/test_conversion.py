@@ -9,7 +9,7 @@ import pytest
 from nemo_ada.cluster.config import Values, load_config
 from nemo_ada.cluster.prepare import convert
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import command, places
+from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.shrink import shrink
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,15 +20,15 @@ TWO_RANKS = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
 @pytest.mark.timeout(1800)
 def test_a_model_of_two_ranks_is_converted_by_one_process_and_stays_for_the_job(tmp_path: Path) -> None:
     try:
-        where = places.find()
+        installed = installation.find()
     except UserError as problem:
         pytest.skip(str(problem))
     config = load_config(TWO_RANKS)
     shrinker, layout = shrink(config, model=tmp_path / "model", data=tmp_path / "data", out=tmp_path / "run", steps=1)
-    command.furnish(config, shrinker, layout, where, tmp_path)
+    command.furnish(config, shrinker, layout, installed, tmp_path)
     made = tmp_path / "megatron"
-    environment = where.environment(name="conversion", gpus=1, events=tmp_path / "events.jsonl", conversions=made)
-    assert convert(Values(shrinker.config), where.policy, environment) == "converted to Megatron's format"
+    environment = installed.environment(name="conversion", gpus=1, events=tmp_path / "events.jsonl", conversions=made)
+    assert convert(Values(shrinker.config), installed.policy, environment) == "converted to Megatron's format"
     assert [path.parent.parent.name for path in made.glob("*/iter_0000000/metadata.json")] == [
         "model_" + str(tmp_path / "model").replace("/", "_")
     ]

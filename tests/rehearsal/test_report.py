@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.report import Events, Number, Report, numbers, resumed, resumed_ahead
+from nemo_ada.rehearsal.report import Events, Measurement, Report, compare_async_resumed, compare_resumed, measurements
 from nemo_ada.rehearsal.shrink import Layout
 
 LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
@@ -27,19 +27,21 @@ GOOD = {"loss": 0.5, "lr": 0.01, "grad_norm": 1.0, "token_mult_prob_error": 1.0,
     ("metric", "value"), [("token_mult_prob_error", 1.05), ("gen_kl_error", -0.1), ("gen_kl_error", math.nan)]
 )
 def test_a_stale_refit_fails(metric: str, value: float) -> None:
-    assert all(number.passed for number in numbers(run({1: GOOD}, [])))
-    assert not all(number.passed for number in numbers(run({1: GOOD | {metric: value}}, [])))
+    assert all(result.passed for result in measurements(run({1: GOOD}, [])))
+    assert not all(result.passed for result in measurements(run({1: GOOD | {metric: value}}, [])))
 
 
 @pytest.mark.parametrize(("packed", "unpacked"), [(1.0, 1.1), (0.0, 0.0)], ids=["differ", "nothing to compare"])
 def test_packed_gradients_that_are_not_seen_to_be_equal_fail(packed: float, unpacked: float) -> None:
     norms = {"event": "gradient norms", "packed": packed, "unpacked": unpacked}
-    assert [number.passed for number in numbers(run({}, [], norms))] == [False]
+    assert [result.passed for result in measurements(run({}, [], norms))] == [False]
 
 
 def test_a_resumed_run_equals_the_undisturbed_one() -> None:
     whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"], ["a probe's"]])
-    assert all(number.passed for number in resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1))
+    assert all(
+        measurement.passed for measurement in compare_resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_resumed_run_equals_the_undisturbed_one() -> None:
 )
 def test_a_resumed_run_that_differs_fails(steps: dict[int, dict[str, float]], rows: list[list[str]], said: str) -> None:
     whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"]])
-    failed = [number.name for number in resumed(whole, run(steps, rows), 1) if not number.passed]
+    failed = [result.name for result in compare_resumed(whole, run(steps, rows), 1) if not result.passed]
     assert len(failed) == 1 and said in failed[0]
 
 
@@ -84,7 +86,7 @@ def test_an_error_without_a_sentence_is_told_with_its_name() -> None:
 def test_a_report_without_numbers_does_not_pass() -> None:
     report = Report("c.yaml", "nemo-ada rehearse c.yaml", LAYOUT, [], [])
     assert not report.passed
-    report.numbers = [Number("x", 0.0, 1.0)]
+    report.measurements = [Measurement("x", 0.0, 1.0)]
     assert report.passed
     report.failure = ("refit", "no weights")
     assert not report.passed
@@ -98,14 +100,16 @@ def prompts(step: int, *names: str) -> dict[str, Any]:
 def test_asynchronous_training_is_judged_by_the_engine_after_the_last_refit() -> None:
     old = GOOD | {"token_mult_prob_error": 1.5}
     near, far = ({"event": "engine log-probs", "difference": value} for value in (1e-6, 0.3))
-    for told, passed in (([near], True), ([far], False), ([], False)):
-        assert all(number.passed for number in numbers(run({1: old}, [], *told), ahead=True)) == passed
+    for probes, passed in (([near], True), ([far], False), ([], False)):
+        results = measurements(run({1: old}, [], *probes), async_grpo=True)
+        assert all(result.passed for result in results) == passed
 
 
 def test_a_prompt_trained_on_twice_fails() -> None:
     near = {"event": "engine log-probs", "difference": 0.0}
     twice = run({1: GOOD, 2: GOOD}, [], near, prompts(1, "a", "b"), prompts(2, "c", "a"))
-    assert [number.value for number in numbers(twice, ahead=True) if "twice" in number.name] == [1.0]
+    results = measurements(twice, async_grpo=True)
+    assert [result.value for result in results if "twice" in result.name] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,6 @@ def test_a_continued_asynchronous_run_does_every_step_once(
     steps: dict[int, dict[str, float]], drawn: list[str], wrong: list[str]
 ) -> None:
     before = run({1: GOOD, 2: GOOD}, [], prompts(1, "a", "b"), prompts(2, "x"))  # killed in step 2, after its prompts
-    made = resumed_ahead(before, run(steps, [], prompts(3, *drawn)), 1, 3)
-    assert [
-        word for number in made if not number.passed for word in ("missing", "twice") if word in number.name
-    ] == wrong
+    results = compare_async_resumed(before, run(steps, [], prompts(3, *drawn)), 1, 3)
+    failed = [result.name for result in results if not result.passed]
+    assert [word for name in failed for word in ("missing", "twice") if word in name] == wrong

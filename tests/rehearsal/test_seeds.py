@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from nemo_ada.rehearsal.standins.nemo_rl_vllm import Draws
+from collections import Counter
+
+from nemo_ada.rehearsal.standins.nemo_rl_vllm import next_seed
 
 
 def test_a_phase_repeats_the_seeds_of_its_prompts() -> None:
-    draws = Draws()
-    first = [draws.seed(b"one"), draws.seed(b"two"), draws.seed(b"one")]
+    requests: Counter[bytes] = Counter()
+    first = [next_seed(requests, prompt) for prompt in (b"one", b"two", b"one")]
     assert len(set(first)) == 3
-    draws.clear()
-    assert [draws.seed(b"two"), draws.seed(b"one"), draws.seed(b"one")] == [first[1], first[0], first[2]]
+    requests.clear()
+    assert [next_seed(requests, prompt) for prompt in (b"two", b"one", b"one")] == [first[1], first[0], first[2]]
     assert all(0 <= seed < 2**31 for seed in first)

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_ada.cluster.config import load_config
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import model, places
+from nemo_ada.rehearsal import installation, model
 from nemo_ada.rehearsal.problems import SIZE
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import pynvml
@@ -157,7 +157,9 @@ def test_an_engine_with_gpus_of_its_own_keeps_them(tmp_path: Path) -> None:
 
 def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_them() -> None:
     free = pynvml.module().nvmlDeviceGetMemoryInfo(0).free
-    half = int(free * float(places.ENVIRONMENT["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2  # NeMo-RL fills two in turn
+    half = (
+        int(free * float(installation.ENVIRONMENT["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2
+    )  # NeMo-RL fills two in turn
     largest = 4 * model.HIDDEN * max(SIZE, model.HEADS * model.HEAD, model.FFN)
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rehearsal import command, places
+from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.report import Report
 from nemo_ada.rehearsal.shrink import Layout
 
@@ -38,7 +38,7 @@ def fails(folder: Path, when: str) -> tuple[int, Report]:
     driver.write_text(DRIVER, encoding="utf-8")
     policy.write_text(f'#!/bin/sh\nexec {sys.executable} {driver} "$@"\n', encoding="utf-8")
     policy.chmod(0o755)
-    where = places.Places(folder, folder, folder, policy, policy)
+    installed = installation.Installation(folder, folder, folder, policy, policy)
     layout = Layout("megatron", tp=1, pp=1, cp=1, ep=1, dp=1)
     config = {
         "fails": when,
@@ -48,7 +48,7 @@ def fails(folder: Path, when: str) -> tuple[int, Report]:
         "logger": {},
     }
     report = Report("x.yaml", "nemo-ada rehearse x.yaml", layout, [], [])
-    code = command._runs(command.Rehearsal(where, folder, layout, lambda text: None), report, config, resume=True)
+    code = command._runs(command.Rehearsal(installed, folder, layout, lambda text: None), report, config, resume=True)
     return code, report
 
 

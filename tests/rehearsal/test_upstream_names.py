@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rehearsal import observe, places
+from nemo_ada.rehearsal import installation, observe
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rehearsal.standins.replacing import Change
 
@@ -57,10 +57,10 @@ def _bound(body: list[ast.stmt]) -> Iterator[str]:
 
 def sources() -> list[Path]:
     try:
-        where = places.find()
+        installed = installation.find()
     except Exception as error:  # noqa: BLE001 - the reason of a skip
         pytest.skip(str(error))
-    return [where.home, where.bridge, where.megatron]
+    return [installed.home, installed.bridge, installed.megatron]
 
 
 def names_in_source(module: str) -> set[str]:

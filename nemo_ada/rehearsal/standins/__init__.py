@@ -1,6 +1,6 @@
-"""What stands in for the GPU's libraries in the interpreters of a rehearsal. One file per library.
+"""Stand-ins for the GPU's libraries in the interpreters of a rehearsal. There is one file per library.
 
-Nothing here imports a heavy library: each file names the module after whose import its replacements apply.
+No file imports its library. Each names the module after whose import its replacements apply.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ FILES: tuple[Replacements, ...] = (
 
 
 def install() -> None:
-    """Register every replacement; each applies right after its module's import."""
+    """Register every replacement. Each applies right after its module's import."""
     for replacements in FILES:
         replacements.install()

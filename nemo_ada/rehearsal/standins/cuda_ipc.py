@@ -1,4 +1,4 @@
-"""CUDA IPC: how a policy worker hands a buffer of weights to the vLLM worker on the same GPU."""
+"""CUDA IPC, with which a policy worker hands a buffer of weights to the vLLM worker on the same GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _handles(names: Names) -> None:
 
 
 def handle_of(tensor: Any) -> tuple[str]:
-    """Write the tensor's bytes to a file; its path is the handle."""
+    """Write the tensor's bytes to a file. The file's path is the handle."""
     import torch
 
     folder = Path(os.environ.get(FOLDER, "/dev/shm"))
@@ -37,7 +37,7 @@ def handle_of(tensor: Any) -> tuple[str]:
 
 
 def tensor_of(handle: tuple[str], device_id: int) -> Any:
-    """The bytes behind a handle as a uint8 tensor; the file is gone afterwards."""
+    """The bytes behind a handle as a uint8 tensor. The file is removed."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""Megatron-Bridge without Transformer Engine: model providers take the local layers."""
+"""Megatron-Bridge without Transformer Engine (TE). Its model providers take megatron-core's local layers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _without_cuda(names: Names) -> None:
 
 
 class _AnyClass(ModuleType):
-    """A module that has every class one asks for."""
+    """A module that creates every class and submodule on first access."""
 
     __path__: list[str] = []  # noqa: RUF012 - a package without files
 
@@ -48,14 +48,14 @@ class _AnyClass(ModuleType):
             raise AttributeError(name)
         import torch
 
-        made = type(name, (torch.nn.Module,), {}) if name[0].isupper() else _AnyClass(f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
+        value = type(name, (torch.nn.Module,), {}) if name[0].isupper() else _AnyClass(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
 
 
 @contextmanager
 def _importable_te() -> Iterator[None]:
-    """Within the block transformer_engine can be imported; megatron-core has decided before that it is absent."""
+    """Within the block transformer_engine can be imported. megatron-core has found it absent before."""
     import megatron.core.extensions.transformer_engine
     import megatron.core.optimizer  # noqa: F401
 

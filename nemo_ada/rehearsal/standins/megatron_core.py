@@ -1,8 +1,9 @@
-"""megatron-core without Transformer Engine: its local layers, which run on a CPU, do what TE's layers do on a GPU."""
+"""megatron-core without Transformer Engine (TE). Its local layers run on a CPU and compute what TE's layers compute."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -73,9 +74,9 @@ def _no_compiler(names: Names) -> None:
     why="A resumed optimizer asks for its step before its first one, when torch's Adam, unlike TE's, has no state.",
 )
 def _state_before_the_first_step(names: Names) -> None:
-    tell = names.get("DistributedOptimizer.state_dict")
+    original = names.get("DistributedOptimizer.state_dict")
 
-    @functools.wraps(tell)
+    @functools.wraps(original)
     def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
@@ -84,7 +85,7 @@ def _state_before_the_first_step(names: Names) -> None:
             for parameter in (parameter for group in adam.param_groups for parameter in group["params"]):
                 moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
                 adam.state[parameter] = {"step": torch.tensor(0.0), **moments}
-        return tell(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     names.put("DistributedOptimizer.state_dict", state_dict)
 
@@ -101,7 +102,7 @@ def _restored_step(names: Names) -> None:
     def load_state_dict(self: Any, state_dict: Any) -> None:
         import torch
 
-        step = float(state_dict["optimizer"]["param_groups"][0]["step"])  # read first: the load moves the groups
+        step = float(state_dict["optimizer"]["param_groups"][0]["step"])  # read it first, because load moves the groups
         load(self, state_dict)
         for state in self.optimizer.state.values():
             state["step"] = torch.tensor(step)
@@ -137,17 +138,20 @@ def _norm_in_sequence_parallel(names: Names) -> None:
 )
 def _packed_attention(names: Names) -> None:
     attend, module = names.get("DotProductAttention.forward"), names.module
+    signature = inspect.signature(attend)
 
     @functools.wraps(attend)
-    def forward(
-        self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, attn_mask_type: Any = None,
-        attention_bias: Any = None, packed_seq_params: Any = None, **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        """query, key, value: [tokens of the pack, heads, width], or [tokens, rows, heads, width] unpacked."""
+    def forward(self: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Attention of a pack, whose query, key and value are [tokens of the pack, heads, width].
+
+        Without packing they are [tokens, rows, heads, width], and the original computes.
+        """
         import torch
 
+        call = signature.bind(self, query, key, value, *args, **kwargs)
+        packed_seq_params = call.arguments.pop("packed_seq_params", None)
         if packed_seq_params is None:
-            return attend(self, query, key, value, attention_mask, attn_mask_type, attention_bias, None, **kwargs)
+            return attend(self, query, key, value, *args, **kwargs)
         bounds = packed_seq_params.cu_seqlens_q_padded
         if bounds is None:
             bounds = packed_seq_params.cu_seqlens_q
@@ -157,8 +161,10 @@ def _packed_attention(names: Names) -> None:
                 continue
             length = end - first
             mask = torch.ones(length, length, dtype=torch.bool).triu(1)[None, None]
-            part = (tensor[first:end, None] for tensor in (query, key, value))
-            output = attend(self, *part, mask, module.AttnMaskType.causal, attention_bias, None, **kwargs)
+            for name, tensor in (("query", query), ("key", key), ("value", value)):
+                call.arguments[name] = tensor[first:end, None]
+            call.arguments |= {"attention_mask": mask, "attn_mask_type": module.AttnMaskType.causal}
+            output = attend(*call.args, **call.kwargs)
             outputs.append(output.reshape(length, -1))
         return torch.cat(outputs)
 

@@ -1,10 +1,11 @@
-"""NeMo-RL's vLLM worker: what it asks of a GPU, the version of transformers beside it, and reproducible draws."""
+"""NeMo-RL's vLLM worker: its questions to a GPU, the version of transformers, and a seed for each response."""
 
 from __future__ import annotations
 
 import contextvars
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,7 @@ def _device_id(names: Names) -> None:
     def report_device_id(self: Any) -> str:
         from nemo_rl.utils.nvml import get_device_uuid
 
-        return str(get_device_uuid(0))  # the first that CUDA_VISIBLE_DEVICES names, and Ray names one per worker
+        return str(get_device_uuid(0))  # the only GPU of this worker: Ray names one in CUDA_VISIBLE_DEVICES
 
     names.put("VllmInternalWorkerExtension.report_device_id", report_device_id)
 
@@ -61,22 +62,16 @@ def _version_of_transformers() -> Iterator[None]:
         transformers.__version__ = actual
 
 
-class Draws:
-    """Counts the requests per prompt of one generation phase, and makes a seed of each."""
+def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
+    """Count a request for a prompt and return its seed in [0, 2**31).
 
-    def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
-
-    def clear(self) -> None:
-        """A generation phase begins or ends."""
-        self._counts.clear()
-
-    def seed(self, prompt: bytes) -> int:
-        """A seed in [0, 2**31) from the prompt's tokens and how often they were drawn in this phase."""
-        count = self._counts.get(prompt, 0)
-        self._counts[prompt] = count + 1
-        digest = hashlib.blake2b(prompt + b"/%d" % count, digest_size=4).digest()
-        return int.from_bytes(digest, "big") >> 1
+    Args:
+        requests: Requests per prompt so far in this generation phase.
+        prompt: The prompt's tokens as bytes.
+    """
+    digest = hashlib.blake2b(prompt + b"/%d" % requests[prompt], digest_size=4).digest()
+    requests[prompt] += 1
+    return int.from_bytes(digest, "big") >> 1
 
 
 @REPLACEMENTS.after(
@@ -85,7 +80,7 @@ class Draws:
     why="NeMo-RL gives an engine one seed at its start, so a resumed engine draws other responses.",
 )
 def _seed_on_the_driver(names: Names) -> None:
-    draws = Draws()
+    requests: Counter[bytes] = Counter()
     generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
     prepare = names.get("VllmGeneration.prepare_for_generation")
 
@@ -93,7 +88,7 @@ def _seed_on_the_driver(names: Names) -> None:
         import torch
 
         rows = zip(data["input_ids"], data["input_lengths"], strict=True)
-        seeds = [draws.seed(row[:length].numpy().tobytes()) for row, length in rows]
+        seeds = [next_seed(requests, row[:length].numpy().tobytes()) for row, length in rows]
         return type(data)({**data, SEEDS: torch.tensor(seeds, dtype=torch.long)})
 
     @functools.wraps(generate)
@@ -107,7 +102,7 @@ def _seed_on_the_driver(names: Names) -> None:
 
     @functools.wraps(prepare)
     def prepare_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
-        draws.clear()
+        requests.clear()
         return prepare(self, *args, **kwargs)
 
     names.put("VllmGeneration.generate", generate_rows)
@@ -134,9 +129,9 @@ def _seed_in_the_worker(names: Names) -> None:
             return parameters
         each = []
         for seed in seeds:
-            own = parameters.clone()
-            own.seed = seed
-            each.append(own)
+            seeded = parameters.clone()
+            seeded.seed = seed
+            each.append(seeded)
         return each if _MANY.get() else each[0]
 
     @functools.wraps(generate)
@@ -166,5 +161,6 @@ def _seed_in_the_async_worker(names: Names) -> None:
 
 
 def _take_seeds(data: Any, *, many: bool) -> None:
+    """Remember the seeds of these rows for `_build_sampling_params`, which gives a list of parameters with `many`."""
     _SEEDS.set(data[SEEDS].tolist() if SEEDS in data else None)
     _MANY.set(many)

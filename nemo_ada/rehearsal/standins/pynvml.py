@@ -1,4 +1,4 @@
-"""pynvml: NeMo-RL asks the driver library for GPU ids and free memory."""
+"""pynvml, NVIDIA's driver library, which NeMo-RL asks for GPU ids and free memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _names_it_uses(names: Names) -> None:
 
 
 def module() -> ModuleType:
-    """A module with what NeMo-RL calls."""
-    made = ModuleType("pynvml")
+    """A module with the functions that NeMo-RL calls."""
+    nvml = ModuleType("pynvml")
     tag = os.environ.get("NEMO_ADA_REHEARSAL", "cpu")
     memory = SimpleNamespace(total=TOTAL_BYTES, used=TOTAL_BYTES - FREE_BYTES, free=FREE_BYTES)
     answers: dict[str, object] = {
@@ -34,5 +34,5 @@ def module() -> ModuleType:
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
     }
     for name, answer in answers.items():
-        setattr(made, name, answer)
-    return made
+        setattr(nvml, name, answer)
+    return nvml

@@ -1,4 +1,4 @@
-"""Ray: a private cluster that pretends to have the layout's GPUs, and an interpreter for each worker class."""
+"""Ray: a private cluster pretends to have the layout's GPUs, and each worker class gets its interpreter."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _interpreters(names: Names) -> None:
 
 
 def start() -> None:
-    """Start a Ray of this process's own; workers get this process's environment."""
+    """Start a private Ray, whose workers get this process's environment. A process with a Ray keeps that."""
     import ray
 
     if ray.is_initialized():
         return
-    passed_on: dict[str, Any] = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment: dict[str, Any] = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     for attempt in range(ATTEMPTS):
         try:
             ray.init(
@@ -52,7 +52,7 @@ def start() -> None:
                 object_store_memory=OBJECT_STORE_BYTES,
                 _temp_dir=os.environ.get("NEMO_ADA_REHEARSAL_RAY"),
                 _node_ip_address="127.0.0.1",
-                runtime_env={"env_vars": passed_on},
+                runtime_env={"env_vars": environment},
             )
             break
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Replace a library's names right after its import, each with a reason, and refuse names that upstream dropped."""
+"""Replace names of a library right after its import. Each has a reason. A name that upstream dropped is an error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ Around = Callable[[], AbstractContextManager[None]]
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Runs a module's own code inside context managers, then hooks.
+    """An import finder. It runs a module's own code inside context managers, and then calls hooks.
 
-    Asking for a spec is not importing: libraries look whether torch is there long before they import it.
+    Hooks wait for the import itself. Libraries ask for torch's spec long before they import it.
+
+    Attributes:
+        around: Module -> context managers for its import.
+        hooks: Module -> functions to call after its import.
     """
 
     def __init__(self) -> None:
@@ -31,7 +35,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, with a loader that does so."""
+        """The module's own spec, with a loader that enters the context managers and calls the hooks."""
         if (fullname not in self.hooks and fullname not in self.around) or getattr(
             self._asking, "name", ""
         ) == fullname:
@@ -61,7 +65,7 @@ _FINDER = _WhenImported()
 
 
 def when_imported(module: str, hook: Callable[[ModuleType], None]) -> None:
-    """Call `hook` right after `module` was imported; at once if it was already."""
+    """Call `hook` right after the import of `module`, or at once if it is imported already."""
     if module in sys.modules:
         hook(sys.modules[module])
         return
@@ -70,19 +74,25 @@ def when_imported(module: str, hook: Callable[[ModuleType], None]) -> None:
 
 
 def _look_first() -> None:
+    """Make our finder the first that Python asks."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
 
 @dataclass
 class Names:
-    """The names of one upstream module that a file of stand-ins replaces."""
+    """The names of one upstream module that a stand-in may replace.
+
+    Attributes:
+        module: The upstream module.
+        names: Dotted names below the module.
+    """
 
     module: ModuleType
     names: tuple[str, ...]
 
     def get(self, dotted: str) -> Any:
-        """The value at a dotted name below the module. Raises AttributeError that says which file must follow."""
+        """The value at a dotted name below the module. Raises AttributeError for a name that upstream dropped."""
         value: Any = self.module
         for part in dotted.split("."):
             if not hasattr(value, part):
@@ -94,7 +104,7 @@ class Names:
         return value
 
     def put(self, dotted: str, value: object) -> Any:
-        """Replace an existing, declared name; the original."""
+        """Replace a declared name that exists. Returns the original value."""
         if dotted not in self.names:
             raise KeyError(f"{self.module.__name__}.{dotted} is not declared with a reason")
         original = self.get(dotted)
@@ -103,7 +113,7 @@ class Names:
         return original
 
     def answer(self, names: Sequence[str], value: object) -> None:
-        """Replace functions by ones that return a value; one function per name, as torch's compiler wants it."""
+        """Replace functions by functions that return a value. torch's compiler needs one function per name."""
         for name in names:
             self.put(name, lambda *args, **kwargs: value)
 
@@ -112,8 +122,12 @@ class Names:
 class Change:
     """One group of replacements in one upstream module.
 
-    names: dotted, below the module; each must exist upstream. why: one sentence. apply: makes the replacement after the
-    import. around: holds while the module's own code runs.
+    Attributes:
+        module: The upstream module.
+        names: Dotted names below the module. Each must exist upstream.
+        why: Reason in one sentence.
+        apply: Makes the replacement after the import.
+        around: Context manager around the module's import.
     """
 
     module: str
@@ -125,14 +139,20 @@ class Change:
 
 @dataclass
 class Replacements:
-    """All that one file replaces. title: what the report calls it. by: what takes its place."""
+    """The replacements of one file.
+
+    Attributes:
+        title: What is replaced, for the report.
+        by: What takes its place, for the report.
+        changes: Groups of replacements.
+    """
 
     title: str
     by: str
     changes: list[Change] = field(default_factory=list)
 
     def after(self, module: str, *names: str, why: str) -> Callable[[Hook], Hook]:
-        """Declare the decorated function as the one that replaces these names of a module."""
+        """Decorate the function that replaces these names of a module after its import."""
 
         def add(apply: Hook) -> Hook:
             self.changes.append(Change(module, names, why, apply))
@@ -141,7 +161,7 @@ class Replacements:
         return add
 
     def during(self, module: str, *, why: str) -> Callable[[Around], Around]:
-        """Declare the decorated context manager as what holds while a module is imported."""
+        """Decorate a context manager that is entered for the import of a module."""
 
         def add(around: Around) -> Around:
             self.changes.append(Change(module, (), why, around=around))

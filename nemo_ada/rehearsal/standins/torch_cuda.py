@@ -1,7 +1,7 @@
-"""torch.cuda: devices, streams, memory figures and random state answer for a CPU that plays the GPUs of the layout.
+"""torch.cuda on a CPU that stands for the GPUs of the layout: devices, streams, memory figures and random state.
 
-`torch.cuda.is_available()` stays False: code that asks first takes its CPU path. Everything that NeMo-RL and Megatron
-call without asking is answered here, and device="cuda" means the CPU.
+`torch.cuda.is_available()` stays False, so code that asks first takes its CPU path. This file answers what NeMo-RL and
+Megatron call without asking. device="cuda" means the CPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _cuda(*names: str) -> tuple[str, ...]:
 
 
 def to_cpu(device: Any) -> Any:
-    """The CPU for a CUDA device or index, anything else as it is."""
+    """The CPU for a CUDA device or an index. Anything else comes back as it is."""
     import torch
 
     if isinstance(device, int) and not isinstance(device, bool):
@@ -49,6 +49,8 @@ def to_cpu(device: Any) -> Any:
 
 
 def _keyword_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its keyword `device` moved to the CPU, and without pinned memory."""
+
     @functools.wraps(function)
     def on_cpu(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
@@ -97,6 +99,8 @@ def _devices(names: Names) -> None:
 
 
 def _moved(move: Callable[..., Any]) -> Callable[..., Any]:
+    """A method `to` that moves to the CPU instead of a CUDA device."""
+
     @functools.wraps(move)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
@@ -111,7 +115,7 @@ def _moved(move: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _typed(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensor.type() tells CUDA's names: Megatron's buffers compare them with torch.cuda.FloatTensor and the like."""
+    """Tensor.type() with CUDA's names. Megatron's buffers compare them with torch.cuda.FloatTensor and others."""
 
     @functools.wraps(convert)
     def type_of(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -167,12 +171,12 @@ def _device(names: Names) -> None:
 
 
 class Stream:
-    """A queue that is always empty: a CPU finishes each operation before the next begins."""
+    """A queue that is always empty, because a CPU finishes each operation before the next begins."""
 
     cuda_stream = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Any arguments of torch.cuda.Stream."""
+        """Take any arguments of torch.cuda.Stream."""
 
     def __enter__(self) -> Stream:
         return self
@@ -181,36 +185,36 @@ class Stream:
         return None
 
     def nothing(self, *args: Any, **kwargs: Any) -> None:
-        """No work is outstanding."""
+        """Do nothing, because no work is outstanding."""
 
     synchronize = wait_stream = wait_event = nothing
 
     def record_event(self, event: Event | None = None) -> Event:
-        """A mark at the end of the queue."""
+        """An event at the end of the queue."""
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """Whether all work is done."""
+        """Whether all work is done, which it always is."""
         return True
 
 
 class Event:
-    """A mark in such a queue."""
+    """A mark in a queue that is always empty."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Any arguments of torch.cuda.Event."""
+        """Take any arguments of torch.cuda.Event."""
 
     def nothing(self, *args: Any, **kwargs: Any) -> None:
-        """The mark was passed already."""
+        """Do nothing, because the queue has passed the mark."""
 
     record = wait = synchronize = nothing
 
     def query(self) -> bool:
-        """Whether it was passed."""
+        """Whether the queue has passed the mark, which it always has."""
         return True
 
     def elapsed_time(self, other: Event) -> float:
-        """Milliseconds to another mark."""
+        """Milliseconds to another mark, always 0."""
         return 0.0
 
 
@@ -236,12 +240,8 @@ def _streams(names: Names) -> None:
 def _random_state(names: Names) -> None:
     import torch
 
-    class EachDevice(list[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            return torch.default_generator
-
     names.put("cuda.get_rng_state", lambda *args, **kwargs: torch.get_rng_state())
     names.put("cuda.set_rng_state", lambda state, *args, **kwargs: torch.set_rng_state(state))
     names.put("cuda.initial_seed", torch.initial_seed)
     names.put("cuda._lazy_call", lambda call, **kwargs: None)
-    names.put("cuda.default_generators", EachDevice())
+    names.put("cuda.default_generators", [torch.default_generator] * DEVICES)

@@ -1,4 +1,4 @@
-"""torch.distributed: NCCL's groups run on gloo, and gloo gets the one reduction that it lacks."""
+"""torch.distributed: NCCL's groups run on gloo, and gloo gets the reduction that it lacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFIT_LIMIT = timedelta(minutes=10)
 
 
 def backend_name(backend: Any) -> Any:
-    """gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default."""
+    """The name gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default. Other names come back as they are."""
     return "gloo" if backend is None or (isinstance(backend, str) and "nccl" in backend) else backend
 
 
@@ -71,6 +71,8 @@ def _averages(names: Names) -> None:
 
 
 def _with_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """The reduction, with an average that is a sum divided by the group's size."""
+
     @functools.wraps(reduce)
     def averaging(*args: Any, **kwargs: Any) -> Any:
         from torch import distributed

@@ -1,4 +1,4 @@
-"""vLLM: the CPU build in the place of the CUDA build."""
+"""vLLM: the CPU build takes the place of the CUDA build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python imports this module when an interpreter of a rehearsal starts: it installs the stand-ins before torch."""
+"""Python imports this module when an interpreter of a rehearsal starts. It installs the stand-ins before torch."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ if os.environ.get("NEMO_ADA_REHEARSAL"):
 
         import typing_extensions
 
-        # Below Python 3.12 pydantic refuses typing's TypedDict, and `override`, which megatron-core imports, is absent.
+        # Below Python 3.12 pydantic refuses typing's TypedDict. megatron-core imports `override`, which typing lacks.
         vars(typing).update(TypedDict=typing_extensions.TypedDict, override=typing_extensions.override)
     from nemo_ada.rehearsal import observe, standins
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rehearsal.places import Places
+from nemo_ada.rehearsal.installation import Installation
 
 
 @pytest.mark.parametrize("own", ["", "/home/me/rewards:/home/me/more"])
 def test_the_callers_own_modules_are_found_after_everything_else(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", own)
-    places = Places(*(Path("/upstream") / name for name in ("RL", "bridge", "megatron", "policy", "engine")))
-    path = places.environment(name="x", gpus=1, events=Path("e"), conversions=Path("c"))["PYTHONPATH"]
+    installed = Installation(*(Path("/upstream") / name for name in ("RL", "bridge", "megatron", "policy", "engine")))
+    path = installed.environment(name="x", gpus=1, events=Path("e"), conversions=Path("c"))["PYTHONPATH"]
     parts = path.split(os.pathsep)
     assert parts[2] == "/upstream/RL" and parts[5:] == [part for part in own.split(os.pathsep) if part]

@@ -1,4 +1,4 @@
-"""Where a rehearsal finds NeMo-RL, Megatron's sources and its two interpreters, and what is missing."""
+"""Find NeMo-RL, Megatron's sources and the two interpreters of a rehearsal, and list what is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
-    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large one does
+    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large model does
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
@@ -43,8 +43,16 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """home: NeMo-RL's checkout. bridge, megatron: folders for PYTHONPATH. policy, engine: interpreters."""
+class Installation:
+    """What a rehearsal runs on this machine.
+
+    Attributes:
+        home: NeMo-RL's checkout.
+        bridge: Folder of Megatron-Bridge for PYTHONPATH.
+        megatron: Folder of megatron-core for PYTHONPATH.
+        policy: Python interpreter of the driver and the policy workers.
+        engine: Python interpreter of the vLLM workers.
+    """
 
     home: Path
     bridge: Path
@@ -53,10 +61,17 @@ class Places:
     engine: Path
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
-        """Variables of a run's processes. name: of the run, for files in shared memory."""
+        """Environment variables of a run's processes.
+
+        Args:
+            name: Name of the run, which its files in shared memory carry.
+            gpus: Number of GPUs that the machine pretends to have.
+            events: File for the events.
+            conversions: Folder for models in Megatron's format.
+        """
         startup = Path(__file__).parent / "startup"
         sources = [str(source) for source in (startup, CODE, self.home, self.megatron, self.bridge)]
-        own = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's environments live there
+        users = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's own environments
         inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
         return {
             **inherited,
@@ -64,7 +79,7 @@ class Places:
             HOME: str(self.home),
             POLICY: str(self.policy),
             ENGINE: str(self.engine),
-            "PYTHONPATH": os.pathsep.join([*sources, *own]),
+            "PYTHONPATH": os.pathsep.join([*sources, *users]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
             "NEMO_ADA_REHEARSAL_EVENTS": str(events),
@@ -72,12 +87,12 @@ class Places:
         }
 
     def plain_environment(self) -> dict[str, str]:
-        """Variables of a process of the policy interpreter without stand-ins."""
+        """Environment variables of a process that runs without stand-ins."""
         return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
 
 
-def find() -> Places:
-    """The places of this machine. Raises UserError that lists everything missing and how to get it."""
+def find() -> Installation:
+    """Find everything on this machine. Raises UserError that lists all that is missing and how to get it."""
     missing: list[str] = []
     home = Path(site_setting(HOME) or ".missing")
     if not (home / EXAMPLES).is_dir():
@@ -89,10 +104,11 @@ def find() -> Places:
     engine = _interpreter(ENGINE, "vllm", missing)
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
-    return Places(home, bridge / "src", megatron, policy, engine)
+    return Installation(home, bridge / "src", megatron, policy, engine)
 
 
 def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
+    """The folder that contains `package`: the variable's, else the submodule's, else the cached clone."""
     named = os.environ.get(variable)
     candidates = [Path(named)] if named else [submodule, cached]
     for candidate in candidates:
@@ -104,6 +120,7 @@ def _source(variable: str, submodule: Path, cached: Path, package: str, missing:
 
 
 def _interpreter(variable: str, name: str, missing: list[str]) -> Path:
+    """The interpreter that the variable names, else that of `make rehearsal-env`."""
     path = Path(os.environ.get(variable) or CACHE / name / "bin" / "python")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE}")
@@ -111,13 +128,13 @@ def _interpreter(variable: str, name: str, missing: list[str]) -> Path:
 
 
 def main() -> None:
-    """Print what is missing; exit code 2 then. `make rehearsal-env` ends with it."""
+    """Print both interpreters. Print what is missing instead, with exit code 2. `make rehearsal-env` ends with this."""
     try:
-        found = find()
+        installed = find()
     except UserError as error:
         sys.stdout.write(f"{error}\n")
         sys.exit(2)
-    sys.stdout.write(f"policy interpreter {found.policy}\nvLLM interpreter {found.engine}\n")
+    sys.stdout.write(f"policy interpreter {installed.policy}\nvLLM interpreter {installed.engine}\n")
 
 
 if __name__ == "__main__":
