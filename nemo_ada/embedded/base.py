@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.embedded.stack import Stack, model_shape, run_generation
+from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
-from nemo_ada.tasks.supervision import DemonstrationBatches
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +62,12 @@ def prepare_base(
         return folder
     started = time.perf_counter()
     learner = stack.learner(_supervised(config, model_shape(config, task)), None)
-    batches = DemonstrationBatches(task.splits().supervision, task.tokenizer, config.base.batch_size, config.base.seed)
-    for step in range(config.base.steps):
-        batch = batches.batch(step)
-        metrics = learner.supervised(batch.tokens_RT, batch.length_R, batch.prompt_length_R)
+    base, demonstrations = config.base, task.splits().supervision
+    batches = demonstration_batches(demonstrations, task.tokenizer, base.batch_size, base.seed)
+    for step, rows in enumerate(islice(batches, base.steps), start=1):
+        metrics = learner.supervised(rows)
         if progress is not None:
-            progress(step + 1, config.base.steps, metrics["loss"])
+            progress(step, base.steps, metrics["loss"])
     trained = time.perf_counter() - started
 
     def fill(partial: Path) -> None:

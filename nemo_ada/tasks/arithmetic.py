@@ -1,7 +1,8 @@
-"""Arithmetic for language models: problems of reasoning-gym from easy to hard, free-form answers, math-verify.
+"""Arithmetic for language models: reasoning-gym makes the problems, and math-verify compares free-form answers.
 
-A prompt shows some solved problems of its kind, then the problem. The examples of a kind are the same in every prompt,
-so engine and learner compute them once. A base made here cannot read these prompts: the task needs a model's tokenizer.
+A prompt shows some solved problems of its kind and then the problem. The examples of a kind are the same in every
+prompt, so engine and learner compute them once. The task needs a model's tokenizer: a base model that this package
+makes cannot read these prompts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.judge import Judge
 from nemo_ada.verify.verdict import Verdict
 
-DRAWS_PER_PROBLEM, MORE_DRAWS = 20, 400  # before a kind counts as exhausted
+DRAWS_PER_PROBLEM, MORE_DRAWS = 20, 400  # a kind is exhausted when this many draws give too few different problems
 NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Problems of one difficulty: a data set of reasoning-gym with options, and how a problem is written."""
+    """Problems of one difficulty.
+
+    Attributes:
+        dataset: Name of a data set of reasoning-gym.
+        options: Its options.
+        written: Format of a problem's text. It may use the entry's question and its metadata.
+    """
 
     dataset: str
     options: Mapping[str, Any]
@@ -54,7 +61,7 @@ KINDS = {
 
 
 def final_answer(text: str) -> str | None:
-    r"""The answer of a free-form response: its last \boxed{}, else its last number without separators, else None."""
+    r"""The answer of a free-form response: its last \boxed{}, else its last number without commas, else None."""
     box = last_boxed(text)
     if box is not None:
         return box
@@ -63,12 +70,15 @@ def final_answer(text: str) -> str | None:
 
 
 def _boxed(answer: str | None) -> str:
-    """An answer as math-verify reads it; nothing where there is none."""
+    """An answer as math-verify reads it. None gives an empty text."""
     return "" if answer is None else f"\\boxed{{{answer}}}"
 
 
 class Arithmetic:
-    """The kinds of `settings.problems`, each with its share of both splits. There are no demonstrations."""
+    """Problems of the kinds in `settings.problems`. Each kind has its share of both splits.
+
+    There are no demonstrations. `cache_dir` stores the problems, unless it is None.
+    """
 
     name = "arithmetic"
 
@@ -81,7 +91,7 @@ class Arithmetic:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's. Raises UserError without one."""
+        """The model's tokenizer. Raises UserError when the task was built without one."""
         if self._tokenizer is None:
             raise UserError(
                 "task.name=arithmetic is for language models: set policy.model_name=FOLDER (`nemo-ada model smollm2 "
@@ -91,28 +101,28 @@ class Arithmetic:
 
     @cached_property
     def max_prompt_tokens(self) -> int:
-        """Of the longest prompt, examples included."""
+        """Tokens of the longest prompt, with its examples."""
         return longest_prompt(self.splits(), self.tokenizer)
 
     @property
     def max_new_tokens(self) -> int:
-        """Longest response, tokens."""
+        """Longest response in tokens."""
         return self.settings.max_new_tokens
 
     def splits(self) -> Splits:
-        """Train and held-out prompts. Raises UserError where a kind has too few different problems."""
+        """Train and held-out prompts. Raises UserError when a kind has too few different problems."""
         return self._splits
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """1.0 where a response ended by itself and its final answer has the reference's value, else 0.0.
+        """Label responses 1.0 when they ended by themselves with an answer of the reference's value, else 0.0.
 
-        Judged in parallel. A verdict holds the cause instead where math-verify failed.
+        Several processes judge in parallel. Where math-verify failed, the verdict has the cause in place of a label.
         """
         boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts(boxed)
 
     def close(self) -> None:
-        """End math-verify's processes. A later score starts them again."""
+        """End math-verify's processes. The next call of `score_many` starts them again."""
         self._judge.close()
 
     @cached_property
@@ -127,15 +137,15 @@ class Arithmetic:
         heldout_K = _shared_out(self.settings.heldout_prompts, list(shares.values()))
         train: list[Prompt] = []
         heldout: list[Prompt] = []
-        for kind, own_train, own_heldout in zip(shares, train_K, heldout_K, strict=True):
-            prompts = self._prompts(kind, own_train + own_heldout)
-            train += prompts[:own_train]
-            heldout += prompts[own_train:]
+        for kind, train_count, heldout_count in zip(shares, train_K, heldout_K, strict=True):
+            prompts = self._prompts(kind, train_count + heldout_count)
+            train += prompts[:train_count]
+            heldout += prompts[train_count:]
         order = np.random.default_rng([self.settings.seed, 0]).permutation(len(train))
         return Splits(tuple(train[i] for i in order), tuple(heldout), ())
 
     def _prompts(self, kind: str, count: int) -> list[Prompt]:
-        """So many different problems of a kind, behind the kind's examples."""
+        """`count` different problems of a kind, each behind the kind's examples."""
         shots, wanted = self.settings.shots, self.settings.shots + count
         problems: dict[str, str] = {}
         for problem, answer in _problems(kind, self.settings.seed, DRAWS_PER_PROBLEM * wanted + MORE_DRAWS):
@@ -154,7 +164,7 @@ class Arithmetic:
 
 
 def _problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
-    """Problems of a kind as written, with their answers, in a seeded order."""
+    """Texts and answers of `draws` problems of a kind, in a seeded order. Problems may repeat."""
     chosen = KINDS[kind]
     source = package_dataset(chosen.dataset, seed=seed << 32, size=draws, **chosen.options)
     for index in range(draws):
@@ -166,6 +176,6 @@ def _problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
 
 
 def _shared_out(count: int, shares: Sequence[float]) -> list[int]:
-    """`count` in proportion to the shares, in whole numbers."""
+    """Whole numbers that sum to `count`, in proportion to the shares."""
     edges = np.rint(np.cumsum(shares) / np.sum(shares) * count).astype(int)
     return [int(size) for size in np.diff(edges, prepend=0)]

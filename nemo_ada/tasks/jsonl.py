@@ -1,8 +1,8 @@
-"""A task from a local JSONL file of prompts and answers.
+r"""A task from a local JSONL file of prompts and answers.
 
-Unusable lines are skipped, counted and logged with their numbers. A file without a usable line is an error.
-The split sorts prompts by a hash of (seed, prompt), so the order of the lines does not matter. The answers of the
-supervision share are its demonstrations (in a box for `math`, which reads nothing else), without noise.
+Lines that cannot be used are skipped, counted and logged with their numbers. A file without a usable line is an error.
+The split sorts prompts by a hash of (seed, prompt), so the order of the lines does not matter. The demonstrations are
+the answers of the supervision share, without noise. For `math` they stand in a \boxed{}, because it reads nothing else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,22 @@ MAX_BYTES = 2**30
 
 
 class JsonlTask:
-    """Reads the file at once. Raises UserError where it is missing, has no usable line, or too few prompts to split.
+    """Prompts and answers of a file, which the constructor reads.
 
-    malformed: line (from 1) -> reason. repeated, conflicting, overlong: other lines that were left out.
+    Lines count from 1.
+
+    Attributes:
+        settings: Settings of the task.
+        tokenizer: The model's tokenizer, or a character tokenizer that covers the file.
+        malformed: Line that cannot be used -> reason.
+        repeated: Lines that repeat an earlier prompt with the same answer.
+        conflicting: Lines that repeat an earlier prompt with another answer.
+        overlong: Lines whose prompt is longer than `settings.max_prompt_tokens`.
+        max_prompt_tokens: Tokens of the longest prompt.
+        max_new_tokens: Longest response in tokens.
+
+    Raises:
+        UserError: The file is missing or has no usable line. `splits` raises it when there are too few prompts.
     """
 
     name = "jsonl"
@@ -66,24 +79,25 @@ class JsonlTask:
         self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._prompts) + 1
 
     def splits(self) -> Splits:
-        """Held-out, supervision and train shares, each with a prompt (no supervision at a fraction of 0)."""
+        """The three splits. Each has at least one prompt, except supervision with a fraction of 0."""
         return self._splits
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """1.0 where a response ended by itself and the verifier accepts it, else 0.0.
+        """Label responses 1.0 when they ended by themselves and the verifier accepts them, else 0.0.
 
-        `math` judges in parallel. A verdict holds the cause instead where math-verify, or an own reward, failed.
+        `math` judges in several processes. Where math-verify or the user's reward failed, the verdict has the cause in
+        place of a label.
         """
         if self._reward is not None:
             return [rewarded(self._reward, text, prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
 
     def close(self) -> None:
-        """End math-verify's processes. A later score starts them again."""
+        """End math-verify's processes. The next call of `score_many` starts them again."""
         self._judge.close()
 
     def warnings(self) -> list[str]:
-        """One sentence per kind of line that was left out."""
+        """One sentence for each kind of line that was left out."""
         kinds = (
             ([f"line {number}: {why}" for number, why in self.malformed.items()], "malformed"),
             (self.repeated, "repeat an earlier prompt with the same answer"),
@@ -107,11 +121,11 @@ class JsonlTask:
                 f"task.path: {self._path} has {len(prompts)} different prompts, too few for {heldout} held-out, "
                 f"{supervision} supervision and at least one train prompt; add lines or lower task.supervision_fraction"
             )
-        taught = prompts[heldout : heldout + supervision]
+        supervised = prompts[heldout : heldout + supervision]
         return Splits(
             tuple(prompts[heldout + supervision :]),
             tuple(prompts[:heldout]),
-            tuple(Demonstration(p.text, self._judge.shown(p.answer)) for p in taught),
+            tuple(Demonstration(p.text, self._judge.shown(p.answer)) for p in supervised),
         )
 
     def _read(self) -> list[Prompt]:
@@ -147,8 +161,9 @@ class JsonlTask:
         return rows
 
     def _distinct(self, rows: Sequence[Prompt]) -> list[Prompt]:
+        """The first row of each prompt that the tokenizer can read and that is not too long."""
         limit = self.settings.max_prompt_tokens
-        kept: dict[str, Prompt] = {}
+        distinct: dict[str, Prompt] = {}
         for row in rows:
             try:
                 overlong = self._tokens(row) > limit
@@ -158,24 +173,25 @@ class JsonlTask:
             if overlong:
                 self.overlong.append(row.entry["line"])
                 continue
-            first = kept.setdefault(canonical_text(row.text), row)
+            first = distinct.setdefault(canonical_text(row.text), row)
             if first is not row:
                 same = normalised(first.answer) == normalised(row.answer)
                 (self.repeated if same else self.conflicting).append(row.entry["line"])
-        if not kept and not self.overlong:
+        if not distinct and not self.overlong:
             raise UserError(f"task.path: the model's tokenizer can read no prompt; {self.warnings()[0]}")
-        if not kept:
+        if not distinct:
             shortest = min(self._tokens(row) for row in rows if row.entry["line"] in self.overlong)
             raise UserError(
                 f"task.max_prompt_tokens={limit} leaves out every prompt of {str(self._path)!r}; the shortest has "
                 f"{shortest} tokens, so use that or more"
             )
-        return list(kept.values())
+        return list(distinct.values())
 
     def _tokens(self, row: Prompt) -> int:
         return len(row.text) if isinstance(self.tokenizer, CharTokenizer) else len(self.tokenizer.encode(row.text))
 
 
 def _some(items: Sequence[object]) -> str:
+    """The first items, and how many more there are."""
     more = len(items) - SHOWN_LINES
     return "; ".join(map(str, items[:SHOWN_LINES])) + (f"; and {more} more" if more > 0 else "")

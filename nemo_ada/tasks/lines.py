@@ -1,6 +1,6 @@
-"""Parse a line of a JSONL file with prompts and answers. Bad lines get a reason.
+"""Parse a line of a JSONL file with prompts and answers. A line that cannot be used gets a reason.
 
-Used by the jsonl task, data preparation and evaluation.
+The jsonl task, data preparation and evaluation use this module.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_REASON = 200
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line. Raises ValueError with the reason. NaN and Infinity are read as floats."""
-    if b"\0" in line:  # never part of a JSON text
+    """The JSON object of a line. NaN and Infinity become floats. Raises ValueError with the reason."""
+    if b"\0" in line:  # a JSON text has no such byte
         raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
     try:
         record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings
@@ -37,9 +37,15 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
-    """Text (NFC) of the first field that the record has. Finite numbers become text.
+    """The text (in Unicode NFC) of one of a record's fields. A finite number becomes text.
 
-    Raises ValueError with the reason, which is valid UTF-8.
+    Args:
+        record: JSON object of a line.
+        names: Names of the field. The first one that the record has counts.
+        what: What the field holds, for the reason.
+
+    Raises:
+        ValueError: The reason why the record has no such text. It is valid UTF-8.
     """
     name = next((n for n in names if n in record), None)
     if name is None:
@@ -50,7 +56,7 @@ def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> st
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")
     if isinstance(value, float):
-        value = format(Decimal(repr(value)), "f")  # 1e22 as its digits, for those who compare text
+        value = format(Decimal(repr(value)), "f")  # 1e22 becomes its digits, because some verifiers compare text
     elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):

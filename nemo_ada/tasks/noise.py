@@ -1,8 +1,8 @@
-"""Demonstrations with systematic errors, so that the base model's pass rates spread between 0 and 1.
+"""Systematic errors in demonstrations, which spread the base model's pass rates between 0 and 1.
 
-A base model that only stopped training early hardly improves under RL. Error rates per *context* work better: in most
-contexts the correct answer stays the most likely one, and RL sharpens it. Each data set samples its rates once from a
-mixture of uniform bands. Errors are independent per symbol.
+A base model whose training merely stopped early hardly improves under RL. Error rates per *context* work better. In
+most contexts the correct answer stays the most likely one, and RL sharpens it. Each data set samples its rates once
+from a mixture of uniform bands. The errors of different symbols are independent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class NoiseBand:
-    """A `share` of the contexts has error rates uniform in [low, high)."""
+    """Some of the contexts, with error rates from a uniform distribution.
+
+    Attributes:
+        share: Share of all contexts.
+        low: Lowest error rate.
+        high: Upper bound of the error rates, not included.
+    """
 
     share: float
     low: float
@@ -31,7 +37,7 @@ SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBa
 def rate_table(
     bands: Sequence[NoiseBand], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
 ) -> NDArray[np.float64]:
-    """Error rates of the given shape. Each band gets its rounded share of the contexts, in random places."""
+    """Error rates of the given shape. Each band has its rounded share of the contexts, in random places."""
     size = int(np.prod(shape))
     edges = np.rint(np.cumsum([band.share for band in bands]) * size).astype(int)
     counts = np.diff(edges, prepend=0)
@@ -42,10 +48,16 @@ def rate_table(
 def corrupt_blanks(
     digit_RC: NDArray[np.int64], blank_RC: NDArray[np.bool_], rate_CD: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Replace digits in blank cells by another, uniformly random digit.
+    """Replace digits in blank cells by another, uniformly random digit. Other cells never change.
 
-    R demonstrations of C cells hold digits 0..D-1. A blank cell c with correct digit d changes at rate `rate_CD[c, d]`.
-    Given cells never change.
+    Args:
+        digit_RC: Correct digits 0..D-1 of R demonstrations with C cells.
+        blank_RC: Whether a cell is blank.
+        rate_CD: Probability that blank cell c changes when its correct digit is d.
+        rng: Generator of the errors.
+
+    Returns:
+        The digits with errors [R, C].
     """
     cells, digits = rate_CD.shape
     wrong_RC = blank_RC & (rng.random(digit_RC.shape) < rate_CD[np.arange(cells), digit_RC])
@@ -58,9 +70,15 @@ def corrupt_letters(
 ) -> NDArray[np.int64]:
     """Replace letters by another, uniformly random letter.
 
-    R demonstrations of up to L letters hold 0..A-1. `rate_AB[a, b]` is the rate for the correct letter a after the
-    *written* letter b, which may itself be wrong, as in generation. b = A stands for the start of the output.
-    Positions from `length_R` on do not change.
+    Args:
+        letter_RL: Correct letters 0..A-1 of R demonstrations, padded to L letters.
+        length_R: Letters of each demonstration. Positions behind it do not change.
+        rate_AB: Probability that the correct letter a changes after the *written* letter b, which may be wrong itself,
+            as in generation. b = A stands for the start of the output.
+        rng: Generator of the errors.
+
+    Returns:
+        The letters with errors [R, L].
     """
     letters = rate_AB.shape[0]
     written_RL = letter_RL.copy()

@@ -1,8 +1,8 @@
-"""From a problem to the token ids that a Hugging Face model reads, and back to text.
+"""Convert a problem to the token ids that a Hugging Face model reads, and token ids back to text.
 
-Only this module applies the chat template: data sets keep the plain problem. A problem that already contains a
-template's markers (special tokens of the tokenizer) is refused. A second template would train on prompts that no user
-writes (the authors' scripts apply it twice).
+Only this module applies the chat template. Data sets keep the plain problem. A problem that already contains a
+template's markers (special tokens of the tokenizer) is refused, because a second template would train on prompts that
+no user writes. The authors' scripts apply the template twice.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ Template = Literal["auto", "chat", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class PromptFormat:
-    """template: `auto` uses the tokenizer's chat template where it has one. system: system message of a chat.
+    """How a problem becomes a prompt.
 
-    suffix: text after every problem.
+    Attributes:
+        template: `auto` uses the tokenizer's chat template if there is one, `chat` needs one, `plain` uses none.
+        system: System message of the chat.
+        suffix: Text after every problem.
     """
 
     template: Template = "auto"
@@ -44,17 +47,24 @@ class PromptEncoder(Protocol):
     """The part of a tokenizer that `Measurement` and the length stage use."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name for data cards."""
+        ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the whole prompt. Raises ValueError with the reason where the problem cannot be a prompt."""
+        """Ids of the whole prompt. Raises ValueError with the reason when the problem cannot be a prompt."""
         ...
 
 
 class ModelTokenizer:
-    """The tokenizer of a Hugging Face folder or id. The first use imports transformers.
+    """The tokenizer of a Hugging Face folder or id. Its first use imports transformers.
 
-    Two are equal where folder and format are. Another process gets those two, and reads the files again.
+    Two tokenizers are equal when their folders and formats are. Pickling stores only these two, and another process
+    reads the files again.
+
+    Attributes:
+        folder: Folder or hub id.
+        format: How a problem becomes a prompt.
     """
 
     def __init__(self, folder: str | Path, prompt_format: PromptFormat | None = None) -> None:
@@ -71,20 +81,24 @@ class ModelTokenizer:
 
     @cached_property
     def name(self) -> str:
-        """For cards: the folder's name and 16 hex digits of its tokenizer.json, if it has one."""
+        """Name for data cards: the folder's name, and 16 hex digits of its tokenizer.json if there is one."""
         path = Path(self.folder) / "tokenizer.json"
         digest = f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}" if path.is_file() else ""
         return Path(self.folder).name + digest
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the whole prompt. Raises ValueError where text would be lost or contains a template's markers."""
+        """Ids of the whole prompt.
+
+        Raises:
+            ValueError: The tokenizer would lose characters, or the text contains a template's markers.
+        """
         for marker in self._markers:
             if marker in text:
                 raise ValueError(f"contains the special token {marker!r}; give the problem without chat template")
         plain = text + self.format.suffix
         if not self._chat:
-            return self._kept(plain)
-        self._kept(plain)
+            return self._lossless(plain)
+        self._lossless(plain)
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
         ids: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
@@ -107,17 +121,17 @@ class ModelTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id behind the end of a row, which nothing reads."""
+        """The id that fills rows. No computation reads it."""
         pad = self._tokenizer.pad_token_id
         return self.eos_id if pad is None else int(pad)
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
+        """The largest id plus one."""
         return 1 + max(self._tokenizer.get_vocab().values())
 
     def line_ends(self) -> tuple[int, ...]:
-        """The ids whose text holds a line break."""
+        """The ids whose text contains a line break."""
         ids = range(len(self._tokenizer))
         return tuple(
             i for i, text in zip(ids, self._tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text
@@ -130,7 +144,8 @@ class ModelTokenizer:
             if path.is_file():
                 shutil.copy(path, folder / name)
 
-    def _kept(self, text: str) -> list[int]:
+    def _lossless(self, text: str) -> list[int]:
+        """Ids of a text. Raises ValueError when they do not decode to the same text."""
         ids = [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
         back = str(self._tokenizer.decode(ids))
         if canonical_text(back) != canonical_text(text):
@@ -141,7 +156,7 @@ class ModelTokenizer:
     @cached_property
     def _tokenizer(self) -> Any:
         remedy = "give a folder with a tokenizer.json, or an id that this machine has or can download"
-        if Path(self.folder).is_absolute() and not Path(self.folder).is_dir():  # said before seconds of imports
+        if Path(self.folder).is_absolute() and not Path(self.folder).is_dir():  # check before imports that take seconds
             raise UserError(f"no tokenizer can be read from {self.folder}: no such folder; {remedy}")
         from transformers import AutoTokenizer
 
@@ -171,7 +186,11 @@ class ModelTokenizer:
 
 
 def positions(folder: Path) -> int | None:
-    """Longest sequence of a model in tokens, None where config.json has no such key. Raises UserError without one."""
+    """Longest sequence of a model in tokens. None when its config.json has no such key.
+
+    Raises:
+        UserError: The folder has no config.json that can be read.
+    """
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A task: prompts, their splits, demonstrations for the base model, and a reward.
+"""The protocol of a task: prompts, their splits, demonstrations for the base model, and labels.
 
 The rest of the package uses a task only through `Task`.
 """
@@ -17,18 +17,25 @@ from nemo_ada.verify.verdict import Verdict
 
 
 def canonical_text(text: str) -> str:
-    """Two prompts are equal where this text is: Unicode NFC, single spaces, trimmed."""
+    """The text in Unicode NFC, trimmed and with single spaces. Two prompts are equal when these texts are."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def content_id(task_name: str, text: str) -> str:
-    """Sixteen hex digits of the task and the canonical text. The order of prompts does not matter."""
+    """A prompt's id: 16 hex digits of a hash of the task's name and the canonical text."""
     return hashlib.sha256(f"{task_name}\0{canonical_text(text)}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One problem. text: the model reads it. answer: the correct one. entry: data for the verifier."""
+    """One problem.
+
+    Attributes:
+        prompt_id: Id from `content_id`.
+        text: What the model reads.
+        answer: The correct answer.
+        entry: Data for the verifier.
+    """
 
     prompt_id: str
     text: str
@@ -38,7 +45,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One supervised example. `answer_text` may be wrong on purpose (`nemo_ada.tasks.noise`)."""
+    """One supervised example.
+
+    Attributes:
+        prompt_text: What the model reads.
+        answer_text: What it learns to write. It may be wrong on purpose (`nemo_ada.tasks.noise`).
+    """
 
     prompt_text: str
     answer_text: str
@@ -46,9 +58,15 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Three sets with no prompt in common: `train` for RL, `heldout` for evaluation, `supervision` for the base model.
+    """Three sets that share no prompt.
 
-    Raises InvariantError where a prompt (by canonical text) occurs twice, in one set or in two.
+    Attributes:
+        train: Prompts for RL.
+        heldout: Prompts for evaluation.
+        supervision: Demonstrations for the base model.
+
+    Raises:
+        InvariantError: A prompt (by canonical text) occurs twice, in one set or in two.
     """
 
     train: tuple[Prompt, ...]
@@ -65,36 +83,42 @@ class Splits:
 
 
 class Tokenizer(Protocol):
-    """Text to the ids that a model reads, and back: a character tokenizer, or that of a model's folder."""
+    """Converts text to the ids that a model reads, and back. It is a character tokenizer or a model's own."""
 
     @property
-    def eos_id(self) -> int: ...
+    def eos_id(self) -> int:
+        """The id that ends a response."""
+        ...
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int:
+        """The id that fills rows."""
+        ...
 
     @property
     def vocab_size(self) -> int:
-        """Rows that the embedding needs."""
+        """Number of rows that the embedding needs."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a whole prompt. Raises ValueError with the reason where the text cannot be one."""
+        """Ids of a whole prompt. Raises ValueError with the reason when the text cannot be a prompt."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of these ids."""
+        ...
 
     def line_ends(self) -> tuple[int, ...]:
-        """The ids whose text holds a line break."""
+        """The ids whose text contains a line break."""
         ...
 
     def write_hf(self, folder: Path) -> None:
-        """Write its files for `transformers.AutoTokenizer`."""
+        """Write the tokenizer's files for `transformers.AutoTokenizer`."""
         ...
 
 
 def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
-    """Tokens of the longest prompt for training or evaluation. Raises UserError for one that has no tokens."""
+    """Tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
     try:
         return max(len(tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
     except UserError:
@@ -104,16 +128,19 @@ def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
 
 
 class Task(Protocol):
-    """A source of prompts with a verifier. Rewards are 0.0 or 1.0."""
+    """Prompts with a verifier. Labels are 0.0 or 1.0."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the task in its settings."""
+        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that the task was built with; else its own character tokenizer, which suits a base made here.
+        """The tokenizer that the task was built with, else a character tokenizer for base models of this package.
 
-        Raises UserError where the task has none of its own.
+        Raises:
+            UserError: The task was built without a tokenizer and needs a model's.
         """
         ...
 
@@ -124,18 +151,24 @@ class Task(Protocol):
 
     @property
     def max_new_tokens(self) -> int:
-        """Longest answer in tokens, end-of-sequence token included."""
+        """Longest answer in tokens, with the end-of-sequence token."""
         ...
 
-    def splits(self) -> Splits: ...
+    def splits(self) -> Splits:
+        """The prompts for training and evaluation, and the demonstrations."""
+        ...
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of responses (prompt, decoded text, finished), in order, or the cause where the verifier failed.
+        """Label responses.
 
-        finished: the response ended by itself, not at the token limit.
+        Args:
+            responses: Prompt, decoded text, and whether the response ended by itself and not at the token limit.
+
+        Returns:
+            One verdict per response, in order. It has a label, or the cause where the verifier failed.
         """
         ...
 
     def close(self) -> None:
-        """End the verifier's processes if there are any. Idempotent."""
+        """End the verifier's processes if there are any. A second call does nothing."""
         ...

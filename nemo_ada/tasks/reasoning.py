@@ -1,11 +1,11 @@
-"""Two tasks with problems and verifier of the package reasoning-gym: `mini_sudoku` and `spell_backward`.
+"""The tasks `mini_sudoku` and `spell_backward`, with problems and verifier of the package reasoning-gym.
 
 The package writes long English questions. A tiny character model reads a compact form instead
-(`243?3???1324?21?=`, `fetidly=`). Its compact answer, or the last draft, is converted for the package's own
-`score_answer`. The package takes seconds to import, so only the first problem or score imports it.
+(`243?3???1324?21?=`, `fetidly=`). Its compact answer, or the last draft of it, is converted for the package's own
+`score_answer`. The import of the package takes seconds, so it waits for the first problem or score.
 
-Splits are cached on disk, one file per fingerprint of the settings: a header line with the sizes, then one JSON list
-per prompt or demonstration. A damaged file is built again.
+Splits are cached on disk, in one file per fingerprint of the settings. The file has a header line with the sizes, and
+then one JSON list per prompt or demonstration. A damaged file is built again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
-# score_answer gives parts of a point. Not ">= .999": spell_backward adds 1/n for each correct letter. A correct answer
-# with further letters gets 1 +- 2e-16 for 6, 7, 9 and 10 letters; the correct answer alone gets exactly 1.0.
+# score_answer gives parts of a point, and only exactly 1.0 is correct. ">= .999" would be wrong. spell_backward adds
+# 1/n for each correct letter, so a correct answer with further letters gets 1 +- 2e-16 for 6, 7, 9 and 10 letters.
 FULL_MARKS = 1.0
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-FORMAT = 1  # of the cache files
+FORMAT = 1  # version of the cache files
 
 
 def package_dataset(name: str, **options: Any) -> Any:
@@ -52,10 +52,17 @@ def package_dataset(name: str, **options: Any) -> Any:
 
 
 class ReasoningTask(ABC):
-    """Splits and scoring of both tasks. A subclass knows the compact form and the noise.
+    """Splits and scoring of both tasks. A subclass defines the compact form and the noise.
 
-    Seeds: the package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
+    The package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
     generators, each from the settings' seed.
+
+    Attributes:
+        name: Name of the task in its settings.
+        prompt_characters: Characters of the longest prompt.
+        draft_tokens: Characters of the longest draft, with its end.
+        settings: Settings of the task.
+        tokenizer: The model's tokenizer, or a character tokenizer.
     """
 
     name: str
@@ -74,32 +81,33 @@ class ReasoningTask(ABC):
 
     @cached_property
     def max_prompt_tokens(self) -> int:
-        """Of the longest prompt; with the character tokenizer it need not be made to be known."""
+        """Tokens of the longest prompt. With the character tokenizer they are known before the problems are made."""
         if isinstance(self.tokenizer, CharTokenizer):
             return self.prompt_characters
         return longest_prompt(self.splits(), self.tokenizer)
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens of the longest answer, each draft's end included, with one token per character."""
+        """Tokens of the longest answer, with the end of each draft and one token per character."""
         return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
-        """The three sets, built (or read from the cache) on the first call.
+        """The three sets. The first call builds them or reads them from the cache.
 
-        Raises UserError where there are too few different problems for the sizes.
+        Raises:
+            UserError: There are too few different problems for the sizes.
         """
         return self._splits
 
     def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """1.0 where the response ended by itself and the package gives full marks, else 0.0."""
+        """Label a response 1.0 when it ended by itself and the package gives full marks, else 0.0."""
         if not finished:
             return 0.0
         answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
         return float(self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS)
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Labels of (prompt, text, finished). This verifier never fails."""
+        """Label responses (prompt, text, finished). This verifier never fails."""
         return [Verdict(self.score(*response)) for response in responses]
 
     def close(self) -> None:
@@ -123,7 +131,7 @@ class ReasoningTask(ABC):
 
     @property
     def _first_seed(self) -> int:
-        return self.settings.seed << 32  # far apart: the package seeds problem i with seed + i
+        return self.settings.seed << 32  # far from the next seed, because the package seeds problem i with seed + i
 
     def _rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.settings.seed, stream])
@@ -142,12 +150,12 @@ class ReasoningTask(ABC):
         texts = list(distinct)
         order = [texts[i] for i in self._rng(0).permutation(len(texts))]
         prompts = tuple(Prompt(content_id(self.name, t), t, *distinct[t]) for t in order[: train + heldout])
-        taught = order[train + heldout :]
-        answers = self._drafted(taught, [distinct[t][0] for t in taught])
-        return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, taught, answers)))
+        supervised = order[train + heldout :]
+        answers = self._drafted(supervised, [distinct[t][0] for t in supervised])
+        return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, supervised, answers)))
 
     def _drafted(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
-        """One or more drafts of each answer, each with its own errors."""
+        """One or more drafts of each answer. Each draft has its own errors."""
         drafts_R = np.minimum(self._rng(3).geometric(0.5, len(texts)), self.settings.drafts).tolist()
         of_draft = [row for row, drafts in enumerate(drafts_R) for _ in range(drafts)]
         written = iter(self._noisy([texts[row] for row in of_draft], [answers[row] for row in of_draft]))
@@ -167,7 +175,7 @@ class ReasoningTask(ABC):
 
     @abstractmethod
     def _package_answer(self, text: str) -> str:
-        """A response in the form of the package's verifier."""
+        """A response in the form that the package's verifier reads."""
 
     @abstractmethod
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
@@ -175,7 +183,7 @@ class ReasoningTask(ABC):
 
 
 class MiniSudoku(ReasoningTask):
-    """4x4 boards: 16 cells row by row, `?` for a blank, then `=`. The answer is the whole grid, 16 digits."""
+    """4x4 boards. A prompt has 16 cells row by row, `?` for a blank, then `=`. The answer is the grid of 16 digits."""
 
     name = "mini_sudoku"
     prompt_characters = 17
@@ -203,7 +211,7 @@ class MiniSudoku(ReasoningTask):
 
 
 class SpellBackward(ReasoningTask):
-    """Lower-case words of 3 to 10 letters, then `=`. The answer is the reversed word."""
+    """Words to spell backward. A prompt is a lower-case word of 3 to 10 letters, then `=`. The answer is reversed."""
 
     name = "spell_backward"
     lengths = ((3, 5), (6, 7), (8, 10))
@@ -234,9 +242,13 @@ class SpellBackward(ReasoningTask):
 
 
 def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any], build: Callable[[], Splits]) -> Splits:
-    """The splits of these facts, from `folder` if they are there, else built and stored (None: not stored).
+    """Read splits from the cache, or build and store them. Both give equal splits, because both pass through JSON.
 
-    Both ways give equal splits, because they always pass through JSON.
+    Args:
+        folder: Folder of the cache. None stores nothing.
+        task_name: Name of the task.
+        facts: Everything that the splits depend on.
+        build: Makes the splits.
     """
     if folder is None:
         return _loads(_dumps(build()))

@@ -1,4 +1,4 @@
-"""From settings to a task."""
+"""Build a task from its settings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from nemo_ada.tasks.settings import (
 
 
 def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokenizer: Tokenizer | None = None) -> Task:
-    """The task of these settings. Generated problems are cached in `cache_dir` (None: not cached).
+    """Build the task of these settings. A JSONL file is read at once, and problems are generated on first use.
 
-    tokenizer: of the model that answers; None takes the task's own character tokenizer. A JSONL file is read at once.
-    Problems are generated when the splits are first used. Raises UserError.
+    Args:
+        settings: Settings of the task.
+        cache_dir: Folder for generated problems. None stores nothing.
+        tokenizer: Tokenizer of the model that answers. None takes the task's character tokenizer.
+
+    Raises:
+        UserError: The file or the reward cannot be used.
     """
     if isinstance(settings, JsonlSettings):
         return JsonlTask(settings, tokenizer)

@@ -1,6 +1,6 @@
-"""The settings of a task: one frozen dataclass per task name. The field `name` selects one.
+"""The settings of a task. There is one frozen dataclass per task, and the field `name` selects it.
 
-Only this module has defaults and bounds. Pydantic checks them.
+All defaults and bounds stand here, and pydantic checks them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MiniSudokuSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SpellBackwardSettings:
-    """Words from reasoning-gym to spell backward: a third each has 3 to 5, 6 to 7 and 8 to 10 letters."""
+    """Words from reasoning-gym to spell backward. A third each has 3 to 5, 6 to 7 and 8 to 10 letters."""
 
     name: Literal["spell_backward"] = "spell_backward"
     seed: Seed = 0
@@ -142,7 +142,7 @@ ProblemKind = Literal[
 DEFAULT_PROBLEMS: dict[ProblemKind, float] = {
     "sum_1": 5, "times_1": 2, "sum_1x3": 6, "gcd": 4, "lcm": 2, "sum_2": 1
 }  # fmt: skip
-"""For SmolLM2-135M: half of the one-digit sums are right at the start, and hardly any of the two-digit ones."""
+"""Shares for SmolLM2-135M. At the start, half of its one-digit sums and hardly any two-digit sums are right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -1,8 +1,8 @@
 """A character tokenizer that is fast in plain Python and exports to Hugging Face with the same ids.
 
-Ids: 0 pad, 1 end of sequence, then one id per character. Every task starts from the same 62 characters, so its
-vocabulary has 64 ids. Other characters of a data file extend it. The vocabulary grows in multiples of 64, which usual
-tensor-parallel sizes divide.
+Id 0 is pad, id 1 is end of sequence, and then each character has an id. Every task starts from the same 62 characters,
+so its vocabulary has 64 ids. Other characters of a data file extend it. The vocabulary grows in multiples of 64, which
+usual tensor-parallel sizes divide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ UNKNOWN = "\ufffd"
 class CharTokenizer:
     """One id per character of `charset`, in its order, after pad (0) and end of sequence (1).
 
-    Raises UserError where the charset has a repeated or reserved character, or more than `MAX_SYMBOLS` symbols.
+    Attributes:
+        charset: The characters.
+
+    Raises:
+        UserError: The charset has a repeated or reserved character, or more than `MAX_SYMBOLS` symbols.
     """
 
     pad_id = PAD_ID
@@ -47,29 +51,29 @@ class CharTokenizer:
         self.charset = charset
         self._id_of = {char: i + 2 for i, char in enumerate(charset)}
         self._text_of = ["", "", *charset]
-        # Bytes and prefixes of multi-byte characters. The export needs them; `encode` never returns them.
+        # Bytes and prefixes of multi-byte characters. The export needs them, and `encode` never returns them.
         wide = [char.encode() for char in charset if char > "\x7f"]
         pieces = [p for e in wide for p in [e[:k] for k in range(1, len(e))] + [e[k : k + 1] for k in range(1, len(e))]]
         self._parts = list(dict.fromkeys(pieces))
 
     @classmethod
     def covering(cls, texts: Iterable[str]) -> CharTokenizer:
-        """The base charset plus, in code-point order, every other character of `texts`."""
+        """A tokenizer for the base charset and every other character of `texts`, in the order of code points."""
         extra = set().union(*texts) - set(BASE_CHARSET)
         return cls(BASE_CHARSET + "".join(sorted(extra)))
 
     @property
     def symbols(self) -> int:
-        """Ids in use: two special ones, the characters', and parts of characters in the export."""
+        """Number of ids: two special ones, one per character, and those for parts of characters in the export."""
         return len(self._text_of) + len(self._parts)
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding: `symbols` rounded up to a multiple of 64."""
+        """Number of rows of the embedding: `symbols` rounded up to a multiple of 64."""
         return -(-self.symbols // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the characters, without an end of sequence. Raises UserError on a character outside the charset."""
+        """Ids of the characters, without an end of sequence. Raises UserError for a character outside the charset."""
         try:
             return [self._id_of[char] for char in text]
         except KeyError:
@@ -81,20 +85,20 @@ class CharTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids. Pad and end of sequence give nothing. Unknown ids give U+FFFD, so no answer matches."""
-        known = self._text_of
-        return "".join([known[i] if 0 <= i < len(known) else UNKNOWN for i in ids])
+        texts = self._text_of
+        return "".join([texts[i] if 0 <= i < len(texts) else UNKNOWN for i in ids])
 
     def line_ends(self) -> tuple[int, ...]:
-        """The id of the line break, where the charset has one."""
+        """The id of the line break, if the charset has one."""
         return (self._id_of["\n"],) if "\n" in self._id_of else ()
 
     def write_hf(self, folder: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json for `transformers.AutoTokenizer.from_pretrained(folder)`.
 
-        The file describes a byte-level BPE with one token per character. Only this form gives the same ids alone and
-        beside a Qwen2 config.json: there transformers 5 rebuilds Qwen2's tokenizer from the vocabulary and the merges.
-        A character of several bytes needs a chain of merges. The parts of the chain are tokens too, after the
-        charset's. Qwen2 composes characters (NFC), so this does as well.
+        The file describes a byte-level BPE with one token per character. Only this form gives the same ids both alone
+        and beside a Qwen2 config.json, where transformers 5 rebuilds Qwen2's tokenizer from the vocabulary and the
+        merges. A character of several bytes needs a chain of merges. The parts of the chain are tokens too, and their
+        ids follow the charset's. Qwen2 composes characters (NFC), so this tokenizer does as well.
         """
         from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -122,7 +126,7 @@ class CharTokenizer:
 
 
 def _byte_alphabet() -> dict[int, str]:
-    """The character of each byte in byte-level BPE: the same if printable, else one from U+0100 on."""
+    """The character of each byte in byte-level BPE. A byte that is not printable has one from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + k) for k, byte in enumerate(others)}

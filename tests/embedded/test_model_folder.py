@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ import pytest
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import read_lines
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
-from nemo_ada.tasks.supervision import DemonstrationBatches
 from tests.embedded.folders import VOCABULARY, write_model, write_tokenizer
 from tests.lazy import Lazy
 
@@ -100,10 +101,8 @@ def taught(stack, task, tmp_path_factory):
     folder = write_model(tmp_path_factory.mktemp("random"), "llama", tied=True, initializer_range=0.02)
     tokenizer, out = ModelTokenizer(folder, PromptFormat("plain")), tmp_path_factory.mktemp("taught")
     learner = stack.learner(LearnerConfig(shape=PolicyShape.read(folder), lr=5e-3, packed_tokens=512), folder)
-    batches = DemonstrationBatches(task.splits().supervision, tokenizer, batch_size=32, seed=0)
-    for step in range(60):
-        rows = batches.batch(step)
-        learner.supervised(rows.tokens_RT, rows.length_R, rows.prompt_length_R)
+    for rows in islice(demonstration_batches(task.splits().supervision, tokenizer, batch_size=32, seed=0), 60):
+        learner.supervised(rows)
     learner.export_hf(out, {"eos_token_id": tokenizer.eos_id})
     tokenizer.write_hf(out)
     return out

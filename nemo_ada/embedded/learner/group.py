@@ -168,9 +168,12 @@ class LearnerGroup:
         self._check(batch.rows)
         return self._agreed(self._call("train", batch))
 
-    def supervised(self, tokens_RT: Any, length_R: Any, prompt_length_R: Any) -> dict[str, float]:
-        """One optimizer step on the negative log-likelihood of the responses: loss, grad_norm, lr, entropy."""
-        rows = TokenRows(tokens_RT, length_R, prompt_length_R)
+    def supervised(self, rows: TokenRows) -> dict[str, float]:
+        """Take one optimizer step on the negative log-likelihood of the responses.
+
+        Returns:
+            The metrics loss, grad_norm, lr and entropy.
+        """
         self._check(rows)
         if not rows.response_tokens:
             raise InvariantError("a supervised step needs at least one response token")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nemo_ada.embedded.learner.batch import TrainBatch
+from nemo_ada.embedded.learner.batch import TokenRows, TrainBatch
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes.actors import alive
@@ -199,7 +199,8 @@ def test_a_data_rank_without_rows_takes_part(group: LearnerGroup) -> None:
         group.restart(_config(dp=dp))
         tokens, length, prompt = (part[:1] for part in _tokens(_batch(1)))
         features = group.features(*_tokens(_batch(1))[:2])
-        results.append((group.supervised(tokens, length, prompt), group.logprobs(tokens, length, prompt), features))
+        supervised = group.supervised(TokenRows(tokens, length, prompt))
+        results.append((supervised, group.logprobs(tokens, length, prompt), features))
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-5)
     assert np.allclose(results[1][1], results[0][1], atol=1e-5)
     assert np.allclose(results[1][2], results[0][2], atol=1e-4)
@@ -231,7 +232,7 @@ def test_supervised_steps_learn_with_tied_embeddings(group: LearnerGroup) -> Non
     for pp in (1, 2):
         shape = dataclasses.replace(SHAPE, tied_embeddings=True)
         group.restart(_config(pp=pp, shape=shape, lr=1e-2, decay_updates=8))
-        metrics = [group.supervised(*_tokens(_batch(0))) for _ in range(8)]
+        metrics = [group.supervised(TokenRows(*_tokens(_batch(0)))) for _ in range(8)]
         results[pp] = [m["loss"] for m in metrics]
         assert [m["lr"] for m in metrics][-1] == pytest.approx(0.0, abs=1e-12)
         assert "lm_head.weight" not in _weights(group)
