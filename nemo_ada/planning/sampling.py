@@ -6,7 +6,7 @@ P prompts, S steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from math import ceil
 
@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.planning.job import Job
-from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.simulate.steps import RateDistribution, Variant, simulated_steps
 
 WARM_UP = 2  # steps in which the latency model learns
@@ -61,9 +61,10 @@ def simulate(
     seed: int = 0,
 ) -> Phases:
     """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds: see DiscreteEventSource."""
+    engine = partial(DiscreteEventSource, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
     run = simulated_steps(
         variant, lambda step: rates.draw(prompts, seed * 100_003 + step), lengths,
-        steps=WARM_UP + steps, seed=seed, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds,
+        steps=WARM_UP + steps, seed=seed, engine=engine,
     )  # fmt: skip
     measured = [
         (

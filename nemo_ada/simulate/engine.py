@@ -1,10 +1,10 @@
 """A discrete-event model of a batching engine, and workloads for it (algorithm.md section 5).
 
-One engine step gives one token to every running request, as continuous batching does. At most `slots` requests run; the
-others wait in the order of submission. On a GPU a decode step costs about the same at any batch below saturation. So
-engine steps decide between schedulers, and settings can be compared in milliseconds instead of GPU hours.
+One engine step gives one token to every running request, as continuous batching does. At most `slots` requests run, and
+the others wait in the order of submission. On a GPU a decode step costs about the same at any batch below saturation.
+So engine steps decide between schedulers, and settings can be compared in milliseconds instead of GPU hours.
 
-Labels and lengths are functions of (prompt, index), never of time: two settings see the same responses.
+Labels and lengths depend on (prompt, index) and never on time, so two settings see the same responses.
 P prompts, N responses of a call.
 """
 
@@ -24,21 +24,30 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
-"""(prompt_N, index_N) -> (reward_N, tokens_N). A response whose reward is not finite has no label."""
+"""(prompt_N, index_N) -> (reward_N, tokens_N). A response has no label when its reward is not finite."""
 
-_LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # apart from seeds.SeedStream
+_LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # none of them is a seeds.SeedStream
 
 
 class DiscreteEventSource:
     """A ResponseSource whose clock counts engine steps, or seconds if steps have a duration.
 
-    Attributes: steps (engine steps so far), decoded (tokens so far, also of aborted responses).
+    Attributes:
+        steps: Engine steps so far.
+        decoded: Tokens so far, with those of aborted responses.
     """
 
     def __init__(
         self, draw: Draw, *, slots: int | None = None, step_seconds: float = 1.0, row_seconds: float = 0.0
     ) -> None:
-        """slots: requests that run at once, None = all. A step of b requests takes step_seconds + row_seconds * b."""
+        """Make an engine without requests. A step of b requests takes step_seconds + row_seconds * b.
+
+        Args:
+            draw: Gives the rewards and lengths of responses.
+            slots: Largest number of requests that run at once. None means that all run.
+            step_seconds: Seconds of a step.
+            row_seconds: Further seconds of a step for each running request.
+        """
         self._draw = draw
         self._slots = slots
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
@@ -52,7 +61,7 @@ class DiscreteEventSource:
         self.decoded = 0
 
     def submit(self, requests: Requests) -> None:
-        """Queue the requests; they start with the next step if there is room."""
+        """Queue the requests. They start with the next step if there is room."""
         if len(requests) == 0:
             return
         reward_N, tokens_N = self._draw(requests.prompt_N, requests.index_N)
@@ -63,9 +72,10 @@ class DiscreteEventSource:
         self._admit()
 
     def poll(self, until: int | None = None) -> Outcomes:
-        """Run the engine until at least one response ends, at most to step `until`.
+        """Run the engine until at least one response ends, and not beyond step `until`.
 
-        Raises InvariantError when nothing runs.
+        Raises:
+            InvariantError: No request runs.
         """
         while self._ends and self._ends[0][1] not in self._started:
             heapq.heappop(self._ends)
@@ -87,7 +97,7 @@ class DiscreteEventSource:
         return Outcomes(np.array(ids, np.int64), reward_N, tokens_N)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
-        """Take requests off the engine or out of the queue; returns the tokens that each had generated."""
+        """Remove requests from the engine or the queue. Returns the tokens that each has generated [N]."""
         ids = response_id_N.tolist()
         tokens_N = np.array([self.steps - self._started.pop(i, self.steps) for i in ids], np.int64)
         for response_id in ids:
@@ -112,9 +122,15 @@ class DiscreteEventSource:
 
 @dataclass(frozen=True, slots=True)
 class LengthModel:
-    """Log-normal response lengths in tokens, cut at max_new_tokens; wrong answers are wrong_factor times longer.
+    """Log-normal lengths of responses, in tokens.
 
-    Reasoning models have heavy tails: a few responses run to the limit while most are short.
+    Reasoning models have heavy tails. Most responses are short, and a few run to the limit.
+
+    Attributes:
+        median: Median length of correct responses before they are cut.
+        sigma: Standard deviation of the logarithm of the length.
+        wrong_factor: Wrong responses are longer by this factor.
+        max_new_tokens: Longer responses are cut to this length.
     """
 
     median: float = 20.0
@@ -124,11 +140,11 @@ class LengthModel:
 
     @property
     def mean_tokens(self) -> int:
-        """Mean length of correct responses before they are cut, at most max_new_tokens; at least 1."""
+        """Mean length of correct responses before they are cut, between 1 and max_new_tokens."""
         return min(max(1, round(self.median * math.exp(self.sigma**2 / 2))), self.max_new_tokens)
 
     def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
-        """Lengths of responses from their labels and standard normal numbers."""
+        """Lengths of responses [N], from their labels and standard normal numbers."""
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
         tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
         return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)
@@ -136,10 +152,14 @@ class LengthModel:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Responses of one step: prompt x answers correctly with probability pass_rate_P[x].
+    """Responses of one step. Every number is a hash of (seed, step, prompt, index) and does not depend on time.
 
-    Every number is a hash of (seed, step, prompt, index), so a response does not depend on when it is drawn.
-    failed_share: share of responses without a label (reward NaN).
+    Attributes:
+        pass_rate_P: Probability that a response to a prompt is correct.
+        lengths: Distribution of the lengths.
+        seed: Seed of the run.
+        step: Training step.
+        failed_share: Share of responses without a label (reward NaN).
     """
 
     pass_rate_P: FloatArray
@@ -149,11 +169,11 @@ class Workload:
     failed_share: float = 0.0
 
     def draw(self, prompt_N: IntArray, index_N: IntArray) -> tuple[FloatArray, IntArray]:
-        """Rewards (0, 1 or NaN) and lengths; a `Draw`."""
+        """Rewards (0, 1 or NaN) and lengths of responses, both [N]. This is a `Draw`."""
         label_N = seeds.uniform(self.seed, self.step, prompt_N, index_N, _LABEL_STREAM)
         radius_N = np.sqrt(-2.0 * np.log1p(-seeds.uniform(self.seed, self.step, prompt_N, index_N, _LENGTH_STREAM)))
         angle_N = 2.0 * np.pi * seeds.uniform(self.seed, self.step, prompt_N, index_N, _ANGLE_STREAM)
-        if self.failed_share > 0.0:  # the label's upper end, so that labels do not change with failed_share = 0
+        if self.failed_share > 0.0:  # the upper end of the label's number fails; with failed_share = 0 no label changes
             failed_N = label_N >= 1.0 - self.failed_share
             label_N = label_N / (1.0 - self.failed_share)
         else:
@@ -164,5 +184,5 @@ class Workload:
 
 
 def beta_pass_rates(prompts: int, a: float, b: float, seed: int) -> FloatArray:
-    """Pass rates of `prompts` prompts from Beta(a, b)."""
+    """Pass rates [P] of `prompts` prompts from Beta(a, b)."""
     return np.random.default_rng(seed).beta(a, b, prompts)

@@ -1,19 +1,19 @@
-"""What a stopping rule costs and yields, exactly: a dynamic programme over (n_pos, n_neg) for one pass rate.
+"""The exact cost and yield of a stopping rule, by a dynamic programme over (n_pos, n_neg) for one pass rate.
 
 It computes expected responses, the shares of resolved and of zero-signal prompts, the error of each pass-rate estimate,
 and the weight that a preset puts on a prompt. The samplers' tests use it as their oracle (algorithm.md section 8;
-paper, Fig. 10). E is the number of ways a pool can end.
+paper, Fig. 10). E ways in which a pool can end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Weighting
-from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
 from nemo_ada.core.learning.selection import kept_counts
 from nemo_ada.core.sampling import pass_rate
 from nemo_ada.core.sampling.pass_rate import PassRateKind
@@ -22,7 +22,14 @@ from nemo_ada.core.sampling.paths import StopRule
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Every way a pool can end: correct ones in the first wave, correct ones, size, probability (they sum to 1)."""
+    """Every way in which a pool can end.
+
+    Attributes:
+        first_pos_E: Correct responses of the first wave.
+        pos_E: Correct responses of the pool.
+        total_E: Responses of the pool.
+        probability_E: Probability of this end. The probabilities sum to 1.
+    """
 
     first_pos_E: IntArray
     pos_E: IntArray
@@ -30,13 +37,21 @@ class Endings:
     probability_E: FloatArray
 
     def mean(self, value_E: FloatArray | IntArray | BoolArray) -> float:
-        """Expectation of a quantity that depends on how the pool ended."""
+        """Expectation of a quantity that depends on how the pool ends."""
         return float(self.probability_E @ value_E.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Expectations per prompt: responses, waves, and the probabilities of the exit and of a pool with one label."""
+    """Cost and yield of one prompt.
+
+    Attributes:
+        expected_samples: Expected number of responses.
+        expected_waves: Expected number of waves.
+        p_resolved: Probability that the exit condition is met.
+        p_zero_signal: Probability that all labels of the pool are equal.
+        size_distribution: Size of the pool -> its probability.
+    """
 
     expected_samples: float
     expected_waves: float
@@ -46,10 +61,10 @@ class Summary:
 
 
 def endings(rule: StopRule, p: float) -> Endings:
-    """Distribution of the pool's end for pass rate p, in O(first wave x cap^2)."""
+    """Distribution of the pool's end for pass rate p. It takes O(first wave x cap^2) operations."""
     first = min(rule.wave_sizes[0], rule.cap)
     ends_NK = rule.ends()
-    state_SK = np.zeros((first + 1, rule.cap + 1))  # by correct responses in the first wave and in the pool
+    state_SK = np.zeros((first + 1, rule.cap + 1))  # S correct responses in the first wave, K in the pool
     state_SK[0, 0] = 1.0
     parts: list[tuple[IntArray, IntArray, int, FloatArray]] = []
     for total in range(1, rule.cap + 1):
@@ -85,10 +100,8 @@ def summary(rule: StopRule, p: float) -> Summary:
     )
 
 
-def estimates(
-    kind: PassRateKind, end: Endings, rule: StopRule, *, prior_mean: float = 0.5, strength: float = 2.0
-) -> FloatArray:
-    """The estimate `kind` of every ending, with a Beta prior of this mean and strength (a + b)."""
+def estimates(kind: PassRateKind, end: Endings, rule: StopRule, prior: tuple[float, float] = (1.0, 1.0)) -> FloatArray:
+    """The pass-rate estimate `kind` of every ending [E], with the Beta prior (a, b)."""
     first = np.minimum(min(rule.wave_sizes[0], rule.cap), end.total_E)
     return pass_rate.estimate(
         kind,
@@ -97,10 +110,7 @@ def estimates(
         first_pos_P=end.first_pos_E,
         first_total_P=first,
         rule=rule,
-        prior_P=(
-            np.full(len(end.pos_E), strength * prior_mean),
-            np.full(len(end.pos_E), strength * (1.0 - prior_mean)),
-        ),
+        prior_P=(np.full(len(end.pos_E), prior[0]), np.full(len(end.pos_E), prior[1])),
     )
 
 
@@ -111,34 +121,35 @@ def gradient_factor(
     n: int | None,
     weighting: Weighting,
     kind: PassRateKind = "pool",
-    objective: Objective | None = None,
-    min_pass_rate: float = 1e-3,
-    max_weight: float = np.inf,
-    prior_mean: float = 0.5,
-    strength: float = 2.0,
+    weight: Callable[[FloatArray], FloatArray] = np.ones_like,
+    prior: tuple[float, float] = (1.0, 1.0),
 ) -> float:
-    """Expected update of a prompt in units of grad p per row: equation (*) of `advantage`, 0/1 rewards, no std.
+    """Expected update of a prompt per row, in units of grad p: equation (*) of `advantage` without std.
 
-    n rows are kept per pool; None trains on all of them (Est). The linear objective with objective weighting and an
-    unbiased estimate q gives 1 - Var(q) / (p (1-p)), and 1 where all rows are trained on. `reference` shows the weight
-    that its kept groups carry.
+    With objective weighting, the linear objective and an unbiased estimate q it is 1 - Var(q) / (p (1-p)), and it is 1
+    where all rows are trained on. With `reference` it is the weight that its selected groups have.
+
+    Args:
+        rule: When a pool ends.
+        p: Pass rate of the prompt.
+        n: Rows that are selected from a pool. None trains on all of them (Est).
+        weighting: Weighting of the rows.
+        kind: Estimate of the pass rate.
+        weight: The weight w_grad of a prompt as a function of its estimated pass rate [E]. The default is the linear
+            objective's, which is 1.
+        prior: (a, b) of the prompt's Beta prior.
     """
-
-    def weight(rate_E: FloatArray) -> FloatArray:
-        f = Linear() if objective is None else objective
-        return gradient_weight(f, rate_E, min_pass_rate=min_pass_rate, max_weight=max_weight)
-
     end = endings(rule, p)
     pos_E, neg_E = end.pos_E, end.total_E - end.pos_E
-    rate_E = estimates(kind, end, rule, prior_mean=prior_mean, strength=strength)
+    rate_E = estimates(kind, end, rule, prior)
     weight_E = weight(rate_E)
     if weighting == "objective" and n is None:
         pull_E = push_E = pos_E * neg_E / (end.total_E * np.maximum(end.total_E - 1, 1))
         if kind != "shrunk":
             return end.mean(weight_E * (pull_E / p + push_E / (1.0 - p)))
-        mass_E, prior = end.total_E - 1 + strength, strength * prior_mean  # without the row's own label
-        pull_E = pull_E * weight((pos_E - 1 + prior) / mass_E)
-        push_E = push_E * weight((pos_E + prior) / mass_E)
+        mass_E = end.total_E - 1 + sum(prior)  # without the row's own label
+        pull_E = pull_E * weight((pos_E - 1 + prior[0]) / mass_E)
+        push_E = push_E * weight((pos_E + prior[0]) / mass_E)
         return end.mean(pull_E / p + push_E / (1.0 - p))
     keep_pos_E, keep_neg_E = (pos_E, neg_E) if n is None else kept_counts(pos_E, neg_E, n)
     both_E = (keep_pos_E > 0) & (keep_neg_E > 0)
@@ -152,9 +163,14 @@ def gradient_factor(
 
 
 def signal_per_response(rule: StopRule, n: int, rate_P: FloatArray) -> float:
-    """Expected update along grad p, per response issued, over prompts with these pass rates (0 < p < 1).
+    """Expected update along grad p per requested response, with reference weighting.
 
-    For reference weighting. GRPO's is the mean of (n-1)/n p (1-p).
+    GRPO's is the mean of (n-1)/n p (1-p).
+
+    Args:
+        rule: When a pool ends.
+        n: Rows that are selected from a pool.
+        rate_P: Pass rates of the prompts, between 0 and 1 and neither of them.
     """
     signal = sum(n * p * (1.0 - p) * gradient_factor(rule, p, n=n, weighting="reference") for p in rate_P.tolist())
     return signal / sum(summary(rule, p).expected_samples for p in rate_P.tolist())

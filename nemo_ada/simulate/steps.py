@@ -1,6 +1,6 @@
-"""What does a sampling plan cost and yield? Monte-Carlo of whole steps on the discrete-event engine.
+"""Simulate whole training steps on the discrete-event engine, to see what a sampling plan costs and yields.
 
-Use it to choose exit condition, wave size, cap and budget before spending GPU hours. It drives the sampler that trains
+Use it to choose exit condition, wave size, cap and budget before spending GPU hours. It runs the sampler that trains
 over simulated responses, so waves, windows, budgets and idle mode behave as in training. All variants see the same
 responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives the exact numbers. P prompts per step.
 """
@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import islice
 from math import nan
 from pathlib import Path
@@ -27,39 +28,42 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_bounded
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MAX_BYTES = 100_000_000  # of a file of pass rates
+MAX_BYTES = 100_000_000  # largest file of pass rates that is read
 
 
 @dataclass(frozen=True, slots=True)
 class BetaRates:
-    """Beta(a, b): a < b is hard; both below 1 puts most prompts near 0 and 1."""
+    """Pass rates from Beta(a, b). With a < b most prompts are hard. With both below 1 most are near 0 or near 1."""
 
     a: float
     b: float
 
     def draw(self, prompts: int, seed: int) -> FloatArray:
+        """Pass rates [P] of `prompts` prompts."""
         return beta_pass_rates(prompts, self.a, self.b, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRates:
-    """Pass rates that were measured, drawn with replacement."""
+    """Pass rates from a list of measured ones, with replacement."""
 
     rates: tuple[float, ...]
 
     def draw(self, prompts: int, seed: int) -> FloatArray:
+        """Pass rates [P] of `prompts` prompts."""
         return np.random.default_rng(seed).choice(np.array(self.rates), prompts)
 
     @classmethod
     def read(cls, path: Path) -> MeasuredRates:
-        """Read a file with one pass rate per line: a number, or a JSON object with the key `pass_rate`.
+        """Read a file with one pass rate per line, as a number or in a JSON object with the key `pass_rate`.
 
-        Raises UserError that names a line without a pass rate in [0, 1].
+        Raises:
+            UserError: The file cannot be read, or a line has no pass rate in [0, 1]. The message names the line.
         """
         rates: list[float] = []
         try:
@@ -78,6 +82,7 @@ RateDistribution = BetaRates | MeasuredRates
 
 
 def _rate(line: str, where: str) -> float:
+    """The pass rate of a line. Raises UserError that begins with `where`."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -93,25 +98,33 @@ def _rate(line: str, where: str) -> float:
 
 
 class KnownRates:
-    """A pass-rate estimator that knows the true rates: the limit of a good estimator. Prompt ids are positions."""
+    """A pass-rate estimator that knows the true rates, which is the limit of a good estimator.
+
+    The id of a prompt is its position in the step.
+
+    Attributes:
+        rate_P: True pass rates of the step.
+    """
 
     def __init__(self) -> None:
         self.rate_P = np.zeros(0)
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """(a, b) of each prompt's Beta prior [P]: its true rate with the weight of one response."""
         rate_P = self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
         return rate_P, 1.0 - rate_P
 
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
-        """Learns nothing: the rates are known."""
+        """Do nothing, because the rates are known."""
 
     def state_dict(self) -> dict[str, Any]:
+        """The state, which is empty."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is no state."""
+        """Do nothing, because there is no state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +132,11 @@ class Variant:
     """A sampling plan under a name.
 
     Attributes:
-        name: shown in tables.
-        plan: what is drawn.
-        allocation: of the estimation variant, which gets the true pass rates.
-        prompts_each: prompts for each one of the setting, so that groups of 1 draw as many responses as groups of n.
-        own_baseline: every row has an advantage of its own, so a group without signal means nothing.
+        name: Name in tables.
+        plan: How responses are drawn.
+        allocation: Allocation of the estimation variant, which gets the true pass rates. None for other variants.
+        prompts_each: Factor on the setting's prompts. With it, groups of 1 draw as many responses as groups of n.
+        own_baseline: Whether every row has a baseline of its own. Zero-signal groups have no meaning then.
     """
 
     name: str
@@ -140,14 +153,23 @@ def simulated_steps(
     *,
     steps: int,
     seed: int = 0,
-    slots: int | None = None,
-    step_seconds: float = 1.0,
-    row_seconds: float = 0.0,
+    engine: Callable[[Draw], DiscreteEventSource] = DiscreteEventSource,
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """(engine steps, metrics) of `steps` consecutive training steps of one run, by the sampler that trains.
+    """Simulate consecutive training steps of one run, with the sampler that trains.
 
-    rates(step): pass rates [P] of the step's prompts. slots, step_seconds, row_seconds: see DiscreteEventSource.
-    Raises UserError where the budget cannot hold the first waves.
+    Args:
+        variant: Sampling plan.
+        rates: Gives the pass rates [P] of a step's prompts.
+        lengths: Lengths of the responses.
+        steps: Number of training steps.
+        seed: Seed of the run.
+        engine: Makes the engine of a step: DiscreteEventSource, or a partial of it with a duration or slots.
+
+    Yields:
+        Engine steps and metrics of a training step.
+
+    Raises:
+        UserError: The budget is too small for the first waves.
     """
     plan, known = variant.plan, KnownRates()
     rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
@@ -155,7 +177,7 @@ def simulated_steps(
     for step in range(steps):
         known.rate_P = rates(step)
         workload = Workload(known.rate_P, lengths, seed=seed, step=step)
-        source = DiscreteEventSource(workload.draw, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
+        source = engine(workload.draw)
         sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
         if sampled is None:
             raise InvariantError("a simulated step was dropped")
@@ -164,10 +186,17 @@ def simulated_steps(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The simulated training: prompts per step, responses, engine slots, and repetitions (seeds).
+    """The simulated training. Its clock counts engine steps.
 
-    `steps` are measured after `warm_up` steps, in which the latency model learns for idle mode and the cap on seconds.
-    slots: requests that the engine runs at once. The clock counts engine steps.
+    Attributes:
+        rates: Pass rates of the prompts.
+        prompts: Prompts per training step.
+        lengths: Lengths of the responses.
+        seeds: Number of repetitions with different seeds.
+        warm_up: Training steps before the measured ones. The latency model learns in them, for idle mode and the cap on
+            seconds.
+        steps: Measured training steps.
+        slots: Largest number of requests that the engine runs at once. None means that all run.
     """
 
     rates: RateDistribution
@@ -181,7 +210,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class MeanAndError:
-    """A mean over seeds with its standard error (nan for one seed)."""
+    """A mean over seeds with its standard error, which is nan for one seed."""
 
     mean: float
     error: float
@@ -195,11 +224,18 @@ class MeanAndError:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedVariant:
-    """What a step of a variant costs and yields.
+    """Cost and yield of a variant, per training step.
 
-    responses: issued. kept_responses: in pools. tokens: generated. engine_steps, seconds: duration of the sampling
-    phase in engine steps and in the source's clock. zero_signal: share of groups whose labels are all equal. resolved:
-    share of prompts that met the exit condition. budget_hits: share of steps in which a cap refused a prompt.
+    Attributes:
+        name: Name of the variant.
+        responses: Requested responses.
+        kept_responses: Responses in pools.
+        tokens: Generated tokens.
+        engine_steps: Duration of the sampling phase in engine steps.
+        seconds: Duration of the sampling phase by the engine's clock.
+        zero_signal: Share of groups whose labels are all equal.
+        resolved: Share of prompts that met the exit condition.
+        budget_hits: Share of training steps in which a cap refused a prompt.
     """
 
     name: str
@@ -218,9 +254,10 @@ _CAPS = {BOUNDS.index(name) for name in ("max_samples", "max_tokens", "max_secon
 
 
 def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
-    """Costs and yields of each variant on the same prompts, labels and lengths.
+    """Simulate each variant on the same prompts, labels and lengths.
 
-    Raises UserError where a variant's budget cannot hold its first waves.
+    Raises:
+        UserError: A variant's budget is too small for its first waves.
     """
     simulated = []
     for variant in variants:
@@ -235,11 +272,12 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
 
 
 def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
-    """The measured steps of one simulated training, each in the order of _FIGURES."""
+    """The measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
     prompts = setting.prompts * variant.prompts_each
     rate_P = setting.rates.draw(prompts, seed)
     steps = setting.warm_up + setting.steps
-    run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, slots=setting.slots)
+    engine = partial(DiscreteEventSource, slots=setting.slots)
+    run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, engine=engine)
     for engine_steps, stats in islice(run, setting.warm_up, None):
         yield [
             stats["samples_drawn"],
@@ -254,7 +292,7 @@ def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]
 
 
 def render_table(rows: Sequence[SimulatedVariant]) -> Table:
-    """One line per variant, means with their standard errors over seeds."""
+    """A table with one line per variant. It shows means with their standard errors over seeds."""
     from rich.table import Table
 
     table = Table(title="per step, mean ± standard error over seeds")
@@ -267,9 +305,14 @@ def render_table(rows: Sequence[SimulatedVariant]) -> Table:
 
 
 def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
-    """One panel per quantity that a user weighs, a bar per variant with its standard error; format by suffix.
+    """Draw responses, tokens, engine steps and zero-signal groups. Each has a panel with a bar per variant.
 
-    Raises UserError for a suffix that is no format, and for a file that cannot be written.
+    Args:
+        rows: The simulated variants.
+        path: File of the figure. Its suffix selects the format.
+
+    Raises:
+        UserError: The suffix names no format, or the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas

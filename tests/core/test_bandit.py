@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import comb
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from tests.core.scripted import met
 
 POOLS, ARMS, CORRECT, KEPT, SIGMAS = 20_000, 6, 2, 4, 4.5
 MIN_RATE, MAX_WEIGHT, PRIOR, STRENGTH = 0.02, 30.0, 0.3, 4.0
+PRIOR_COUNTS = (STRENGTH * PRIOR, STRENGTH * (1 - PRIOR))
 
 
 class Variant(NamedTuple):
@@ -229,11 +230,8 @@ def test_the_mean_update_is_the_claimed_gradient(name, p):
                 n=KEPT,
                 weighting=weighting,
                 kind=kind,
-                objective=objective,
-                min_pass_rate=MIN_RATE,
-                max_weight=MAX_WEIGHT,
-                prior_mean=PRIOR,
-                strength=STRENGTH,
+                weight=partial(weight_of, objective),
+                prior=PRIOR_COUNTS,
             )
             assert package == pytest.approx(factor, rel=1e-9)
             z = deviation(update(pools, advantage, p, KEPT), factor * slope)
@@ -347,11 +345,8 @@ def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(weight
                     n=None,
                     weighting=weighting,
                     kind=kind,
-                    objective=objective,
-                    min_pass_rate=MIN_RATE,
-                    max_weight=MAX_WEIGHT,
-                    prior_mean=PRIOR,
-                    strength=STRENGTH,
+                    weight=partial(weight_of, objective),
+                    prior=PRIOR_COUNTS,
                 )
                 assert package == pytest.approx(factor, rel=1e-9)
     assert not failures

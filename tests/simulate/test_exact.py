@@ -1,9 +1,11 @@
 """The dynamic programme against closed forms (algorithm.md section 8). An independent walk: core/test_bandit.py."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.objectives import Log
+from nemo_ada.core.learning.objectives import Log, gradient_weight
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import gradient_factor, summary
@@ -68,7 +70,8 @@ def test_reference_groups_carry_the_weight_of_section_4(p):
     rule = StopRule(FixedExit(160), (160,), 160)
     closed = ((1 - p) ** 2 + p**2) / (2 * p * (1 - p))
     assert gradient_factor(rule, p, n=4, weighting="reference") == pytest.approx(closed, rel=0.015)
-    weighted = gradient_factor(rule, p, n=4, weighting="reference", objective=Log())
+    weight = partial(gradient_weight, Log(), min_pass_rate=1e-3, max_weight=np.inf)
+    weighted = gradient_factor(rule, p, n=4, weighting="reference", weight=weight)
     assert weighted == pytest.approx(closed / p, rel=0.08)
 
 

@@ -1,6 +1,7 @@
 """The simulator against the exact dynamic programme and closed forms, and what it reads and draws."""
 
 import dataclasses
+from functools import partial
 from io import StringIO
 
 import numpy as np
@@ -13,7 +14,7 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
-from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.simulate.exact import summary
 from nemo_ada.simulate.steps import (
     BetaRates,
@@ -86,11 +87,11 @@ def test_the_estimation_variant_allocates_by_the_true_rates():
 
 
 def test_steps_with_a_duration_and_few_slots():
-    rate_P, options = np.full(32, 0.5), {"steps": 1}
-    clock = {"slots": 16, "step_seconds": 0.02, "row_seconds": 0.001}
+    rate_P = np.full(32, 0.5)
+    small = partial(DiscreteEventSource, slots=16, step_seconds=0.02, row_seconds=0.001)
     (free, alone), (full, crowded) = (
-        next(iter(simulated_steps(Variant("g", GRPO), lambda _: rate_P, LengthModel(), **options, **more)))
-        for more in ({}, clock)
+        next(iter(simulated_steps(Variant("g", GRPO), lambda _: rate_P, LengthModel(), steps=1, engine=engine)))
+        for engine in (DiscreteEventSource, small)
     )
     assert full > 1.1 * free
     assert crowded["tokens_drawn"] == alone["tokens_drawn"]

@@ -75,7 +75,7 @@ def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another()
     rule = StopRule(FixedExit(4), (4,), 4)
     end = endings(rule, 0.3)
     np.testing.assert_allclose(estimates("shrunk", end, rule), (end.pos_E + 1) / 6)
-    told = estimates("shrunk", end, rule, prior_mean=0.2, strength=5.0)
+    told = estimates("shrunk", end, rule, prior=(1.0, 4.0))
     np.testing.assert_allclose(told, (end.pos_E + 1) / 9)
 
 
