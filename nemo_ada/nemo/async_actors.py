@@ -32,12 +32,12 @@ import torch
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.access import get
 from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.async_step import GROUP, add_spares, in_order
 from nemo_ada.nemo.call import RolloutCall
-from nemo_ada.nemo.targets import ROLLOUTS, SAMPLE_ROLLOUT, replaced
+from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.patch_points import ROLLOUTS, SAMPLE_ROLLOUT, replaced
 
 log = logging.getLogger(__name__)
 

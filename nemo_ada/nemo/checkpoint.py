@@ -1,9 +1,10 @@
-"""The sampler's state beside NeMo-RL's: reinforce_ada.json in the step folder, there before the folder gets its name.
+"""Save the sampler's state beside NeMo-RL's, in reinforce_ada.json of the step folder.
 
-NeMo-RL writes a checkpoint into tmp_step_N and renames it at the end. Its own save state cannot hold ours (main drops
-unknown keys). So the method that finalizes a checkpoint is wrapped on the instance: file and rename are one event.
+NeMo-RL writes a checkpoint into tmp_step_N and renames the folder at the end. Its own save state has no place for ours,
+because main drops unknown keys. So the method that finalizes a checkpoint is wrapped on the instance, and our file is
+there before the folder gets its final name.
 
-The file holds its own SHA-256 and is verified before it is used. NeMo-RL's files have no checksum.
+The file contains its own SHA-256, and is verified before it is used. NeMo-RL's files have no checksum.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VERSION = 2
 
 @contextmanager
 def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
-    """Within the block every checkpoint of this manager also holds `state()`."""
+    """Within the block every checkpoint of this manager also contains `state()`."""
 
     def writing(original: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,15 +49,24 @@ def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Ite
 def finalizers(
     checkpointer: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> dict[str, Callable[..., Any]]:
-    """The methods that end a save, wrapped: v0.6 and v0.7 have the first, main calls the second, which starts a thread
-    that renames the folder."""
+    """Wrap the methods that end a save.
+
+    v0.6 and v0.7 have the first one. Main calls the second one, which starts a thread that renames the folder.
+
+    Args:
+        checkpointer: NeMo-RL's checkpoint manager.
+        wrap: Makes the new method from the original one.
+
+    Returns:
+        Name -> wrapped method, for the methods that the manager has.
+    """
     names = ("finalize_checkpoint", "begin_finalization")
     return {name: wrap(getattr(checkpointer, name)) for name in names if hasattr(checkpointer, name)}
 
 
 @contextmanager
 def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Give one object other methods for the block, on top of replacements that it already has."""
+    """Replace methods of one object within the block. Methods that were replaced before come back after it."""
     before = {name: vars(instance)[name] for name in methods if name in vars(instance)}
     for name, method in methods.items():
         setattr(instance, name, method)
@@ -71,10 +81,16 @@ def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -
 
 
 def restore(checkpointer: Any) -> dict[str, Any] | None:
-    """State of the newest checkpoint; None for a fresh run. Raises UserError for a file that cannot be used.
+    """Read the state of the newest checkpoint.
 
-    A checkpoint without the file was made without Reinforce-Ada. The run continues from it: the number of steps is
-    kept, the estimator starts anew.
+    A checkpoint without the file was made without Reinforce-Ada. The run continues from it with its number of steps and
+    a new estimator.
+
+    Returns:
+        The state, or None when there is no checkpoint.
+
+    Raises:
+        UserError: The file cannot be used.
     """
     newest = checkpointer.get_latest_checkpoint_path()
     if newest is None:
@@ -99,14 +115,14 @@ def restore(checkpointer: Any) -> dict[str, Any] | None:
 
 
 def clear_abandoned(checkpointer: Any) -> None:
-    """Remove the folders of killed saves. NeMo-RL v0.7 would write the next save of that step on top of them."""
+    """Remove the folders of saves that were killed. NeMo-RL v0.7 would write the next save of that step into them."""
     for path in sorted(Path(checkpointer.checkpoint_dir).glob("tmp_step_*")):
         shutil.rmtree(path)
         log.warning("removed %s: its save was never finished", path)
 
 
 def jsonable(value: Any) -> Any:
-    """Arrays as lists and keys as strings; floats survive JSON exactly."""
+    """The value with lists for arrays and strings for keys. JSON keeps floats exactly."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
@@ -117,5 +133,5 @@ def jsonable(value: Any) -> Any:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    """SHA-256 of JSON content, equal before it is written and after it is read."""
+    """SHA-256 of JSON content. It is the same before the content is written and after it is read."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Stop requests inside NeMo-RL's vLLM workers, and ask whether the workers live.
+"""Stop requests inside NeMo-RL's vLLM workers, and check that the workers live.
 
-NeMo-RL v0.6 and v0.7 offer no call for it. Cancelling their coroutine ends the wait but not the request: the worker
-decodes on, and the engine cannot be put to sleep. Ray lets the owner of an actor handle run a function on the actor.
-That function calls AsyncLLM.abort for the requests whose prompt is ours. The session drops all responses of a prompt,
-so the prompt's tokens name them. NeMo-RL main cancels requests itself (ray.cancel); nothing is left to stop there.
+NeMo-RL v0.6 and v0.7 have no call that stops a request. Cancelling their coroutine ends the wait and not the request:
+the worker decodes on, and the engine cannot be put to sleep. Ray lets the owner of an actor handle run a function on
+the actor. Our function calls AsyncLLM.abort for the requests of given prompts. The session drops all responses of a
+prompt, so the prompt's tokens identify them. NeMo-RL main cancels requests itself (ray.cancel), so it has none left.
 
-Its rollouts print an error of generation and return what they have, so the death of an engine looks like a failed
-response. Whoever gets such a response asks the workers.
+NeMo-RL's rollouts print an error of the engine and return what they have. So a response of a dead engine looks like a
+failed response. The caller that gets a failed response calls `check`.
 
-An engine without such workers (a stand-in, another back end) is left alone.
+An engine without such workers (a stand-in in a test, another back end) is left alone.
 """
 
 from __future__ import annotations
@@ -23,30 +23,33 @@ from nemo_ada.errors import ProcessLostError
 
 log = logging.getLogger(__name__)
 
-ABORT_SECONDS = 60.0  # for the workers' answer; an abort may queue behind 1,000 calls, Ray's limit per async actor
+ABORT_SECONDS = 60.0  # wait for the workers. An abort may queue behind 1,000 calls, Ray's limit per async actor
 
 
 class EngineAbort:
-    """Stops running requests of a NeMo-RL generation object, where its workers are vLLM's."""
+    """Stops the running requests of a NeMo-RL generation object whose workers are vLLM's."""
 
     def __init__(self, policy_generation: Any) -> None:
         group = getattr(policy_generation, "worker_group", None)
         self._workers = [worker for worker in getattr(group, "workers", []) if hasattr(worker, "__ray_call__")]
 
     def stop(self, prompts: list[list[int]]) -> None:
-        """Stop every request for one of these prompts (token ids). A later turn of a dialogue has a longer prompt, is
-        not found, and runs until `stop_all`.
+        """Stop every request for one of these prompts, and wait until all workers have begun to.
 
-        Returns when all workers know, or logs a warning after ABORT_SECONDS: the requests then run to their end.
+        After ABORT_SECONDS it logs a warning, and the requests run to their end. A later turn of a dialogue has another
+        prompt, so its request runs until `stop_all`.
+
+        Args:
+            prompts: Token ids of the prompts.
         """
-        if prompts and self._workers and self._ask([tuple(prompt) for prompt in prompts], ABORT_SECONDS) is None:
+        if prompts and self._workers and self._abort([tuple(prompt) for prompt in prompts], ABORT_SECONDS) is None:
             log.warning("no answer to an abort within %.0f s: dropped responses decode to their end", ABORT_SECONDS)
 
     def stop_all(self) -> None:
-        """Stop everything; wait up to ABORT_SECONDS until the engines are empty and can be put to sleep."""
+        """Stop all requests, and wait up to ABORT_SECONDS until the engines are empty and can be put to sleep."""
         deadline = time.monotonic() + ABORT_SECONDS
         while self._workers:
-            left = self._ask(None, max(deadline - time.monotonic(), 0.0))
+            left = self._abort(None, max(deadline - time.monotonic(), 0.0))
             if left == 0:
                 return
             if left is None or time.monotonic() > deadline:
@@ -56,25 +59,31 @@ class EngineAbort:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Raise ProcessLostError when a worker's process is gone, or that of its vLLM engine. A worker that does not
-        answer within ABORT_SECONDS says nothing: it may be busy."""
+        """Raise ProcessLostError when the process of a worker or of its vLLM engine has died.
+
+        A worker that does not answer within ABORT_SECONDS may be busy, so it counts as alive.
+        """
         if not self._workers:
             return
         import ray
 
         dead = engine_dead()
-        asked = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self._workers)}
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ABORT_SECONDS)
+        calls = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self._workers)}
+        answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ABORT_SECONDS)
         for answer in answered:
             try:
                 cause = ray.get(answer)
             except ray.exceptions.RayActorError as error:
                 cause = str(error).strip().splitlines()[0]
             if cause:
-                raise ProcessLostError(f"vLLM worker {asked[answer]} of {len(asked)} is lost: {cause}")
+                raise ProcessLostError(f"vLLM worker {calls[answer]} of {len(calls)} is lost: {cause}")
 
-    def _ask(self, prompts: list[tuple[int, ...]] | None, seconds: float) -> int | None:
-        """Requests that were running on all workers; None when a worker does not answer in time."""
+    def _abort(self, prompts: list[tuple[int, ...]] | None, seconds: float) -> int | None:
+        """Begin to abort the requests for these prompts (None means all).
+
+        Returns:
+            How many of them were running on all workers together. None when a worker does not answer in time.
+        """
         import ray
 
         stop = request_stopper()
@@ -84,16 +93,18 @@ class EngineAbort:
             )
         except ray.exceptions.GetTimeoutError:
             return None
-        except ray.exceptions.RayActorError:  # a dead worker runs nothing; `check` says that it is dead
+        except ray.exceptions.RayActorError:  # a dead worker runs nothing, and `check` reports it
             return 0
 
 
 def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
-    """The function that runs on a vLLM worker. Ray sends a nested function by value, so the worker's Python
-    environment need not have this package."""
+    """Make the function that aborts requests on a vLLM worker.
+
+    Ray sends a nested function by value, so the worker's Python environment need not have this package.
+    """
 
     def stop(worker: Any, prompts: list[tuple[int, ...]] | None) -> int:
-        """Begin to abort the requests for these prompts (None = all); the number that was running."""
+        """Begin to abort the requests for these prompts (None means all). Returns how many were running."""
         engine: Any = getattr(worker, "llm", None)
         states = getattr(getattr(engine, "output_processor", None), "request_states", None)
         if not states:
@@ -104,7 +115,7 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
             for name, state in list(states.items())
             if wanted is None or tuple(state.prompt_token_ids or ()) in wanted
         ]
-        if chosen and engine.output_handler is not None:  # a task of the engine's loop, which is not this thread's
+        if chosen and engine.output_handler is not None:  # the engine's loop runs in another thread
             asyncio.run_coroutine_threadsafe(engine.abort(chosen), engine.output_handler.get_loop())
         return len(chosen)
 
@@ -112,11 +123,13 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
 
 
 def engine_dead() -> Callable[[Any], str]:
-    """The function that asks a vLLM worker for the state of its engine, whose core is a process of its own; sent by
-    value, as `request_stopper`'s."""
+    """Make the function that checks a vLLM worker's engine, whose core is another process.
+
+    Ray sends it by value, like `request_stopper`'s.
+    """
 
     def dead(worker: Any) -> str:
-        """Why the engine answers no more; empty when it lives."""
+        """The reason why the engine is dead, or an empty text when it lives."""
         llm: Any = getattr(worker, "llm", None)
         core = getattr(getattr(llm, "llm_engine", llm), "engine_core", None)
         resources = getattr(core, "resources", None)

@@ -1,9 +1,11 @@
-"""What the value estimator sees of a prompt inside NeMo-RL: its length and a sketch of its tokens.
+"""Features of a prompt for the value estimator inside NeMo-RL: its length and a sketch of its tokens.
 
-The embedded back end gives it the policy's mean hidden state over the prompt. Inside NeMo-RL the prompts of a step are
-known only in the rollout, while the policy's workers are off the GPU, so a forward pass there would cost two more
-moves of the weights per step. The sketch costs nothing: signed counts of the prompt's tokens in hashed buckets
-(Weinberger et al., arXiv 0902.2206), by the square root of the length. It tells prompts apart by their words, no more.
+The embedded back end uses the policy's mean hidden state over the prompt. Inside NeMo-RL the prompts of a step are
+known only in the rollout, while the policy's workers are off the GPU. A forward pass there would move the weights two
+more times per step. The sketch costs nothing. It has signed counts of the prompt's tokens in hashed buckets (Weinberger
+et al., arXiv 0902.2206), divided by the square root of the length. It distinguishes prompts by their words only.
+
+P prompts, F features, T tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.seeds import mix64
 
-if TYPE_CHECKING:  # the settings import this module, and must be readable without torch
+if TYPE_CHECKING:  # the settings import this module, and they must be readable without torch
     from nemo_ada.nemo.response import Message
 
 BUCKETS = 62
-WIDTH = BUCKETS + 2  # log length, share of distinct tokens
+WIDTH = BUCKETS + 2  # the last two are the log length and the share of distinct tokens
 
 
 def prompt_features(logs: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
-    """Features [P, WIDTH] of prompts, from the token ids of their messages; equal for equal prompts, in any run."""
+    """Features [P, WIDTH] of prompts, from the token ids of their messages. Equal prompts have equal features."""
     features_PF = np.zeros((len(logs), WIDTH))
     for row_F, log in zip(features_PF, logs, strict=True):
         tokens_T = np.concatenate([message["token_ids"].cpu().numpy() for message in log]).astype(np.uint64)

@@ -1,10 +1,15 @@
-"""The functions that stand in for NeMo-RL's while a run lasts. One `Hooks` object per run.
+"""The functions that replace NeMo-RL's while a run lasts. A run has one `Hooks` object.
 
-A step's life: grpo_train wakes the engine -> `rollout` draws waves until the sampler has enough and returns n rows per
-prompt -> the engine sleeps -> scale_rewards and apply_reward_shaping, which did their work inside `rollout`, return
-the batch as it is -> `baseline_and_std` gives the pools' moments to the log -> the estimator hands out advantages.
+A step of grpo_train goes as follows.
 
-In asynchronous training groups are drawn elsewhere (async_actors.py), and the estimator puts the step together.
+1. grpo_train wakes the engine.
+2. `rollout` draws waves until the sampler has enough, and returns n rows per prompt.
+3. The engine sleeps.
+4. scale_rewards and apply_reward_shaping return the batch as it is, because `rollout` has called the originals.
+5. `baseline_and_std` returns the mean and standard deviation of the pools, for the log.
+6. The advantage estimator returns the advantages.
+
+In asynchronous training the groups are drawn elsewhere (async_actors.py), and the estimator puts the step together.
 """
 
 from __future__ import annotations
@@ -23,8 +28,7 @@ from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.nemo import metrics as own_metrics
-from nemo_ada.nemo.access import get
+from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GroupAdvantageEstimator
@@ -32,6 +36,7 @@ from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.settings import NemoSettings, chosen
 from nemo_ada.nemo.step import build_batch, pool_moments
@@ -45,11 +50,19 @@ Rollout = Callable[..., tuple[Any, dict[str, Any]]]
 
 
 class StepDroppedError(Exception):
-    """The end of the job came while responses were drawn: this step was given up before it changed anything."""
+    """The job neared its end while responses were drawn. The step stopped before it changed anything."""
 
 
 class Hooks:
-    """Reinforce-Ada's side of one run of grpo_train."""
+    """Reinforce-Ada in one run of grpo_train.
+
+    Attributes:
+        settings: Settings of the run.
+        sampler: Decides what is drawn and which responses become rows.
+        draws: Rollout calls so far. This is the step number of every seed.
+        sampling_seconds: Duration of the last rollout call.
+        lists: Metrics of the last rollout call that are lists, which NeMo-RL's loggers do not take.
+    """
 
     def __init__(
         self,
@@ -58,24 +71,31 @@ class Hooks:
         originals: Mapping[str, Callable[..., Any]],
         stop_check: StopCheck | None = None,
     ) -> None:
-        """originals: NeMo-RL's functions by name (targets.py), SAMPLE_ROLLOUT's among them."""
+        """Make the hooks. They do nothing before `replacements` stand in the loop's module.
+
+        Args:
+            master_config: NeMo-RL's configuration.
+            settings: Settings of the run.
+            originals: NeMo-RL's functions by name: all of PATCH_POINTS, and SAMPLE_ROLLOUT.
+            stop_check: Whether the job nears its end.
+        """
         self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
-        self.draws = 0  # rollout calls so far: the step number of every seed
+        self.draws = 0
         self._tokens_drawn = 0.0  # since the last step's performance was logged
-        self.sampling_seconds = 0.0  # of the last rollout call
-        self.lists: dict[str, list[int]] = {}  # its metrics that are no scalars, which NeMo-RL's loggers do not take
+        self.sampling_seconds = 0.0
+        self.lists: dict[str, list[int]] = {}
         self._estimator = AdaAdvantageEstimator(settings)
-        self._active = False  # the loop asked for our estimator; until then every name does what it did
+        self._active = False  # until the loop creates our estimator, every hook calls its original
         self._validating = False
-        self._without_label = 0  # answers of the validation under way that count as wrong without a verdict
+        self._without_label = 0  # answers of the current validation that count as wrong without a verdict
         self._current: Any = None  # the batch that the last rollout returned
-        self._expected: dict[int, float] = {}  # draw -> probability that its chosen groups have both labels
+        self._expected: dict[int, float] = {}  # rollout call -> expected share of its groups with both labels
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold."""
+        """The state for a checkpoint."""
         return {"draws": self.draws, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -92,9 +112,10 @@ class Hooks:
     # -- candidates --------------------------------------------------------------------------------------------------
 
     def loader(self, loader: Any) -> Any:
-        """The data loader to give to grpo_train: `loader`, or with candidate_prompts one that hands out the chosen.
+        """The data loader for grpo_train. With candidate_prompts it yields the prompts that the sampler chooses.
 
-        Raises UserError when an epoch has fewer prompts, or when the choice would be random.
+        Raises:
+            UserError: An epoch has fewer prompts than candidates, or the choice would be random.
         """
         settings = self.settings
         if not settings.ada.candidate_prompts:
@@ -103,20 +124,21 @@ class Hooks:
         return CandidateLoader(loader, settings.ada.candidate_prompts // settings.prompts, self._choose)
 
     def _choose(self, batches: Sequence[Any]) -> Any:
-        """One batch out of several for the next draw. Prompts that are too long for the data's limit come last."""
+        """Choose one batch out of several for the next rollout call. Prompts above the data's limit come last."""
         merged = type(batches[0]).from_batches(batches)
-        candidates, draw, count = Prompts(merged, 1, whole=False), self.draws + 1, batches[0].size
-        positions, self._expected[draw] = list(candidates.masked), 0.0
+        candidates, number, count = Prompts(merged, 1, whole=False), self.draws + 1, batches[0].size
+        positions, self._expected[number] = list(candidates.masked), 0.0
         if candidates.ids:
-            best, self._expected[draw] = self.sampler.choose(draw, candidates.ids, count, self._features(candidates))
+            features_PF = self._features(candidates)
+            best, self._expected[number] = self.sampler.choose(number, candidates.ids, count, features_PF)
             positions = [candidates.position_P[place] for place in best.tolist()] + positions
         return merged.select_indices(positions[:count])
 
     # -- replacements ------------------------------------------------------------------------------------------------
 
     def replacements(self) -> dict[str, Callable[..., Any]]:
-        """Name in the loop's module -> what stands in for it."""
-        own: dict[str, Callable[..., Any]] = {
+        """Name in the loop's module -> the function that replaces it."""
+        hooks: dict[str, Callable[..., Any]] = {
             "run_multi_turn_rollout": self._rollout_hook("run_multi_turn_rollout"),
             "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
             "validate": self._validate,
@@ -125,20 +147,23 @@ class Hooks:
             "scale_rewards": self._done_already("scale_rewards"),
             "apply_reward_shaping": self._done_already("apply_reward_shaping"),
         }
-        return own | {PERFORMANCE: self._performance} if PERFORMANCE in self._originals else own
+        return hooks | {PERFORMANCE: self._performance} if PERFORMANCE in self._originals else hooks
 
     def _performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """NeMo-RL's throughputs. It divides the tokens of the training rows by the engine's time; the engine made more,
-        and the training rows hold prompts, too."""
+        """NeMo-RL's throughputs, with the engine's corrected.
+
+        NeMo-RL divides the tokens of the training rows by the engine's time. But the engine generates more responses
+        than are trained on, and the training rows also contain prompts.
+        """
         numbers = self._originals[PERFORMANCE](train_results, metrics, *args, **kwargs)
         drawn, self._tokens_drawn = self._tokens_drawn or metrics.get(TOKENS_DRAWN, 0.0), 0.0
-        kept = float(metrics.get("total_num_tokens", 0.0))
-        if self._active and kept > 0:
-            numbers |= {name: value * drawn / kept for name, value in numbers.items() if name in GENERATION_PACE}
+        trained = float(metrics.get("total_num_tokens", 0.0))
+        if self._active and trained > 0:
+            numbers |= {name: value * drawn / trained for name, value in numbers.items() if name in GENERATION_PACE}
         return numbers
 
     def _create_estimator(self, master_config: Any) -> Any:
-        """The loop's first call: its configuration decides whether the hooks act at all."""
+        """Create the advantage estimator. The loop calls this first, and its configuration decides if the hooks act."""
         self._active = chosen(master_config)
         if not self._active:
             return self._originals["_create_advantage_estimator"](master_config)
@@ -147,12 +172,12 @@ class Hooks:
         return self._estimator
 
     def _finished(self, sampled: SampledStep) -> None:
-        """A step of asynchronous training was put together."""
+        """Count a step of asynchronous training that was put together."""
         self.draws += 1
         self.lists = sampled.lists
 
     def _done_already(self, name: str) -> Callable[..., Any]:
-        """Rewards were scaled and shaped inside the rollout, for whole pools."""
+        """A function that leaves the rewards alone, because the rollout has scaled and shaped those of whole pools."""
 
         def rewards(batch: Any, *args: Any, **kwargs: Any) -> Any:
             return batch if self._active else self._originals[name](batch, *args, **kwargs)
@@ -160,17 +185,18 @@ class Hooks:
         return rewards
 
     def _validate(self, *args: Any, **kwargs: Any) -> Any:
-        """NeMo-RL's validation, which draws with the same two rollout functions and must get NeMo-RL's own."""
+        """NeMo-RL's validation. It calls the same two rollout functions, and their originals must run."""
         self._validating, self._without_label = True, 0
         try:
             scores, timings = self._originals["validate"](*args, **kwargs)
         finally:
             self._validating = False
         if self._active and scores:
-            scores[own_metrics.WITHOUT_LABEL] = float(self._without_label)
+            scores[nemo_metrics.WITHOUT_LABEL] = float(self._without_label)
         return scores, timings
 
     def _rollout_hook(self, name: str) -> Rollout:
+        """The function that replaces one of NeMo-RL's two rollout functions."""
         original = self._originals[name]
         one_by_one = name == "run_async_multi_turn_rollout"
         signature = inspect.signature(original)
@@ -202,21 +228,34 @@ class Hooks:
     def _baseline_and_std(
         self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of the pools (not of the kept rows), by our own groups."""
+        """Mean and standard deviation of each row's pool, and not of the selected rows."""
         if not self._active:
             return self._originals["calculate_baseline_and_std_per_prompt"](prompts, rewards, *args, **kwargs)
         batch = self._current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
-            raise InvariantError("baselines were asked for other rows than the rollout returned")
+            raise InvariantError("the loop wants baselines for other rows than the rollout returned")
         return batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def step(self, repeated_batch: Any, call: RolloutCall, *, one_by_one: bool) -> tuple[Any, dict[str, Any]]:
-        """Draw, select and weigh; the batch of rows and the metrics of NeMo-RL's rollout result."""
+        """Draw responses, select rows and weigh them.
+
+        Args:
+            repeated_batch: NeMo-RL's batch, with each prompt n times.
+            call: Arguments of the rollout.
+            one_by_one: Whether the rollout function takes single responses (the asynchronous engine).
+
+        Returns:
+            The batch of rows and the metrics, as NeMo-RL's rollout functions return them.
+
+        Raises:
+            StepDroppedError: The job nears its end.
+            UserError: `candidate_prompts` is set and the data loader does not choose.
+        """
         prompts = Prompts(repeated_batch, self.settings.group)
-        draw = self.draws + 1
-        if self.settings.ada.candidate_prompts and draw not in self._expected:
+        number = self.draws + 1
+        if self.settings.ada.candidate_prompts and number not in self._expected:
             raise UserError(
                 "reinforce_ada.candidate_prompts is set, and grpo_train got a data loader that chooses nothing; give "
                 "it `hooks.loader(dataloader)`, where hooks is what `with reinforce_ada(...) as hooks` yields"
@@ -224,7 +263,7 @@ class Hooks:
         source = self._source(call, prompts, one_by_one)
         try:
             sampled = self.sampler.run_step(
-                draw,
+                number,
                 prompts.ids,
                 source,
                 features_PF=self._features(prompts),
@@ -234,11 +273,11 @@ class Hooks:
         finally:
             source.close()
         if sampled is None:
-            raise StepDroppedError(f"draw {draw} was given up: the end of the job is near")
+            raise StepDroppedError(f"rollout call {number} was given up: the end of the job is near")
         result, rows = sampled.result, sampled.rows
         moments = pool_moments(result, sampled.raw_reward_N)
-        batch, skipped = build_batch(prompts, source, result.reward_N, rows, moments, self.settings, draw)
-        self.draws, self._current = draw, batch
+        batch, skipped = build_batch(prompts, source, result.reward_N, rows, moments, self.settings, number)
+        self.draws, self._current = number, batch
         self.sampling_seconds = result.stats["sampling_seconds"]
         responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
@@ -246,23 +285,23 @@ class Hooks:
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
-            "mean_prompt_length": float(
-                repeated_batch["length"].float().mean()
-            ),  # placeholder rows would lower NeMo-RL's own
+            # NeMo-RL's own would count placeholder rows.
+            "mean_prompt_length": float(repeated_batch["length"].float().mean()),
         }
         metrics |= sampled.metrics
         self.lists = sampled.lists
-        steps = own_metrics.engine_steps_at_least(
+        steps = nemo_metrics.engine_steps_at_least(
             result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
         )
-        metrics |= own_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
-        if draw in self._expected:
-            metrics |= named({"expected_signal_groups": self._expected.pop(draw)})
+        metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
+        if number in self._expected:
+            metrics |= named({"expected_signal_groups": self._expected.pop(number)})
         self._tokens_drawn += metrics[TOKENS_DRAWN]
         self._estimator.logged = metrics
         return batch, metrics
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:
+        """Features [P, F] for the value estimator. None for the other estimators."""
         return prompt_features(prompts.logs) if self.settings.ada.estimator.kind == "value" else None
 
     def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> BatchSource | AsyncSource:
@@ -271,9 +310,9 @@ class Hooks:
         return AsyncSource(call, prompts, self._originals["run_sample_multi_turn_rollout"], self.settings.longest)
 
     def _rewards(self, result: SamplingResult, source: BatchSource | AsyncSource) -> np.ndarray:
-        """Rewards of the pools after NeMo-RL's own scaling and shaping, so that a pool's mean is on their scale.
+        """Rewards of the pools [N] after NeMo-RL's scaling and shaping, so that a pool's mean has the same scale.
 
-        `positive_threshold` and the exit rules look at the environment's raw reward, as it was before.
+        `positive_threshold` and the exit rules use the environment's reward before that.
         """
         scaling, shaping = get(self._config, "grpo.reward_scaling"), get(self._config, "grpo.reward_shaping")
         if not (get(scaling, "enabled", False) or get(shaping, "enabled", False)) or len(result.response_id_N) == 0:
@@ -292,10 +331,10 @@ class Hooks:
 
 
 def count_as_wrong(final: Any) -> int:
-    """Give 0 to the answers of a validation batch that have no label, and return how many they are.
+    """Give 0 to the answers of a validation batch that have no label, and return how many there are.
 
-    NeMo-RL averages the rewards, so one NaN would hide all others. A failed answer is no correct one for the model
-    that is compared; that it is no wrong one either is said by the count, which is logged beside the accuracy.
+    NeMo-RL averages the rewards, so one NaN would hide all others. Answers without a label count as wrong, and
+    `ada/without_label` logs how many there were beside the accuracy.
     """
     unjudged = ~torch.isfinite(final["total_reward"])
     unanswered = torch.tensor([not any("generation_logprobs" in turn for turn in log) for log in final["message_log"]])

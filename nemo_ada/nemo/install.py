@@ -1,6 +1,6 @@
 """`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, or async_grpo_train.
 
-The stock loop stays as it is: seven names of its module stand for ours while the block lasts (targets.py). The
+The stock loop stays as it is: seven names of its module stand for ours while the block lasts (patch_points.py). The
 alternatives are worse: a loop of our own would copy a thousand lines that change with every release, and there is no
 class to subclass.
 """
@@ -19,8 +19,8 @@ from nemo_ada.nemo.checkpoint import restore, saved_with
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
 from nemo_ada.nemo.job import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
+from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.targets import LOOP, ROLLOUTS, SAMPLE_ROLLOUT, TARGETS, check_returns, replaced
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def installed(
 ) -> Iterator[Hooks]:
     """`reinforce_ada` on given modules."""
     settings = _checked(master_config, loop, rollouts)
-    originals = {target.name: getattr(loop, target.name) for target in TARGETS}
+    originals = {target.name: getattr(loop, target.name) for target in PATCH_POINTS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
     if hasattr(loop, PERFORMANCE):
         originals[PERFORMANCE] = getattr(loop, PERFORMANCE)
@@ -85,7 +85,7 @@ def check_config(master_config: Any) -> None:
 
 def _checked(master_config: Any, loop: Any, rollouts: Any) -> NemoSettings:
     settings = nemo_settings.read(master_config)
-    for target in TARGETS:
+    for target in PATCH_POINTS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)
     check_returns(loop, master_config)

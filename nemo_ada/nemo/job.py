@@ -21,10 +21,10 @@ from typing import Any, Literal
 import torch
 
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.nemo.access import get
 from nemo_ada.nemo.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.hooks import Hooks
-from nemo_ada.nemo.targets import replaced
+from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 CHECK_SECONDS = 0.5

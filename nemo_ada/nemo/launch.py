@@ -21,7 +21,6 @@ import yaml
 from nemo_ada.config.load import find_prompt_files
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.access import get, plain
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
@@ -35,9 +34,10 @@ from nemo_ada.nemo.job import (
     timed_saves,
     timed_validations,
 )
+from nemo_ada.nemo.lookup import get, plain
+from nemo_ada.nemo.patch_points import LOOP, replaced
 from nemo_ada.nemo.records import Records
 from nemo_ada.nemo.response import ADA_MATH
-from nemo_ada.nemo.targets import LOOP, replaced
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, on_signals

@@ -1,11 +1,11 @@
-"""What NeMo-RL's loop logs of a step, where adaptive groups would make it wrong, costly or missing.
+"""Correct what NeMo-RL's loop logs of a step, where adaptive groups would make it wrong, costly or missing.
 
 plot        The plot of token_mult_prob_error shows the row with the largest error. Placeholder rows have no token in
-            the loss, and their 0/0 would win.
-batches     The asynchronous loop writes every batch of training rows to a file and knows no switch. The one of the
-            synchronous loop (env.should_log_nemo_gym_responses: true) is obeyed there, too.
-rollout     NeMo-RL's rollout functions report turns, tokens, terminations and the load of each worker. The same names
-            are reported for all responses of a step.
+            the loss, so their 0/0 would be chosen. The plot gets the other rows only.
+batches     The asynchronous loop writes every batch of training rows to a file and has no switch for that. It follows
+            the switch of the synchronous loop now (env.should_log_nemo_gym_responses: true).
+rollout     NeMo-RL's rollout functions report turns, tokens, terminations and the load of each worker. We report the
+            same names for all responses of a step.
 """
 
 from __future__ import annotations
@@ -18,32 +18,37 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.nemo.access import get
-from nemo_ada.nemo.targets import replaced
+from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.patch_points import replaced
 
 PLOT, BATCHES = "log_plot_token_mult_prob_error", "log_batched_dict_as_jsonl"
-TRAINING = "train_data_step"  # how NeMo-RL names the file of a training batch
+TRAINING = "train_data_step"  # NeMo-RL's file of a training batch begins with this
 HISTOGRAMS = {name: f"histogram/{name.removeprefix('turn_')}_length"
               for name in ("turn_gen_tokens", "turn_input_tokens", "turn_total_tokens")}  # fmt: skip
 WORKERS = "per_worker_token_counts"
 
 
 def writes_no_batches(master_config: Any) -> bool:
-    """Whether NeMo-RL's switch says that no training batch is written out."""
+    """Whether NeMo-RL's switch turns the files of training batches off."""
     return bool(get(master_config, "env.should_log_nemo_gym_responses", False))
 
 
 @contextmanager
 def corrected(logger: Any, *, batches: bool) -> Iterator[None]:
-    """Within the block NeMo-RL's class Logger plots rows with tokens only, and with `batches` false writes none out."""
+    """Within the block NeMo-RL's class Logger plots only rows that have tokens in the loss.
+
+    Args:
+        logger: The class.
+        batches: Whether it writes batches of training rows to files.
+    """
     plot, write = getattr(logger, PLOT, None), getattr(logger, BATCHES, None)
     methods: dict[str, Any] = {}
     if plot is not None:
 
         def plot_rows(self: Any, data: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
             counted_R = ((data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)) != 0).any(dim=1)
-            kept = {name: column[counted_R] if torch.is_tensor(column) else column for name, column in data.items()}
-            return plot(self, kept, *args, **kwargs) if counted_R.any() else None
+            counted = {name: column[counted_R] if torch.is_tensor(column) else column for name, column in data.items()}
+            return plot(self, counted, *args, **kwargs) if counted_R.any() else None
 
         methods[PLOT] = plot_rows
     if write is not None and not batches:
@@ -57,7 +62,7 @@ def corrected(logger: Any, *, batches: bool) -> Iterator[None]:
 
 
 def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """NeMo-RL's rollout metrics from those of single responses (`run_sample_multi_turn_rollout`)."""
+    """NeMo-RL's rollout metrics of a step, from those of its responses (`run_sample_multi_turn_rollout`)."""
     if not samples or not {"turn_count", "terminated", "total_tokens", "env_tokens"} <= samples[0].keys():
         return {}
 
@@ -87,13 +92,18 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def of_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """NeMo-RL's rollout metrics of several calls as one. calls: rows and metrics of each."""
+    """NeMo-RL's rollout metrics of several calls together.
+
+    Args:
+        calls: Number of rows and metrics of each call.
+    """
     names = dict.fromkeys(name for _, numbers in calls for name in numbers)
     return {name: _joined(name, [(rows, numbers[name]) for rows, numbers in calls if name in numbers])
             for name in names}  # fmt: skip
 
 
 def _joined(name: str, values: Sequence[tuple[int, Any]]) -> Any:
+    """One value from those of several calls: the extreme, the sum, or the mean over rows. Else the last call's."""
     numbers = [value for _, value in values]
     if not all(isinstance(value, int | float) for value in numbers):
         return numbers[-1]

@@ -1,4 +1,4 @@
-"""Metrics that only this back end has, beside the table of nemo_ada.core.metrics. Same rule: no name, no metric."""
+"""Metrics of this back end only. As in nemo_ada.core.metrics, every metric needs an entry in the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_a
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
-    """Prefix the metrics of a step; raises InvariantError for a name that the table does not know."""
+    """The metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
     unknown = sorted(set(values) - set(TABLE))
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
@@ -35,10 +35,13 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def engine_steps_at_least(result: SamplingResult, *, barrier: bool, windowed: bool) -> int:
-    """Engine steps that a sampling phase cannot have done without: a response takes one per token.
+    """The fewest engine steps that a sampling phase can have taken. A response takes one step per token.
 
-    A prompt's next wave waits for its last one; with `barrier` (whole-batch rollouts) for the last ones of all
-    prompts. windowed: responses are issued one by one while others run, and no two need have waited for each other.
+    Args:
+        result: Responses of the phase.
+        barrier: Whether a wave waits for the last wave of all prompts, as in whole-batch rollouts. Otherwise it waits
+            for the last wave of its own prompt.
+        windowed: Whether responses are requested one by one while others run. Then perhaps none waited for another.
     """
     if len(result.tokens_N) == 0:
         return 0

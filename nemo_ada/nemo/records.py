@@ -1,19 +1,19 @@
-"""metrics.jsonl and evaluations.jsonl of a NeMo-RL run, as `nemo-ada report` and `nemo-ada plan --run` read them.
+"""Write metrics.jsonl and evaluations.jsonl of a NeMo-RL run, which `nemo-ada report` and `nemo-ada plan --run` read.
 
-`Records` is a back end of NeMo-RL's own logger (it has the methods of its LoggerInterface). grpo_train logs a step in
-pieces, each with a prefix; they are put under the names that the embedded back end uses and written as one line when
-the loop says that the step is over:
+`Records` is a back end of NeMo-RL's own logger, so it has the methods of its LoggerInterface. grpo_train logs a step in
+pieces, each with a prefix. We give the metrics the names of the embedded back end, and write a line at the end of the
+step:
 
     train              -> ada/... as they are, everything else as train/...
-    timing/train       -> time/sampling, time/update, time/refit, time/step, time/save; as timing/... too
+    timing/train       -> time/sampling, time/update, time/refit, time/step, time/save, and also timing/...
     validation         -> val/... in evaluations.jsonl, with time/evaluation
     performance        -> performance/...
 
-engine_steps is what the rollout could not have done without (metrics.engine_steps_at_least).
+engine_steps is the fewest steps that the rollout can have taken (metrics.engine_steps_at_least).
 
-Phases: sampling is NeMo-RL's `generation`, refit its `prepare_for_generation/total`; in asynchronous training the time
-that the learner waits for groups (`exposed_generation`) and `weight_sync`. Update is the rest of the step
-(log-probabilities, advantages, training) without saves and evaluations, which belong to no step.
+The time of sampling is NeMo-RL's `generation`, and that of the refit its `prepare_for_generation/total`. In
+asynchronous training they are `exposed_generation`, in which the learner waits for groups, and `weight_sync`. The
+update is the rest of the step (log-probabilities, advantages, training). Saves and evaluations belong to no step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE = (
     "timing/validation",
     "performance",
 )
-KEPT = (TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE)
+PREFIXES = (TRAIN, TIMING, VALIDATION, VALIDATION_TIMING, PERFORMANCE)
 TOTALS = ("responses", "tokens", "rows", "live_rows", "seconds")
 NEWEST, VERSIONS = PREFIX + "newest_prob_error", PREFIX + "pools_mixed_versions"
 PER_CALL = (*(PREFIX + name for name in ("samples_drawn", "tokens_drawn", "prompts_drawn")), ENGINE_STEPS)
@@ -47,23 +47,27 @@ Unlogged = Callable[[], Mapping[str, list[int] | float]]
 
 
 class Records:
-    """Writes a run's records into its folder, line by line. Pieces of the step under way are kept in memory."""
+    """Writes a run's records into its folder, line by line. The pieces of an unfinished step stay in memory."""
 
     def __init__(
         self, run_dir: RunDir, rows: int, unlogged: Unlogged, totals: Mapping[str, float] | None = None
     ) -> None:
-        """rows: training rows of a step. unlogged: metrics of the last step that NeMo-RL does not log.
+        """Write into a run's folder.
 
-        totals: what the run has cost up to here, by the names in TOTALS.
+        Args:
+            run_dir: The run's folder.
+            rows: Training rows of a step.
+            unlogged: Gives the metrics of the last step that NeMo-RL does not log.
+            totals: The run's totals so far, with the names in TOTALS.
         """
         self._run_dir, self._rows, self._unlogged = run_dir, rows, unlogged
         self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0.0) | dict(totals or {})
         self._pieces: dict[str, dict[str, float]] = {}
-        self._calls: list[dict[str, float]] = []  # the rollout calls of the step, in the order of the log
+        self._calls: list[dict[str, float]] = []  # metrics of the step's rollout calls, in the order of the log
 
     @classmethod
     def continued(cls, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int) -> Records:
-        """For a run that goes on after `step` complete steps (0: from its start): later records are dropped."""
+        """Records of a run that continues after `step` complete steps. Later records are removed."""
         run_dir.rewind(step if step > 0 else -1)
         lines = read_lines(run_dir.path / f"{METRICS}.jsonl")
         last = lines[-1] if lines else {}
@@ -71,7 +75,7 @@ class Records:
 
     @contextmanager
     def of(self, logger: Any) -> Iterator[None]:
-        """Within the block NeMo-RL's logger tells this one too."""
+        """Within the block NeMo-RL's logger also logs to these records."""
         logger.loggers.append(self)
         try:
             yield
@@ -86,8 +90,8 @@ class Records:
         step_metric: str | None = None,
         step_finished: bool = False,
     ) -> None:
-        """Keep the numbers of one piece; with `step_finished` write the step."""
-        if prefix not in KEPT:  # NeMo-RL's monitor of the GPUs logs from a thread of its own
+        """Remember the numbers of one piece. With `step_finished` write the step."""
+        if prefix not in PREFIXES:  # NeMo-RL's monitor of the GPUs logs from another thread
             return
         numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
         if prefix == TRAIN and PER_CALL[0] in numbers:
@@ -99,11 +103,12 @@ class Records:
             self._write_evaluation(step)
 
     def log_hyperparams(self, *_: Any) -> None:
-        """Nothing for a line of numbers; config.yaml holds the parameters."""
+        """Do nothing, because config.yaml has the parameters."""
 
     log_histogram = log_plot = log_hyperparams
 
     def _write(self, step: int) -> None:
+        """Write the step's line, and that of its validation."""
         train, timing = self._pieces.get(TRAIN, {}), self._pieces.get(TIMING, {})
         unlogged = self._unlogged()
         train |= self._drawn() | {name: value for name, value in unlogged.items() if isinstance(value, float)}
@@ -127,7 +132,7 @@ class Records:
             **self._shown_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
-        error = train.get(NEWEST if VERSIONS in train else mismatch.METRIC)  # ahead, versions differ by design
+        error = train.get(NEWEST if VERSIONS in train else mismatch.METRIC)  # async GRPO mixes versions by design
         if error is not None and mismatch.alarming(error):
             log.warning("%s", mismatch.advice(f"step {step}", error))
         if VALIDATION in self._pieces:
@@ -135,12 +140,15 @@ class Records:
         self._pieces, self._calls = {}, []
 
     def _drawn(self) -> dict[str, float]:
-        """What all rollout calls of the step drew together (DAPO's filtering makes several); the loop logs the last
-        one again at the end of the step."""
+        """Responses, tokens and prompts of all rollout calls of the step together.
+
+        DAPO's filtering makes several calls. The loop logs the last one again at the end of the step.
+        """
         calls = self._calls[:-1] if len(self._calls) > 1 else self._calls
         return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
 
     def _phases(self, timing: Mapping[str, float]) -> dict[str, float]:
+        """Seconds of each phase of the step, from NeMo-RL's timers."""
         sampling = timing.get("generation", timing.get("exposed_generation", 0.0))
         refit = timing.get("prepare_for_generation/total", timing.get("weight_sync", 0.0))
         save, evaluation = timing.get("checkpointing", 0.0), self._evaluation_seconds()
@@ -152,6 +160,7 @@ class Records:
         return self._pieces.get(VALIDATION_TIMING, {}).get("total_validation_time", 0.0)
 
     def _write_evaluation(self, step: int) -> None:
+        """Write the line of a validation."""
         values = self._pieces.pop(VALIDATION)
         names = {name: VALIDATION_NAMES.get(name, name.removeprefix(PREFIX)) for name in values}
         record = {
@@ -169,7 +178,7 @@ class Records:
 
 
 def _number(value: Any) -> float | None:
-    """A scalar of Python, numpy or torch as a float; None for everything else that NeMo-RL logs."""
+    """A scalar of Python, numpy or torch as a float. None for everything else that NeMo-RL logs."""
     if isinstance(value, bool | str):
         return None
     if getattr(value, "ndim", 0) == 0 and hasattr(value, "item"):

@@ -13,8 +13,8 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampl
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.access import get, plain
 from nemo_ada.nemo.features import WIDTH
+from nemo_ada.nemo.lookup import get, plain
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import torch
 
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.nemo.async_rollout import AsyncSource
-from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
+from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS
 
 PROMPT_TOKENS = 3
 Script = Callable[[int, int], tuple[float, int]]
@@ -245,7 +245,7 @@ def loop_module(engine: Engine) -> tuple[ModuleType, ModuleType]:
         return batch
 
     functions = dict(locals())
-    for target in TARGETS:
+    for target in PATCH_POINTS:
         functions[target.name].__module__ = target.origin
         setattr(loop, target.name, functions[target.name])
     run_sample_multi_turn_rollout.__module__ = rollouts.__name__

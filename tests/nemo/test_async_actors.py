@@ -31,7 +31,7 @@ from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_queue import TICKET
 from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator
-from nemo_ada.nemo.targets import ROLLOUTS
+from nemo_ada.nemo.patch_points import ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
 HOME = os.environ.get("NEMO_RL_HOME")

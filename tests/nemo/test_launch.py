@@ -47,7 +47,7 @@ from nemo_ada.nemo.launch import (
     load,
     lost_process,
 )
-from nemo_ada.nemo.targets import LOOP
+from nemo_ada.nemo.patch_points import LOOP
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT

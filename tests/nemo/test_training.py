@@ -236,7 +236,7 @@ def test_stand_ins_agree_with_the_real_types(harness):
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
     from nemo_rl.experience import rollouts
 
-    from nemo_ada.nemo.targets import SAMPLE_ROLLOUT, TARGETS
+    from nemo_ada.nemo.patch_points import PATCH_POINTS, SAMPLE_ROLLOUT
 
     ours, real = standin.prompt_batch([3, 4]), BatchedDataDict(dict(standin.prompt_batch([3, 4])))
     for batch in (ours, real):
@@ -247,7 +247,7 @@ def test_stand_ins_agree_with_the_real_types(harness):
         assert copied["length"].tolist() == [3, 3] and copied.size == 2
     assert ours.repeat_interleave(2)["idx"] == real.repeat_interleave(2)["idx"]
     loop, fake_rollouts = standin.loop_module(standin.Engine(lambda prompt, draw: (1.0, 1)))
-    for target in TARGETS:
+    for target in PATCH_POINTS:
         target.check(loop)
         target.check(harness.grpo)
         fake, true = (list(inspect.signature(getattr(m, target.name)).parameters) for m in (loop, harness.grpo))

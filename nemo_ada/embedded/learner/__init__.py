@@ -1,0 +1,1 @@
+"""The learner of the embedded back end: Megatron-core on CPU processes."""

@@ -24,15 +24,15 @@ def pytest_configure(config):
     use_typing_extensions_typed_dict()
     _running.enter_context(private_ray())
     from nemo_ada.nemo.install import installed
-    from nemo_ada.nemo.targets import LOOP, ROLLOUTS, TARGETS
+    from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS
 
     standin = importlib.import_module("standin")
     loop = importlib.import_module(LOOP)
     folder = Path(_running.enter_context(tempfile.TemporaryDirectory()))
     settings = standin.config(4, 4, {"preset": "ada_seq_balance"})
     _running.enter_context(installed(settings, standin.Checkpointer(folder), loop, importlib.import_module(ROLLOUTS)))
-    ours = [target.name for target in TARGETS if getattr(loop, target.name).__module__.startswith("nemo_ada")]
-    if len(ours) != len(TARGETS):
+    ours = [target.name for target in PATCH_POINTS if getattr(loop, target.name).__module__.startswith("nemo_ada")]
+    if len(ours) != len(PATCH_POINTS):
         raise RuntimeError(f"only {ours} are hooked")
 
 

@@ -1,7 +1,7 @@
-"""Read NeMo-RL's configuration whatever it is made of.
+"""Read NeMo-RL's configuration, whatever types it is made of.
 
-Up to v0.6 it is a TypedDict of dicts, in v0.7 a pydantic model of dicts and models, on main models all the way down.
-Version strings cannot tell them apart (main calls itself 0.6.0), so every read goes through these two functions.
+Up to v0.6 it consists of dicts. In v0.7 it is a pydantic model of dicts and models, and on main every part is a model.
+The version does not show which one it is (main calls itself 0.6.0). So every read uses these two functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def get(section: Any, dotted: str, default: Any = None) -> Any:
-    """The value at a dotted key of mappings and objects, `default` where a part of the path is missing or None."""
+    """The value at a dotted key of mappings and objects, or `default` if a part of the path is missing or None."""
     for part in dotted.split("."):
         if section is None:
             return default
@@ -20,7 +20,7 @@ def get(section: Any, dotted: str, default: Any = None) -> Any:
 
 
 def plain(section: Any) -> Any:
-    """Mappings and models as nested dicts; everything else as it is."""
+    """Mappings and models as nested dicts. Anything else comes back as it is."""
     if hasattr(section, "model_dump"):
         return section.model_dump()
     if isinstance(section, Mapping):

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from nemo_ada.embedded import published
+from nemo_ada.embedded import smollm2
 from nemo_ada.errors import UserError
 
 
@@ -14,9 +14,9 @@ def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(published, "version", missing)
+    monkeypatch.setattr(smollm2, "version", missing)
     with pytest.raises(UserError, match=r"needs the package gguf; .*\.\[smollm2\]"):
-        published.write_smollm2(tmp_path / "model", print)
+        smollm2.write_smollm2(tmp_path / "model", print)
     assert not (tmp_path / "model").exists()
 
 
@@ -28,9 +28,9 @@ def test_a_package_with_other_bytes_is_refused(tmp_path, monkeypatch):
             (tmp_path / "other.gguf").write_bytes(b"other")
             return tmp_path / "other.gguf"
 
-    monkeypatch.setattr(published, "version", lambda name: published.VERSION)
-    monkeypatch.setattr(published, "files", lambda name: [File()])
+    monkeypatch.setattr(smollm2, "version", lambda name: smollm2.VERSION)
+    monkeypatch.setattr(smollm2, "files", lambda name: [File()])
     with pytest.raises(UserError, match="has the sha256"):
-        published.write_smollm2(tmp_path / "model", print)
+        smollm2.write_smollm2(tmp_path / "model", print)
     with pytest.raises(UserError, match="is there already"):
-        published.write_smollm2(tmp_path, print)
+        smollm2.write_smollm2(tmp_path, print)

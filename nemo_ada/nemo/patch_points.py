@@ -1,4 +1,4 @@
-"""The names of NeMo-RL that are replaced while a run lasts, and what each must look like before anything is touched."""
+"""The functions of NeMo-RL that a run replaces. Each is checked before anything changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.access import get
+from nemo_ada.nemo.lookup import get
 
 LOOP = "nemo_rl.algorithms.grpo"
 ROLLOUTS = "nemo_rl.experience.rollouts"
@@ -33,8 +33,14 @@ _SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A function in the loop's module: where it must come from and what its first parameters are."""
+class PatchPoint:
+    """A function in the loop's module that the hooks replace.
+
+    Attributes:
+        name: Name of the function.
+        origin: Module that defines it.
+        parameters: Names of its first parameters.
+    """
 
     name: str
     origin: str
@@ -51,71 +57,80 @@ class Target:
                 f"{here} comes from {function.__module__} instead of {self.origin}: reinforce_ada is already active "
                 "or another program replaced it; undo that first"
             )
-        found = tuple(inspect.signature(function).parameters)[: len(self.parameters)]
-        if found != self.parameters:
+        actual = tuple(inspect.signature(function).parameters)[: len(self.parameters)]
+        if actual != self.parameters:
             raise UserError(
-                f"{here} takes ({', '.join(found)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
+                f"{here} takes ({', '.join(actual)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
             )
 
 
-TARGETS = (
-    Target("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
-    Target("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
-    Target(
+PATCH_POINTS = (
+    PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint(
         "validate",
         LOOP,
         ("policy_generation", "val_dataloader", "tokenizer", "val_task_to_env", "step", "master_config", "logger"),
     ),
-    Target("_create_advantage_estimator", LOOP, ("master_config",)),
-    Target(
+    PatchPoint("_create_advantage_estimator", LOOP, ("master_config",)),
+    PatchPoint(
         BASELINES,
         "nemo_rl.algorithms.utils",
         ("prompts", "rewards", "valid_mask", "leave_one_out_baseline"),
     ),
-    Target(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
-    Target(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
+    PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
+    PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
 )
-SAMPLE_ROLLOUT = Target("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
+SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
 
 
 def check_returns(module: Any, master_config: Any) -> None:
     """Call the originals that need no engine on a batch of two rows, as the loop does.
 
-    Raises UserError when one returns something else than the hooks return in its place: a signature does not show that.
+    A signature does not show what a function returns. R rows of T tokens.
+
+    Args:
+        module: The loop's module.
+        master_config: NeMo-RL's configuration.
+
+    Raises:
+        UserError: A function returns something else than the hook that replaces it.
     """
     rewards_R = torch.tensor([1.0, 0.0])
     prompts_RT = torch.tensor([[5, 6], [5, 6]])
     baselines = getattr(module, BASELINES)
-    found = _result(BASELINES, baselines, prompts_RT, rewards_R, torch.ones(2), leave_one_out_baseline=True)
-    parts = found if isinstance(found, tuple) else (found,)
+    result = _result(BASELINES, baselines, prompts_RT, rewards_R, torch.ones(2), leave_one_out_baseline=True)
+    parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != 2 or not all(torch.is_tensor(part) and part.shape == (2,) for part in parts):
-        _refuse(BASELINES, "2 tensors (baselines and standard deviations) of shape (2,)", _described(found))
+        _refuse(BASELINES, "2 tensors (baselines and standard deviations) of shape (2,)", result)
     for name, section in ((SCALE, "grpo.reward_scaling"), (SHAPE, "grpo.reward_shaping")):
         settings = get(master_config, section)
-        if settings is None or (name == SHAPE and not get(settings, "enabled", False)):  # then the loop calls neither
+        if settings is None or (name == SHAPE and not get(settings, "enabled", False)):  # the loop does not call it
             continue
         log = [{"role": "user", "content": "", "token_ids": torch.tensor([5, 6])},
                {"role": "assistant", "content": "", "token_ids": torch.tensor([7])}]  # fmt: skip
         batch = {"message_log": [log, log], "total_reward": rewards_R.clone(), "truncated": torch.zeros(2).bool()}
-        found = _result(name, getattr(module, name), batch, settings)
-        reward_R: Any = found.get("total_reward") if isinstance(found, Mapping) else None
+        result = _result(name, getattr(module, name), batch, settings)
+        reward_R: Any = result.get("total_reward") if isinstance(result, Mapping) else None
         if not torch.is_tensor(reward_R) or reward_R.shape != (2,):
-            _refuse(name, "the batch with total_reward, a tensor of shape (2,)", _described(found))
+            _refuse(name, "the batch with total_reward, a tensor of shape (2,)", result)
 
 
 def _result(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function. Raises UserError for whatever it raises."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
         raise UserError(f"{name} fails on a batch of two rows ({type(error).__name__}: {error}): {ADVICE}") from error
 
 
-def _refuse(name: str, expected: str, found: str) -> None:
-    raise UserError(f"{name} of a batch of two rows returns {found}, expected {expected}: {ADVICE}")
+def _refuse(name: str, expected: str, result: Any) -> None:
+    """Raise UserError for a function that returned something else than expected."""
+    raise UserError(f"{name} of a batch of two rows returns {_described(result)}, expected {expected}: {ADVICE}")
 
 
 def _described(value: Any) -> str:
-    """Such as `3 values (tensor (2,), tensor (2,), tensor (2,))`."""
+    """A value's type for people, such as `3 values (tensor (2,), tensor (2,), tensor (2,))`."""
     if isinstance(value, tuple):
         return f"{len(value)} values ({', '.join(_described(part) for part in value)})"
     if torch.is_tensor(value):
@@ -127,7 +142,7 @@ def _described(value: Any) -> str:
 
 @contextmanager
 def replaced(module: Any, replacements: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Set names of a module for the block and put the originals back, whatever ends it."""
+    """Replace names of a module within the block. The originals come back, whatever ends the block."""
     originals = {name: getattr(module, name) for name in replacements}
     try:
         for name, function in replacements.items():
