@@ -27,14 +27,15 @@ from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, liste
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
-from nemo_ada.core.sampling.groups import GroupPool, merge
+from nemo_ada.core.sampling.groups import GroupPool, group_metrics
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.result import SamplingResult, joined
 from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
 from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.source import ResponseSource
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError, UserError
 
 
@@ -42,36 +43,41 @@ from nemo_ada.errors import InvariantError, UserError
 class SampledStep:
     """Pools and rows of one step.
 
-    result.reward_N: rewards of the update; raw_reward_N: rewards of the source. predicted_P: pass rates that the
-    estimator expected.
+    Attributes:
+        result: the pools, with the rewards of the update.
+        rows: the training rows.
+        raw_reward_N: rewards of the pooled responses as the source gave them.
+        sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
+        predicted_P: pass rate of each prompt that the estimator expected, in [0, 1].
     """
 
     result: SamplingResult
     rows: StepRows
     raw_reward_N: FloatArray
+    sampling_metrics: dict[str, float]
     predicted_P: FloatArray | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
         """The step's scalar metrics, with prefixes; `ada/failed/CAUSE` counts responses without a label."""
         failed = {f"{PREFIX}failed/{cause}": float(count) for cause, count in self.result.failures.items()}
-        found = self.result.stats | self.rows.metrics
+        metrics = self.sampling_metrics | self.rows.metrics
         if self.rows.equal_labels_teach:
-            found = {name: value for name, value in found.items() if not name.startswith("zero_signal_groups")}
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("zero_signal_groups")}
         if self.predicted_P is not None:
             result = self.result
             share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
-            found |= {} if share is None else {"explained_variance": share}
-        return named(found) | failed
+            metrics |= {} if share is None else {"explained_variance": share}
+        return named(metrics) | failed
 
     @property
     def lists(self) -> dict[str, list[int]]:
         """The step's metrics with several values (metrics.LISTS)."""
         result, predicted_P = self.result, self.predicted_P
-        found = {"pass_rate_histogram": rate_histogram(result.rate_F)}
+        lists = {"pass_rate_histogram": rate_histogram(result.rate_F)}
         if predicted_P is not None:
-            found |= calibration(predicted_P, result.first_pos_P, result.first_size_P)
-        return listed(found)
+            lists |= calibration(predicted_P, result.first_pos_P, result.first_size_P)
+        return listed(lists)
 
 
 class AdaSampler:
@@ -144,26 +150,21 @@ class AdaSampler:
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
             return None
-        raw_reward_N = result.reward_N
+        raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.caps)
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
-        return self._finish(step, prompt_ids, result, raw_reward_N, prior_P, features_PF, len(prompt_ids) - reserve)
+        rows = self._rows(step, result, len(prompt_ids) - reserve, prior_P)
+        self._learn(prompt_ids, result, features_PF)
+        return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P))
 
-    def _finish(
-        self,
-        step: int,
-        prompt_ids: Sequence[str],
-        result: SamplingResult,
-        raw_reward_N: FloatArray,
-        prior_P: tuple[FloatArray, FloatArray] | None,
-        features_PF: FloatArray | None,
-        batch: int,
-    ) -> SampledStep:
-        rows = build_rows(result, self.rows, batch, run_seed=self.run_seed, step=step, prior_P=prior_P)
+    def _rows(
+        self, step: int, result: SamplingResult, batch: int, prior_P: tuple[FloatArray, FloatArray] | None
+    ) -> StepRows:
+        return build_rows(result, self.rows, batch, run_seed=self.run_seed, step=step, prior_P=prior_P)
+
+    def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
             self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
-        predicted_P = None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])
-        return SampledStep(result, rows, raw_reward_N, predicted_P)
 
     # groups of a step, drawn by themselves ----------------------------------------------------------------------------
 
@@ -190,14 +191,17 @@ class AdaSampler:
         step, prompt_ids = pools[0].step, [pool.prompt_id for pool in pools]
         if any(pool.step != step for pool in pools):
             raise InvariantError(f"groups of steps {sorted({pool.step for pool in pools})} in one batch")
-        result = merge(pools, self.plan.caps)
-        issued = int(result.stats["samples_drawn"])
+        result = joined([pool.result for pool in pools])
+        issued = int(result.issued_P.sum())
         failed = [pool.prompt_id for pool in pools if pool.result.failures]
         check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, f"of step {step}", failed)
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
-        return self._finish(step, prompt_ids, result, result.reward_N, prior_P, features_PF, len(pools))
+        rows = self._rows(step, result, len(pools), prior_P)
+        self._learn(prompt_ids, result, features_PF)
+        metrics = summarise(result, self.plan.caps) | group_metrics(pools)
+        return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Responses per prompt in the estimation variant; None where the plan's waves hold."""
@@ -227,3 +231,8 @@ class AdaSampler:
                 "the run was started with"
             )
         self.estimator.load_state_dict(state["estimator"])
+
+
+def _mean(prior_P: tuple[FloatArray, FloatArray] | None) -> FloatArray | None:
+    """Mean of each prompt's Beta prior."""
+    return None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])

@@ -70,9 +70,10 @@ class GroupRollouts:
 
     def restore(self, pool: GroupPool | None, target: int, number: int) -> None:
         """A group for step `target` that an earlier attempt has drawn. pool: None for a prompt that is too long."""
-        stats = {} if pool is None else pool.result.stats
+        issued = 0 if pool is None else int(pool.result.issued_P.sum())
+        generated = 0 if pool is None else int(pool.result.generated_P.sum())
         with self.changed:
-            self._ledger(target).restore(number, int(stats.get("samples_drawn", 0)), int(stats.get("tokens_drawn", 0)))
+            self._ledger(target).restore(number, issued, generated)
 
     def _ledger(self, target: int) -> StepLedger:
         if target not in self._ledgers:

@@ -278,7 +278,7 @@ class Hooks:
         moments = pool_moments(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, result.reward_N, rows, moments, self.settings, number)
         self.draws, self._current = number, batch
-        self.sampling_seconds = result.stats["sampling_seconds"]
+        self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
         metrics: dict[str, Any] = source.reported | {

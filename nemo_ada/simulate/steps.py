@@ -181,7 +181,7 @@ def simulated_steps(
         sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
         if sampled is None:
             raise InvariantError("a simulated step was dropped")
-        yield source.steps, sampled.result.stats
+        yield source.steps, sampled.sampling_metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.planning.command import Plan, make_plan
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import LengthModel, Workload
@@ -86,7 +87,7 @@ class Bench:
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         source.close()
         steps, tokens = self.engine.steps - steps, self.engine.decoded_tokens - tokens
-        return Phase(steps, tokens, seconds, cpu, dict(result.stats))
+        return Phase(steps, tokens, seconds, cpu, summarise(result, plan.caps))
 
 
 def write_run(folder: Path, phases: list[Phase], latency: LatencyModel, prompts: int) -> None:

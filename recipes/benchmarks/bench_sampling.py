@@ -43,6 +43,7 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
@@ -174,7 +175,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         wall=wall,
         decisions=session.seconds / wall,
         predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
-        zero_signal=result.stats["zero_signal_groups"],
+        zero_signal=summarise(result)["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
         rate_bias=_rate_bias(plan, result, workload),
         extra_bias=result.positive_N[extra_N] - workload.pass_rate_P[result.prompt_N[extra_N]],

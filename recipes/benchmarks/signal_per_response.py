@@ -81,10 +81,10 @@ def trained(
     a_R = rows.weight_R * rows.advantage_R
     score_R = np.where(correct_R, 1.0 - p_R, -p_R)
     return Worth(
-        int(result.stats["samples_drawn"]),
+        int(result.issued_P.sum()),
         float((a_R * score_R).sum()),
         float((a_R**2).sum()),
-        result.stats["zero_signal_groups"],
+        sampled.sampling_metrics["zero_signal_groups"],
     )
 
 

@@ -62,7 +62,7 @@ def updates(sampling, wave, p):
         sampled = sampler.run_step(step, [str(i) for i in range(PROMPTS)], DiscreteEventSource(draw))
         assert sampled is not None
         result, rows = sampled.result, sampled.rows
-        assert result.stats["budget_used_samples"] > 0.95
+        assert sampled.sampling_metrics["budget_used_samples"] > 0.95
         assert result.cut_P.any()
         v_P = np.array([contrast(wave, 4)[int(k), int(n)] for k, n in zip(result.pos_P, result.size_P, strict=True)])
         advantage_R = rows.advantage_R.copy()

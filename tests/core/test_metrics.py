@@ -12,6 +12,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.simulate.engine import DiscreteEventSource, Workload
 from tests.core.scripted import Script, collect, met, pools
@@ -35,7 +36,7 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, caps=caps, max_failed_share=1.0)
     script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
-    stats = result.stats
+    stats = summarise(result, caps)
 
     all_pools = pools(result)
     labels = [[reward > 0.7 for _, reward, _ in pool] for pool in all_pools]
@@ -101,7 +102,7 @@ def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not(sto
     rates = np.full(3000, 0.1)
     source = DiscreteEventSource(Workload(rates, seed=1).draw)
     result = run_sampling(SamplingSession(plan, np.arange(3000), run_seed=0, step=0), source)
-    assert result.stats["pass_rate"] == pytest.approx(0.1, abs=4 * 0.3 / np.sqrt(3000 * 4))
+    assert summarise(result)["pass_rate"] == pytest.approx(0.1, abs=4 * 0.3 / np.sqrt(3000 * 4))
     assert (result.pos_P / result.size_P).mean() > 0.12  # stopped because of its own successes: +32 % (section 4)
 
 
@@ -110,7 +111,7 @@ def test_engine_utilisation_is_mean_over_peak():
     session.next_requests(10.0)
     for row, now in ((0, 11.0), (1, 14.0)):  # two responses for 1 s, one for 3 s: mean 5/4 of peak 2
         session.record(Outcomes(np.array([row]), np.ones(1), np.ones(1, np.int64)), now)
-    assert session.result().stats["engine_utilisation"] == pytest.approx(5 / 8)
+    assert summarise(session.result())["engine_utilisation"] == pytest.approx(5 / 8)
 
 
 def test_the_histogram_keeps_the_ends_apart_and_counts_the_nearest_eighths():

@@ -1,32 +1,61 @@
-"""What a sampling session returns: the pools, and what they cost.
+"""What a sampling session returns: the pools, and what each prompt has cost.
 
 P prompts by position, N responses of all pools, sorted by prompt and then by issue order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.pass_rate import haldane
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.table import FAILED
-
-if TYPE_CHECKING:
-    from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
+from nemo_ada.core.sampling.table import ResponseTable
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult:
-    """Pools of one step. The source holds the payloads under response_id_N.
+    """The pools of one step, or of one prompt group. The source holds the texts under `response_id_N`.
 
-    rate_F: pass rates of the F drawn prompts with a labelled response (see `pass_rate` in metrics.py).
-    group_G: the G prompts whose groups are kept. As many zero-signal groups are left out as were replaced.
-    used: prompts that the step has taken from the data, kept or not.
+    Results of several sessions are joined by concatenating their columns (`joined`).
+
+    Attributes:
+        response_id_N: id of each pooled response in its session.
+        prompt_N: position of the response's prompt.
+        index_N: issue order within the prompt.
+        wave_N: number of the response's wave, from 0.
+        reward_N: reward.
+        positive_N: whether the response is correct.
+        tokens_N: generated tokens.
+        uid_P: identity of the prompt occurrence, a part of every seed.
+        pos_P: correct responses in the pool.
+        neg_P: incorrect responses in the pool.
+        first_pos_P: correct responses of the first wave (issue_order: of the first window).
+        first_size_P: responses of the first wave (issue_order: of the first window).
+        rate_P: estimated pass rate, without meaning where the pool is empty (see `pass_rate` in metrics.py).
+        issued_P: responses issued, including dropped and failed ones.
+        failed_P: responses without a label.
+        generated_P: tokens of all issued responses.
+        waves_P: waves issued.
+        lacks_pos_P: whether the exit rule still asks for correct responses.
+        lacks_neg_P: whether the exit rule still asks for incorrect responses.
+        drawn_P: whether the prompt has responses. A reserve prompt counts only with a labelled one.
+        reserve_P: whether the prompt is a reserve prompt.
+        resolved_P: whether the pool meets the exit condition.
+        resolved_first_P: whether the first wave alone meets it.
+        mixed_if_grpo_P: whether the first n responses of the pool have both labels.
+        kept_P: whether the group is kept. As many zero-signal groups are left out as were replaced.
+        cut_P: whether the budget refused more responses.
+        bound_P: which of metrics.BOUNDS ended the prompt, 0 for none.
+        seconds: duration of the sampling phase; the longest one of joined results.
+        utilisation: mean responses in flight over their peak; None for joined results.
+        idle_label_bias: see the function of this name; None outside idle mode and for joined results.
+        failures: responses without a label, by cause.
     """
 
     response_id_N: IntArray
@@ -41,14 +70,25 @@ class SamplingResult:
     neg_P: IntArray
     first_pos_P: IntArray
     first_size_P: IntArray
+    rate_P: FloatArray
+    issued_P: IntArray
+    failed_P: IntArray
+    generated_P: IntArray
+    waves_P: IntArray
+    lacks_pos_P: BoolArray
+    lacks_neg_P: BoolArray
     drawn_P: BoolArray
+    reserve_P: BoolArray
     resolved_P: BoolArray
+    resolved_first_P: BoolArray
+    mixed_if_grpo_P: BoolArray
+    kept_P: BoolArray
     cut_P: BoolArray
-    group_G: IntArray
-    used: int
-    rate_F: FloatArray
-    stats: dict[str, float]
-    failures: dict[str, int]
+    bound_P: IntArray
+    seconds: float
+    utilisation: float | None
+    idle_label_bias: float | None
+    failures: Mapping[str, int]
 
     @property
     def size_P(self) -> IntArray:
@@ -58,20 +98,67 @@ class SamplingResult:
     @property
     def rank_N(self) -> IntArray:
         """Position of each response within its pool, from 0."""
-        return np.arange(len(self.prompt_N)) - np.repeat(np.cumsum(self.size_P) - self.size_P, self.size_P)
+        return ranks(self.prompt_N, self.size_P)
+
+    @property
+    def rate_F(self) -> FloatArray:
+        """Pass rates of the F drawn prompts with a labelled response."""
+        return self.rate_P[self.drawn_P & (self.size_P > 0)]
+
+    @property
+    def group_G(self) -> IntArray:
+        """Positions of the G prompts whose groups are kept."""
+        return np.flatnonzero(self.kept_P)
+
+    @property
+    def used(self) -> int:
+        """Prompts that the step has taken from the data, kept or not."""
+        return int(np.flatnonzero(self.issued_P).max(initial=-1)) + 1
+
+    def as_dict(self) -> dict[str, object]:
+        """The fields by name, for another process or a checkpoint."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def collect(session: SamplingSession) -> SamplingResult:
-    """Assemble the result of a finished session."""
-    state, table, plan = session.state, session.state.table, session.plan
+def ranks(prompt_N: IntArray, size_P: IntArray) -> IntArray:
+    """Position of each response within its pool, from 0. The responses are sorted by prompt."""
+    return np.arange(len(prompt_N)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
+
+
+def joined(results: Sequence[SamplingResult]) -> SamplingResult:
+    """One result over the prompts of all `results`, in their order.
+
+    The ids in `response_id_N` stay those of each session. They are unique only together with `prompt_N`.
+    """
+    columns = {
+        field.name: np.concatenate([getattr(result, field.name) for result in results])
+        for field in fields(SamplingResult)
+        if field.name.endswith(("_N", "_P"))
+    }
+    offset_R = np.cumsum([0] + [len(result.uid_P) for result in results[:-1]])
+    columns["prompt_N"] = columns["prompt_N"] + np.repeat(offset_R, [len(result.prompt_N) for result in results])
+    return SamplingResult(
+        **columns,
+        seconds=max(result.seconds for result in results),
+        utilisation=None,
+        idle_label_bias=None,
+        failures=dict(sum((Counter(result.failures) for result in results), Counter())),
+    )
+
+
+def collect(
+    state: StepState, *, began: float, ended: float, utilisation: float, failures: Mapping[str, int]
+) -> SamplingResult:
+    """Assemble the result of a finished session, whose sampling phase lasted from `began` to `ended`."""
+    table, plan = state.table, state.plan
     ids = np.flatnonzero(table.accepted[: table.n])
     ids = ids[np.lexsort((table.index[ids], table.prompt[ids]))]
     prompt_N, positive_N = table.prompt[ids], table.positive[ids]
     size_P = state.pos_P + state.neg_P
     prompts = len(size_P)
-    drawn_P = (state.issued_P > 0) & ((np.arange(prompts) < state.n_starting) | (size_P > 0))
-    drawn = np.flatnonzero(drawn_P)
-    rank_N = np.arange(len(ids)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
+    reserve_P = np.arange(prompts) >= state.n_starting
+    drawn_P = (state.issued_P > 0) & (~reserve_P | (size_P > 0))
+    rank_N = ranks(prompt_N, size_P)
     first_N = rank_N < state.first_P[prompt_N] if plan.window is not None else table.wave[ids] == 0
     first_size_P = np.bincount(prompt_N[first_N], minlength=prompts)
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=prompts)
@@ -79,7 +166,9 @@ def collect(session: SamplingSession) -> SamplingResult:
         rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
     else:
         rate_P = haldane(state.pos_P, size_P, StopRule(plan.exit, (1,), plan.max_responses))
-    result = SamplingResult(
+    lacks_pos_P, lacks_neg_P = plan.exit.lacking(state.pos_P, state.neg_P)
+    grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=prompts)
+    return SamplingResult(
         response_id_N=ids,
         prompt_N=prompt_N,
         index_N=table.index[ids],
@@ -92,117 +181,49 @@ def collect(session: SamplingSession) -> SamplingResult:
         neg_P=state.neg_P,
         first_pos_P=first_pos_P,
         first_size_P=first_size_P,
+        rate_P=rate_P,
+        issued_P=state.issued_P,
+        failed_P=state.failed_P,
+        generated_P=np.bincount(table.prompt[: table.n], table.tokens[: table.n], prompts).astype(np.int64),
+        waves_P=np.where(state.issued_P > 0, table.wave[state.tail_P] + 1, 0),
+        lacks_pos_P=lacks_pos_P,
+        lacks_neg_P=lacks_neg_P,
         drawn_P=drawn_P,
+        reserve_P=reserve_P,
         resolved_P=plan.exit.met(state.pos_P, state.neg_P) & drawn_P,
+        resolved_first_P=plan.exit.met(first_pos_P, first_size_P - first_pos_P) & drawn_P,
+        mixed_if_grpo_P=(grpo_pos_P > 0) & (grpo_pos_P < np.minimum(size_P, plan.group_size)),
+        kept_P=_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
         cut_P=state.cut_P,
-        group_G=_kept_groups(drawn, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
-        used=int(np.flatnonzero(state.issued_P).max(initial=-1)) + 1,
-        rate_F=rate_P[drawn[size_P[drawn] > 0]],
-        stats={},
-        failures=dict(session.failures),
+        bound_P=state.bound_P,
+        seconds=ended - began,
+        utilisation=utilisation,
+        idle_label_bias=idle_label_bias(table, ended) if plan.idle else None,
+        failures=dict(failures),
     )
-    result.stats.update(_prompt_stats(session, result) | _response_stats(session, result) | _budget_stats(session))
-    return result
 
 
-def _kept_groups(drawn: IntArray, mixed_P: BoolArray, batch: int) -> IntArray:
-    """The `batch` drawn prompts that are kept: those with both labels first, then in the order of the data."""
-    order = np.argsort(~mixed_P[drawn], kind="stable")[:batch]
-    return np.sort(drawn[order])
+def _kept(drawn_P: BoolArray, mixed_P: BoolArray, batch: int) -> BoolArray:
+    """Choose `batch` of the drawn prompts: those with both labels first, then in the order of the data."""
+    drawn = np.flatnonzero(drawn_P)
+    kept_P = np.zeros(len(drawn_P), np.bool_)
+    kept_P[drawn[np.argsort(~mixed_P[drawn], kind="stable")[:batch]]] = True
+    return kept_P
 
 
-def _prompt_stats(session: SamplingSession, result: SamplingResult) -> dict[str, float]:
-    state, plan = session.state, session.plan
-    size_P, first_pos_P, group = result.size_P, result.first_pos_P, plan.group_size
-    drawn = np.flatnonzero(result.drawn_P)
-    unresolved = drawn[~result.resolved_P[drawn]]
-    filled = drawn[size_P[drawn] > 0]
-    batch = drawn[drawn < state.n_starting]
-    first_met_P = plan.exit.met(first_pos_P, result.first_size_P - first_pos_P) & result.drawn_P
-    lacks_pos_P, lacks_neg_P = plan.exit.lacking(state.pos_P, state.neg_P)
-    grpo_N = (result.rank_N < group) & result.positive_N
-    grpo_pos_P = np.bincount(result.prompt_N[grpo_N], minlength=len(size_P))
-    grpo_size_P = np.minimum(size_P, group)
-    reward_P = np.bincount(result.prompt_N, weights=result.reward_N, minlength=len(size_P))
-    waves = state.table.wave[state.tail_P[drawn]] + 1
-    return {
-        "waves_mean": _mean(waves),
-        "waves_max": int(waves.max(initial=0)),
-        "prompts_drawn": len(drawn),
-        "prompts_resolved": int(result.resolved_P.sum()),
-        "prompts_unresolved": len(unresolved),
-        "missing_positive": int(lacks_pos_P[unresolved].sum()),
-        "missing_negative": int(lacks_neg_P[unresolved].sum()),
-        "resolved_in_first_wave": int(first_met_P.sum()),
-        "prompts_cut": int(state.cut_P[unresolved].sum()),
-        "zero_signal_groups": _zero_signal(state.pos_P[result.group_G], size_P[result.group_G]),
-        "zero_signal_groups_if_grpo": _zero_signal(grpo_pos_P[batch], grpo_size_P[batch]),
-        "pool_size_mean": _mean(size_P[drawn]),
-        "pool_size_p95": float(np.percentile(size_P[drawn], 95)) if len(drawn) else 0.0,
-        "pool_size_max": int(size_P[drawn].max(initial=0)),
-        "pass_rate": _mean(result.rate_F),
-        "pool_reward": _mean(reward_P[filled] / size_P[filled]),
-        "groups_replaced": int(result.drawn_P[state.n_starting :].sum()),
-    }
+def idle_label_bias(table: ResponseTable, ended: float) -> float:
+    """Estimate E[label | its wave was kept] - E[label] over the extra responses of an idle-mode step.
 
+    An extra wave issued at time t is kept when all its responses end within T - t, where T = `ended` is the end of the
+    phase. First waves are never cut, so they show how label and duration are related. Labels are centred within each
+    prompt. The mean centred label of the first-wave responses that took at most T - t is then an estimate of the bias
+    of a wave issued at t. Extra waves go to prompts with one-sided pass rates, whose labels vary less, so the estimate
+    is rather too large.
 
-def _response_stats(session: SamplingSession, result: SamplingResult) -> dict[str, float]:
-    table, ledger = session.state.table, session.ledger
-    pooled, failed = len(result.response_id_N), int((table.state[: table.n] == FAILED).sum())
-    duration = session.now - session.began
-    stats: dict[str, float] = {
-        "samples_drawn": ledger.samples,
-        "samples_in_pools": pooled,
-        "samples_failed": failed,
-        "samples_dropped": ledger.samples - pooled - failed,
-        "tokens_drawn": ledger.tokens_used,
-        "tokens_in_pools": int(result.tokens_N.sum()),
-        "response_length_pools": _mean(result.tokens_N),
-        "sampling_seconds": duration,
-        "engine_utilisation": session.load / (session.peak * duration) if session.peak and duration > 0 else 0.0,
-    }
-    if session.plan.idle:
-        stats["idle_label_bias"] = idle_label_bias(session)
-    return stats
-
-
-def _budget_stats(session: SamplingSession) -> dict[str, float]:
-    caps, ledger, refusals = session.plan.caps, session.ledger, session.state.refusals
-    duration = session.now - session.began
-    most = max(refusals, key=lambda cap: refusals[cap]) if refusals.total() else "none"
-    stats: dict[str, float] = {
-        "budget_bound": BOUNDS.index(most),
-        "tokens_overshoot": ledger.tokens_overshoot,
-        "seconds_overshoot": max(0.0, duration - caps.max_seconds) if caps.max_seconds is not None else 0.0,
-    }
-    if caps.max_samples is not None:
-        stats["budget_used_samples"] = ledger.samples / caps.max_samples
-    if caps.max_tokens is not None:
-        stats["budget_used_tokens"] = ledger.tokens_used / caps.max_tokens
-    if caps.max_seconds is not None:
-        stats["budget_used_seconds"] = duration / caps.max_seconds
-    return stats
-
-
-def _mean(value_N: IntArray | FloatArray | BoolArray) -> float:
-    """Mean, or 0.0 of nothing (a step that was stopped before its first response)."""
-    return float(value_N.mean()) if len(value_N) else 0.0
-
-
-def _zero_signal(pos_P: IntArray, size_P: IntArray) -> float:
-    """Share of groups whose labels are all equal."""
-    return _mean((pos_P == 0) | (pos_P == size_P))
-
-
-def idle_label_bias(session: SamplingSession) -> float:
-    """Estimated E[label | its wave was kept] - E[label] over the extra responses of an idle-mode step.
-
-    An extra wave issued at time t is kept when all its responses end within T - t, where T is the end of the phase.
-    First waves are never cut, so they show how label and duration are related. With labels centred within each prompt,
-    the mean label of first-wave responses of at most T - t estimates the bias of a wave issued at t. Extra waves go to
-    prompts with one-sided pass rates, whose labels vary less, so the estimate is rather too large. 0 without waves.
+    Returns:
+        The estimated bias, 0 when there were no extra waves.
     """
-    table, n = session.state.table, session.state.table.n
+    n = table.n
     first = np.flatnonzero((table.wave[:n] == 0) & table.accepted[:n])
     extra = np.flatnonzero((table.wave[:n] > 0) & table.accepted[:n])
     if len(first) == 0 or len(extra) == 0:
@@ -215,6 +236,6 @@ def idle_label_bias(session: SamplingSession) -> float:
     duration = table.ended_at[first] - table.issued_at[first]
     order = np.argsort(duration, kind="stable")
     running_mean = np.cumsum(centred[order]) / np.arange(1, len(order) + 1)
-    left = session.now - table.issued_at[extra]
+    left = ended - table.issued_at[extra]
     position = np.searchsorted(duration[order], left, side="right") - 1
     return float(np.where(position >= 0, running_mean[np.maximum(position, 0)], 0.0).mean())

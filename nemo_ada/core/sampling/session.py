@@ -179,7 +179,14 @@ class SamplingSession:
         if not self.dropped:
             self._check_failures(self.state.table.n)
             self._teach()
-        return collect(self)
+        seconds = self.now - self.began
+        return collect(
+            self.state,
+            began=self.began,
+            ended=self.now,
+            utilisation=self.load / (self.peak * seconds) if self.peak and seconds > 0 else 0.0,
+            failures=self.failures,
+        )
 
     def _end_idle_phase(self) -> None:
         """Idle mode ends with the last first-wave response, or when the budget refuses to redraw one."""

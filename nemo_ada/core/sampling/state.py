@@ -9,8 +9,6 @@ The life of a prompt:
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, IntArray
@@ -60,7 +58,7 @@ class StepState:
         self.held_P = np.zeros(size, np.int64)  # which of BOUNDS holds the waiting request back, 0 for none
         self.next_reserve = self.n_starting
         self.in_flight = 0
-        self.refusals: Counter[str] = Counter()
+        self.bound_P = np.zeros(size, np.int64)  # which of BOUNDS ended the prompt, 0 for none
         self.to_abort: list[IntArray] = []
         self.start(np.arange(self.n_starting))
 
@@ -106,7 +104,7 @@ class StepState:
         """The budget gives these waiting prompts nothing more; `cap` names the part of it that refuses."""
         if len(prompts) == 0:
             return
-        self.refusals[cap] += len(prompts)
+        self._bound(prompts, BOUNDS.index(cap))
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
@@ -114,6 +112,10 @@ class StepState:
             self.pos_P[ended] = self.seen_pos_P[ended]
             self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
+
+    def _bound(self, prompts: IntArray, code: IntArray | int) -> None:
+        """Note what ended these prompts. The first reason of a prompt stays."""
+        self.bound_P[prompts] = np.where(self.bound_P[prompts] > 0, self.bound_P[prompts], code)
 
     def drop(self, response_id_N: IntArray) -> None:
         """Drop running responses whose outcome no longer matters. The source is told to stop them."""
@@ -133,7 +135,6 @@ class StepState:
             late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
             table.accepted[:size][late_N] = False
         held_P = np.where(self.want_P[open_P] > 0, self.held_P[open_P], 0)
-        for code in np.unique(held_P).tolist():
-            self.refusals[BOUNDS[code] if code else reason] += int((held_P == code).sum())
+        self._bound(open_P, np.where(held_P > 0, held_P, BOUNDS.index(reason)))
         self.cut_P[open_P] = True
         self.finish(open_P)

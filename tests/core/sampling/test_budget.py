@@ -15,6 +15,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import UserError
 from nemo_ada.simulate.engine import DiscreteEventSource
 from tests.core.scripted import Driven, Script, collect, wave_oracle
@@ -42,10 +43,10 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
     plan = plan_with(Caps(max_samples=cap), options)
     script = Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
-    assert len(source.issued) == result.stats["samples_drawn"] <= cap
-    assert result.stats["budget_used_samples"] == len(source.issued) / cap
+    assert len(source.issued) == summarise(result)["samples_drawn"] <= cap
+    assert summarise(result, plan.caps)["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
-        assert BOUNDS[int(result.stats["budget_bound"])] == "max_samples"
+        assert BOUNDS[int(summarise(result)["budget_bound"])] == "max_samples"
         assert cap - len(source.issued) < (16 if options["window"] is None else 1)
 
 
@@ -68,7 +69,7 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
 
     source.watch = note
     result = run_sampling(run.session, source)
-    assert result.stats["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
+    assert summarise(result, plan.caps)["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
 
 
 @pytest.mark.parametrize(("reservation", "each"), [("expected", 95), ("worst_case", 400)])
@@ -95,7 +96,7 @@ def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, sam
         assert len(opening) == first
         assert (opening.index_N < plan.first_issue).all()
         assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.first_issue).all()
-        assert result.cut_P.any() <= (BOUNDS[int(result.stats["budget_bound"])] != "none")
+        assert result.cut_P.any() <= (BOUNDS[int(summarise(result)["budget_bound"])] != "none")
         if options["window"] is None:  # whole waves only, except where the budget ended the redraw of failures
             for prompt in np.flatnonzero(~result.cut_P).tolist():
                 assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
@@ -106,7 +107,7 @@ def test_a_wave_that_does_not_fit_is_not_cut_short_and_a_window_is_filled_in_par
     plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, window=window, caps=Caps(max_samples=15))
     result, source = collect(plan, Script.of("+", "+"))
     assert result.size_P.sum() == len(source.issued) == (12 if window is None else 15)
-    assert window or (sorted(result.size_P.tolist()) == sizes and result.stats["prompts_cut"] == 2)
+    assert window or (sorted(result.size_P.tolist()) == sizes and summarise(result)["prompts_cut"] == 2)
 
 
 def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
@@ -143,7 +144,7 @@ def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     run.session.stop(drain=False)
     run.drop(1.0)
     result = run.session.result()
-    assert BOUNDS[int(result.stats["budget_bound"])] == bound
+    assert BOUNDS[int(summarise(result)["budget_bound"])] == bound
     assert result.cut_P.all()
 
 

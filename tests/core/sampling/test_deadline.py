@@ -12,6 +12,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven, Script, collect
 
@@ -57,7 +58,7 @@ def durations(quantile, **options):
         for step in range(8):
             session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=step, latency=latency)
             source = DiscreteEventSource(Workload(rates, LengthModel(), seed=seed, step=step).draw)
-            found.append(run_sampling(session, source).stats["sampling_seconds"] if step else 0.0)
+            found.append(summarise(run_sampling(session, source))["sampling_seconds"] if step else 0.0)
     return np.array([seconds for seconds in found if seconds])
 
 
@@ -82,7 +83,7 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
     for begin in (0.0, 10.0, 20.0):
         run.end(begin + 10.0, *run.ask(begin).response_id_N.tolist())
     assert len(run.ask(30.0)) == 0
-    stats = run.session.result().stats
+    stats = summarise(run.session.result(), run.session.plan.caps)
     assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
     assert stats["samples_drawn"] == 12
     assert stats["seconds_overshoot"] == 0.0
@@ -98,7 +99,7 @@ def test_what_was_granted_before_counts():
     run.end(0.0, 4, 5, 6, 7)
     assert len(run.ask()) == 0
     assert run.session.state.cut_P.tolist() == [False, True, False]
-    assert run.session.state.refusals["max_seconds"] == 1
+    assert (run.session.state.bound_P == BOUNDS.index("max_seconds")).sum() == 1
 
 
 @pytest.mark.parametrize(("first_wave", "issued"), [(10.0, 4), (15.0, 4), (15.1, 0)])
@@ -151,7 +152,7 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
     assert len(run.ask()) == 0
     assert run.session.finished
     assert run.session.state.cut_P.all()
-    assert run.session.state.refusals["max_tokens"] == 2
+    assert (run.session.state.bound_P == BOUNDS.index("max_tokens")).sum() == 2
 
 
 @given(
@@ -169,4 +170,4 @@ def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, 
         if clock > seconds:
             assert (requests.wave_N == 0).all()
             assert plan.window is None
-    assert result.stats["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))
+    assert summarise(result, plan.caps)["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))

@@ -23,6 +23,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Script, ScriptedSource
 
@@ -165,7 +166,7 @@ def test_a_straggler_is_given_up_with_its_complete_waves_and_frees_those_behind_
     late.ask()
     straggler.session.give_up()
     straggler.ask()
-    assert straggler.result.size_P[0] == 0 and straggler.result.stats["samples_dropped"] == 4
+    assert straggler.result.size_P[0] == 0 and summarise(straggler.result)["samples_dropped"] == 4
     late.ask()
     assert len(late.source.running) == 4
     while late.source.running:
@@ -189,7 +190,7 @@ def test_the_driver_keeps_complete_waves_of_a_group_whose_engine_is_silent():
         return "give_up" if len(polls) > 20 else None
 
     result = run_sampling(own.group_session(3, own.step_ledger(1).start()), source, stop_check=late, wait=pytest.fail)
-    assert (result.size_P[0], result.stats["samples_dropped"]) == (4, 4)
+    assert (result.size_P[0], summarise(result)["samples_dropped"]) == (4, 4)
 
 
 @pytest.mark.parametrize("exit_rule", [BalancedExit(2, 2), PositiveExit(1), FixedExit(4)])
@@ -202,7 +203,7 @@ def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule):
     started, _ = race(alone, script, 1)
     merged = alone.finish_step([group.pool for group in started])
     for field in fields(step.result):
-        if field.name not in ("stats", "failures", "response_id_N"):
+        if field.name not in ("seconds", "utilisation", "failures", "response_id_N"):
             assert_array_equal(getattr(step.result, field.name), getattr(merged.result, field.name), field.name)
     for name in ("prompt_R", "pool_R", "weight_R", "advantage_R", "weight_P"):
         assert_array_equal(getattr(step.rows, name), getattr(merged.rows, name), name)
@@ -217,7 +218,7 @@ def test_pools_say_which_weights_drew_them():
     pools = [group.pool for group in started]
     size = len(pools[1].version_N)
     pools[1] = replace(pools[1], version_N=np.array([1] * 4 + [2] * (size - 4)), given_up=True, redrawn=True)
-    stats = sampler().finish_step(pools).result.stats
+    stats = sampler().finish_step(pools).sampling_metrics
     assert stats["pools_mixed_versions"] == pytest.approx(1 / 3)
     assert stats["response_age"] == pytest.approx((2 * 4 + (size - 4)) / (8 + size))
     assert (stats["groups_given_up"], stats["groups_redrawn"]) == (1, 1)
@@ -243,7 +244,7 @@ def test_after_a_restart_the_step_goes_on_with_the_budget_that_is_left(seed):
     ledger = own.step_ledger(8)
     for group in done:
         kept = GroupPool.from_dict(group.pool.as_dict())
-        ledger.restore(group.number, int(kept.result.stats["samples_drawn"]), int(kept.result.stats["tokens_drawn"]))
+        ledger.restore(group.number, int(kept.result.issued_P.sum()), int(kept.result.generated_P.sum()))
     again, ledger = race_after(own, script, seed + 1, ledger)
     assert [int(g.result.size_P[0]) for g in done + again] == [int(g.result.size_P[0]) for g in whole]
     assert (ledger.samples, ledger.tokens_used) == (spent.samples, spent.tokens_used)

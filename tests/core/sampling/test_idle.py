@@ -14,6 +14,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven
 
@@ -65,8 +66,8 @@ def test_an_incomplete_extra_wave_is_absent_and_its_tokens_are_paid_for():
     assert len(run.ask(9.0)) == 0
     result = run.session.result()
     assert result.size_P.tolist() == [4, 4]
-    assert result.stats["tokens_drawn"] == run.source.tokens
-    assert result.stats["samples_dropped"] == 4
+    assert summarise(result)["tokens_drawn"] == run.source.tokens
+    assert summarise(result)["samples_dropped"] == 4
     assert result.cut_P.tolist() == [True, False]
 
 
@@ -116,7 +117,7 @@ def test_the_cap_that_holds_extra_waves_back_is_named(samples, bound):
     latency = LatencyModel()
     for step in range(4):
         result, _, _ = one_step(plan, Workload(np.full(64, 0.05), seed=4, step=step), latency)
-    assert BOUNDS[int(result.stats["budget_bound"])] == bound
+    assert BOUNDS[int(summarise(result)["budget_bound"])] == bound
 
 
 def test_before_a_step_was_observed_and_after_its_seconds_it_is_grpo():
@@ -145,7 +146,7 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
         result, _, table = one_step(plan, workload, latency)
         if step == 0:  # the latency model knows nothing
             continue
-        reported.append(result.stats["idle_label_bias"])
+        reported.append(summarise(result)["idle_label_bias"])
         issued = np.flatnonzero(table.wave[: table.n] > 0)
         reward_N, _ = workload.draw(table.prompt[issued], table.index[issued])
         centred_N, kept_N = reward_N - rates[table.prompt[issued]], table.accepted[issued]

@@ -51,7 +51,7 @@ def one_step(own, section, step):
     source = DiscreteEventSource(Workload(RATES[chosen], seed=3, step=step).draw)
     sampled = own.run_step(step, [str(i) for i in chosen], source, reserve=reserve, features_PF=features_PF)
     assert sampled is not None
-    return sampled.rows, sampled.result.stats
+    return sampled.rows, sampled.sampling_metrics
 
 
 def as_json(own):

@@ -5,6 +5,7 @@ import pytest
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.summary import summarise
 from tests.core.scripted import Driven, Script
 
 
@@ -84,4 +85,4 @@ def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
     assert sorted(run.source.aborted) == [2, 3, 5]  # 5 filled the place of 4
     result = run.session.result()
     assert result.index_N.tolist() == [0, 1]
-    assert result.stats["samples_dropped"] == 4
+    assert summarise(result)["samples_dropped"] == 4

@@ -11,6 +11,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, wave_oracle
 
@@ -82,7 +83,7 @@ def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule
     assert (result.size_P <= cap).all()
     issued_P = np.bincount([prompt for prompt, _ in source.issued.values()], minlength=len(rates))
     assert (issued_P <= 2 * cap + (window or max(waves))).all()
-    assert result.stats["samples_failed"] == sum(script.label(*source.issued[r]) is None for r in source.finished)
+    assert summarise(result)["samples_failed"] == sum(script.label(*source.issued[r]) is None for r in source.finished)
 
 
 def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say_so():
@@ -173,13 +174,13 @@ def test_seeds_follow_the_uid_and_not_the_position():
 def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
     all_drawn, _ = collect(wave_plan(FixedExit(2), (2,), 2), Script.of(*["-"] * 5), reserve=3)
     assert all_drawn.drawn_P.all()
-    assert all_drawn.stats["groups_replaced"] == 3
+    assert summarise(all_drawn)["groups_replaced"] == 3
     script = Script.of("-", "+-", "+", "-", "+-", "+-", "+-")
     result, source = collect(wave_plan(FixedExit(4), (4,), 4), script, reserve=4)
     # prompts 0 and 2 end without signal; 3 replaces one of them, ends without signal too and is replaced
     assert result.drawn_P.tolist() == [True, True, True, True, True, True, False]
     assert result.size_P.tolist() == [4, 4, 4, 4, 4, 4, 0]
-    assert result.stats["groups_replaced"] == 3
+    assert summarise(result)["groups_replaced"] == 3
     assert {prompt for prompt, _ in source.issued.values()} == set(range(6))
 
 
@@ -207,8 +208,8 @@ def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls)
     assert [len(source.issued)] == submitted
     assert not source.running
     assert run.session.dropped == (order == "drop" or calls == 0)
-    assert result.stats["samples_drawn"] == len(source.issued)
-    assert result.stats["tokens_drawn"] == source.tokens
+    assert summarise(result)["samples_drawn"] == len(source.issued)
+    assert summarise(result)["tokens_drawn"] == source.tokens
     assert bool(source.aborted) <= (order == "drop")
     if order == "drain" and window is None and calls:
         labelled = sum(script.label(*source.issued[row]) is not None for row in source.finished)
@@ -261,7 +262,7 @@ def test_a_clock_that_runs_backwards_does_not_make_time_negative(two_running):
         two_running.result()
     two_running.record(outcomes(0), 12.0)
     two_running.record(outcomes(1), 11.0)
-    assert two_running.result().stats["sampling_seconds"] == 2.0
+    assert summarise(two_running.result())["sampling_seconds"] == 2.0
 
 
 @pytest.mark.parametrize("reserve", [-1, 2, 3])

@@ -15,6 +15,7 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.core.sampling.table import DONE
 from tests.core.scripted import Script, ScriptedSource
 
@@ -126,8 +127,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert (result.pos_P == np.bincount(result.prompt_N, result.positive_N, len(result.uid_P))).all()
         assert np.isfinite(result.reward_N).all()
         assert self.session.ledger.tokens_reserved == 0
-        assert result.stats["tokens_drawn"] == self.source.tokens
-        assert not self.worst_case or result.stats["tokens_overshoot"] == 0
+        assert summarise(result)["tokens_drawn"] == self.source.tokens
+        assert not self.worst_case or summarise(result, self.session.plan.caps)["tokens_overshoot"] == 0
 
 
 SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
