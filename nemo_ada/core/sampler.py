@@ -6,6 +6,7 @@ Asynchronous training draws every group by itself, ahead of its step, in another
 
     ledger = sampler.step_ledger(groups)                    # one per step, for all of its groups
     session = sampler.group_session(step, ledger.start())   # one per group
+    selection = sampler.select(step, session.result())      # the group's rows, as soon as its last response has ended
     sampled = sampler.finish_step(pools)                    # pools: GroupPool of each group
 
 Both back ends and the simulation call it, so equal responses give equal pools, rows and advantages everywhere.
@@ -22,7 +23,7 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.rows import RowSettings, StepRows, build_rows
+from nemo_ada.core.learning.rows import RowSettings, Selection, StepRows, select, weigh
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
@@ -153,14 +154,18 @@ class AdaSampler:
         raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.caps)
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
-        rows = self._rows(step, result, len(prompt_ids) - reserve, prior_P)
+        rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P)
         self._learn(prompt_ids, result, features_PF)
         return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P))
 
-    def _rows(
-        self, step: int, result: SamplingResult, batch: int, prior_P: tuple[FloatArray, FloatArray] | None
+    def select(self, step: int, result: SamplingResult, batch: int = 1) -> Selection:
+        """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
+        return select(result, self.rows, batch, run_seed=self.run_seed, step=step)
+
+    def _weigh(
+        self, step: int, result: SamplingResult, selection: Selection, prior_P: tuple[FloatArray, FloatArray] | None
     ) -> StepRows:
-        return build_rows(result, self.rows, batch, run_seed=self.run_seed, step=step, prior_P=prior_P)
+        return weigh(result, selection, self.rows, run_seed=self.run_seed, step=step, prior_P=prior_P)
 
     def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
@@ -183,10 +188,15 @@ class AdaSampler:
         uid_P = np.array([ledger.number], np.int64)
         return SamplingSession(self.plan, uid_P, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
 
-    def finish_step(self, pools: Sequence[GroupPool]) -> SampledStep:
-        """Rows of the step whose groups these are, in this order; the estimator learns from the pools.
+    def finish_step(self, pools: Sequence[GroupPool], selection: Selection | None = None) -> SampledStep:
+        """Weigh the rows of the step whose groups these are. The estimator learns from the pools.
 
-        Raises FailedResponsesError when too many responses of the step have no label.
+        Args:
+            pools: the groups, in the order of the step.
+            selection: the rows that the groups have selected. None selects them here.
+
+        Raises:
+            FailedResponsesError: too many responses of the step have no label.
         """
         step, prompt_ids = pools[0].step, [pool.prompt_id for pool in pools]
         if any(pool.step != step for pool in pools):
@@ -198,7 +208,8 @@ class AdaSampler:
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
-        rows = self._rows(step, result, len(pools), prior_P)
+        selection = self.select(step, result, len(pools)) if selection is None else selection
+        rows = self._weigh(step, result, selection, prior_P)
         self._learn(prompt_ids, result, features_PF)
         metrics = summarise(result, self.plan.caps) | group_metrics(pools)
         return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))

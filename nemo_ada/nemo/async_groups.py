@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.learning.rows import StepRows, build_rows
+from nemo_ada.core.learning.rows import StepRows, weigh
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
@@ -177,7 +177,8 @@ class GroupRollouts:
         settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
         if pool is not None:
             result, reward_N = pool.result, pool.result.reward_N
-            rows = build_rows(result, self._rows, 1, run_seed=self._settings.seed, step=target, prior_P=None)
+            selection = self._sampler.select(target, result)
+            rows = weigh(result, selection, self._rows, run_seed=self._settings.seed, step=target, prior_P=None)
             moments = pool_moments(result, reward_N)
             responses = [source.response(row) for row in result.response_id_N.tolist()]
         batch, skipped = build_batch(prompts, source, reward_N, rows, moments, settings, target, whole=False)

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nemo_ada.core.arrays import BoolArray
+from nemo_ada.core.learning.rows import Selection
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.seeds import shuffled
@@ -91,8 +93,11 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         pools = [GroupPool.from_dict(group["pool"]) for group in groups if group["pool"] is not None]
         if not pools:
             raise UserError("all prompts of the step are longer than data.max_input_seq_length; raise it")
-        sampled = self._sampler.finish_step(pools)
-        repeated_batch["ada_advantage"] = self._advantages(sampled, repeated_batch)
+        drawn_R = self._drawn(repeated_batch)
+        sampled = self._sampler.finish_step(pools, self._selection(pools, repeated_batch, drawn_R))
+        advantage_R = np.zeros(len(drawn_R), np.float32)
+        advantage_R[drawn_R] = sampled.rows.advantage_R
+        repeated_batch["ada_advantage"] = torch.from_numpy(advantage_R)
         skipped: Counter[str] = Counter()
         for group in groups:
             skipped.update(group["skipped"])
@@ -131,8 +136,8 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
         return own_metrics.named({"newest_prob_error": float(error_RT[token_RT].mean())})
 
-    def _advantages(self, sampled: SampledStep, batch: Any) -> torch.Tensor:
-        """[R] of the batch's rows; the rows of prompts that are too long have none."""
+    def _drawn(self, batch: Any) -> BoolArray:
+        """Which rows of the batch belong to a pool, [R]; the rows of prompts that are too long do not."""
         drawn_R = np.zeros(len(batch[GROUP]), np.bool_)
         n = self._settings.group
         for row in range(0, len(drawn_R), n):
@@ -140,11 +145,10 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
             if group is None:
                 raise InvariantError(f"row {row} is not the first of a group of {n}")
             drawn_R[row : row + n] = group["pool"] is not None
-        rows, size_P = sampled.rows, sampled.result.size_P
-        start_P = np.cumsum(size_P) - size_P
-        rank_R = np.where(rows.pool_R >= 0, rows.pool_R - start_P[rows.prompt_R], -1)
-        if not np.array_equal(batch[RANK].numpy()[drawn_R], rank_R):
-            raise InvariantError("the rows of the batch are not those that its pools give")
-        advantage_R = np.zeros(len(drawn_R), np.float32)
-        advantage_R[drawn_R] = np.where(batch["ada_weight"].numpy()[drawn_R] > 0, rows.advantage_R, 0.0)
-        return torch.from_numpy(advantage_R)
+        return drawn_R
+
+    def _selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
+        """The rows that the groups have selected, as the batch has them."""
+        rank_R = batch[RANK].numpy()[drawn_R]
+        weight_R = batch["ada_weight"].numpy()[drawn_R].astype(np.float64)
+        return Selection.of_groups([len(pool.result.response_id_N) for pool in pools], rank_R, weight_R)

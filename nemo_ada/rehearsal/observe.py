@@ -185,9 +185,9 @@ def _observe_prompts(module: ModuleType) -> None:
     finish_step = module.AdaSampler.finish_step
 
     @functools.wraps(finish_step)
-    def observed(self: Any, pools: Any) -> Any:
+    def observed(self: Any, pools: Any, selection: Any = None) -> Any:
         note(event="prompts", step=int(pools[0].step) + 1, prompts=[pool.prompt_id for pool in pools])
-        return finish_step(self, pools)
+        return finish_step(self, pools, selection)
 
     module.AdaSampler.finish_step = observed
 

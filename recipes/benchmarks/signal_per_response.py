@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.learning.selection import kept_counts
+from nemo_ada.core.learning.rows import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError

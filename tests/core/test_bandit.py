@@ -21,8 +21,7 @@ import pytest
 
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
-from nemo_ada.core.learning.rows import RowSettings, build_rows
-from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.learning.rows import RowSettings, select, select_step, weigh
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import estimate
@@ -274,7 +273,7 @@ def est_pools(p, low=4):
 
 
 def built(pools, total_P, prior_P, **settings):
-    """`build_rows` on these pools, as the sampler calls it: the advantages of all rows."""
+    """The advantages of all rows of these pools, as the sampler computes them."""
     result = SimpleNamespace(
         reward_N=pools.positive_N.astype(float), positive_N=pools.positive_N, prompt_N=pools.prompt_N,
         response_id_N=np.arange(len(pools.prompt_N)), tokens_N=np.ones(len(pools.prompt_N)), pos_P=pools.pos_P,
@@ -283,8 +282,9 @@ def built(pools, total_P, prior_P, **settings):
     stop = StopRule(FixedExit(1), (32,), 32)
     settings = RowSettings(8, stop, keep_all=True, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT, **settings)
     group = int(total_P.sum()) // POOLS
-    rows = build_rows(result, replace(settings, group=group), POOLS, run_seed=5, step=1, prior_P=prior_P)
-    return rows.advantage_R
+    settings = replace(settings, group=group)
+    selection = select(result, settings, POOLS, run_seed=5, step=1)
+    return weigh(result, selection, settings, run_seed=5, step=1, prior_P=prior_P).advantage_R
 
 
 def est_claimed(total, p, objective, weighting, kind, exponent):

@@ -43,7 +43,7 @@ def run(harness, tmp_path):
         def hooks(parts):
             with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own:
                 finish = own.sampler.finish_step
-                own.sampler.finish_step = lambda pools: (trained.append(pools), finish(pools))[1]
+                own.sampler.finish_step = lambda pools, rows: (trained.append(pools), finish(pools, rows))[1]
                 yield own
 
         before = dict(vars(actors))

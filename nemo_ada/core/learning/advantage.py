@@ -79,7 +79,7 @@ def advantages(
     """Advantage of every training row, in the shape of `row`.
 
     reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
-    `selection.select_step`, or [R] (Est: all of them). row_weight: 0.0 marks a placeholder row, whose advantage is 0.
+    `rows.select`, or [R] (Est: all of them). row_weight: 0.0 marks a placeholder row, whose advantage is 0.
     weight_P: w_grad of each prompt (`objectives.gradient_weight`). weight_N: w_grad of each response in its place.
     rate_P: pass rates, needed for objective weighting of selected rows. prior_P: (a, b) of each prompt's Beta prior,
     for `baseline: shrunk`. keep_all: the rows are all responses of the pools (Est). Raises UserError when the rewards

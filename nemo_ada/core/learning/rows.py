@@ -1,31 +1,56 @@
-"""From the pools of a step to its training rows: selection, weights, advantages (algorithm.md sections 2 to 4).
+"""From the pools of a step to its training rows (algorithm.md sections 2 to 4).
 
-P prompts of the batch, N responses of all pools, R training rows. R is always n * P: n rows per prompt, or in the
-estimation variant all N responses, which the allocation makes n * P. Placeholder rows of weight 0 fill what is missing.
+There are two parts. `select` chooses which responses become rows. It needs the pool of one prompt only, and its choice
+depends on the seed alone. So a group can select its rows when its last response has ended. `weigh` computes the
+advantages of the selected rows of a whole step.
+
+Selection: n // 2 rows come from the correct responses and n - n // 2 from the incorrect ones. When one side is too
+short, the other side fills the group. Each side is drawn uniformly without replacement. (The authors take the first
+responses of the list, which is in the order of issue. So they prefer responses of the first waves.) A pool smaller than
+n repeats rows with weight 0, so the shape of the batch never changes.
+
+P prompts, N responses of all pools, R training rows. R is always n * P: n rows per prompt, or in the estimation variant
+all N responses, which the allocation makes n * P. Placeholder rows of weight 0 fill what is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from nemo_ada.core import seeds
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
 from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
-from nemo_ada.core.learning.selection import select_step
-from nemo_ada.core.learning.thinning import thin
+from nemo_ada.core.prompts.allocation import water_fill
 from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate, without_own
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.seeds import SeedStream, bits64
+from nemo_ada.errors import InvariantError
+
+MIN_SIZE = 0.1  # of the mean |A|: it bounds the inverse weight of a row with a long gradient and a small advantage
 
 
 @dataclass(frozen=True)
 class RowSettings:
     """How pools become rows.
 
-    group: n. stop: for the `haldane` estimate. keep_all: train on every response (Est). exponent: the part of the
-    weight that the allocation realised, p^-exponent (Est with `reference` weighting). keep_share: see thinning.py.
+    Attributes:
+        group: n, the rows per prompt.
+        stop: how pools end, for the `haldane` estimate.
+        keep_all: whether every response is a row (Est).
+        weighting: `reference` or `objective`, see advantage.py.
+        objective: J_f, whose weight f'(p) scales the advantage.
+        exponent: the part of the weight that the allocation realised, p^-exponent (Est with `reference` weighting).
+        normalize: how advantages are scaled, see advantage.py.
+        shrunk_baseline: whether the baseline is the posterior mean instead of the pool's mean.
+        keep_share: share of the rows that stay in the update, see `thin`.
+        pass_rate: how the pass rate in the weight is estimated.
+        min_pass_rate: smallest pass rate in weights.
+        max_weight: largest weight of a prompt.
     """
 
     group: int
@@ -49,13 +74,53 @@ class RowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Which responses are the training rows, grouped by prompt in batch order.
+
+    Attributes:
+        prompt_R: position of the row's prompt in the result.
+        pool_R: position of the row's response in the result's N arrays, -1 where the prompt has no response.
+        weight_R: 1.0, or 0.0 for a placeholder row.
+    """
+
+    prompt_R: IntArray
+    pool_R: IntArray
+    weight_R: FloatArray
+
+    @classmethod
+    def of_groups(cls, sizes: Sequence[int], rank_R: IntArray, weight_R: FloatArray) -> Selection:
+        """Join the rows of groups that were selected one by one. Each group has as many rows as every other.
+
+        Args:
+            sizes: responses in the pool of each group.
+            rank_R: place of each row's response in its group's pool, -1 for none.
+            weight_R: 1.0, or 0.0 for a placeholder row.
+
+        Raises:
+            InvariantError: a row names a response that its pool does not have.
+        """
+        size_P = np.asarray(sizes, np.int64)
+        prompt_R = np.repeat(np.arange(len(size_P)), len(rank_R) // max(len(size_P), 1))
+        if len(prompt_R) != len(rank_R) or (rank_R < -1).any() or (rank_R >= size_P[prompt_R]).any():
+            raise InvariantError("the rows of the batch name responses that their pools do not have")
+        start_P = np.cumsum(size_P) - size_P
+        return cls(prompt_R, np.where(rank_R >= 0, start_P[prompt_R] + rank_R, -1), weight_R)
+
+
+@dataclass(frozen=True, slots=True)
 class StepRows:
     """Training rows, grouped by prompt in batch order.
 
-    prompt_R: position of the row's prompt in the step. pool_R: position in the result's N arrays. response_id_R: under
-    it the source holds tokens and log-probabilities; -1 where the prompt has no response. weight_R: 1.0, or 0.0 for a
-    placeholder row. advantage_R: 0.0 for placeholder rows. metrics: values for metrics.py. equal_labels_teach: whether
-    a group with equal labels has a gradient, so that its share says nothing.
+    Attributes:
+        prompt_R: position of the row's prompt in the step.
+        pool_R: position of the row's response in the result's N arrays, -1 where the prompt has no response.
+        response_id_R: id under which the source holds tokens and log-probabilities, -1 where there is no response.
+        weight_R: 1.0, or 0.0 for a placeholder row.
+        advantage_R: the advantage, 0.0 for placeholder rows.
+        weight_P: gradient weight w_x of each prompt.
+        metrics: values by name, see core/metrics.py.
+        equal_labels_teach: whether a group with equal labels has a gradient. Then the share of such groups means
+            nothing.
     """
 
     prompt_R: IntArray
@@ -73,22 +138,37 @@ class StepRows:
         return np.asarray((self.weight_R > 0) & (self.advantage_R != 0.0))
 
 
-def build_rows(
+def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_seed: int, step: int) -> Selection:
+    """Choose the rows of `batch` prompts."""
+    if settings.keep_all:
+        return _all_rows(result, settings.group * batch)
+    groups, group = result.group_G, settings.group
+    row_PR, weight_PR = select_step(
+        result.prompt_N, result.index_N, result.positive_N, result.uid_P, group, run_seed=run_seed, step=step
+    )
+    return Selection(np.repeat(groups, group), row_PR[groups].ravel(), weight_PR[groups].ravel())
+
+
+def weigh(
     result: SamplingResult,
+    selection: Selection,
     settings: RowSettings,
-    batch: int,
     *,
     run_seed: int,
     step: int,
     prior_P: tuple[FloatArray, FloatArray] | None,
 ) -> StepRows:
-    """Rows of a batch of `batch` prompts. prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`."""
-    groups = result.group_G
-    prompt_R, pool_R, row_weight_R = (
-        _all_rows(result, settings.group * batch)
-        if settings.keep_all
-        else _selected_rows(result, settings.group, run_seed, step)
-    )
+    """Compute the advantages of the selected rows.
+
+    Args:
+        result: the pools of the step.
+        selection: the rows, from `select`.
+        settings: how advantages are computed.
+        run_seed: seed of the run.
+        step: number of the step, for the seed of `thin`.
+        prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`.
+    """
+    groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
     rate_P = estimate(
         settings.pass_rate,
         result.pos_P,
@@ -134,7 +214,7 @@ def build_rows(
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
     teach = settings.shrunk_baseline
-    return StepRows(prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
+    return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 
 def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
@@ -148,21 +228,107 @@ def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
     )
 
 
-def _selected_rows(
-    result: SamplingResult, group: int, run_seed: int, step: int
-) -> tuple[IntArray, IntArray, FloatArray]:
-    """(prompt_R, pool_R, weight_R) of the kept groups, `group` rows each."""
-    groups = result.group_G
-    row_PR, weight_PR = select_step(
-        result.prompt_N, result.index_N, result.positive_N, result.uid_P, group, run_seed=run_seed, step=step
-    )
-    return np.repeat(groups, group), row_PR[groups].ravel(), weight_PR[groups].ravel()
-
-
-def _all_rows(result: SamplingResult, rows: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """(prompt_R, pool_R, weight_R) of all responses, filled up to `rows` with placeholders."""
+def _all_rows(result: SamplingResult, rows: int) -> Selection:
+    """Take all responses, filled up to `rows` with placeholders."""
     total = len(result.response_id_N)
     if total == 0:
-        return np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows)
+        return Selection(np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows))
     pool_R = np.resize(np.arange(total), rows)
-    return result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64)
+    return Selection(result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64))
+
+
+def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
+    """How many (correct, incorrect) responses of each pool are kept: min(n, pool) in all."""
+    want_pos, want_neg = n // 2, n - n // 2
+    keep_pos_P = np.minimum(pos_P, want_pos + np.maximum(want_neg - neg_P, 0))
+    keep_neg_P = np.minimum(neg_P, want_neg + np.maximum(want_pos - pos_P, 0))
+    return keep_pos_P, keep_neg_P
+
+
+def select_step(
+    prompt_N: IntArray,
+    index_N: IntArray,
+    positive_N: BoolArray,
+    uid_P: IntArray,
+    n: int,
+    *,
+    run_seed: int,
+    step: int,
+) -> tuple[IntArray, FloatArray]:
+    """Choose n rows for each prompt of a step, from flat arrays in any order.
+
+    The sort key of a response is a hash of (run seed, step, uid, index), and the smallest keys of each side are kept.
+    So the order of the arrays and of the prompts does not decide which responses are selected.
+
+    Args:
+        prompt_N: position of the response's prompt in the step (0..P-1).
+        index_N: issue order within the prompt.
+        positive_N: whether the response is correct.
+        uid_P: one int64 per prompt occurrence.
+        n: rows per prompt.
+        run_seed: seed of the run.
+        step: number of the step.
+
+    Returns:
+        row_PR and weight_PR. row_PR has positions in the flat arrays, in issue order within a prompt, repeats last. It
+        is -1 where all responses of a prompt failed. weight_PR is 1.0 for a row, and 0.0 for a repeat or a -1.
+    """
+    num_prompts = len(uid_P)
+    group_N = prompt_N * 2 + ~positive_N
+    group_bits = (2 * num_prompts).bit_length()
+    key_N = bits64(run_seed, step, uid_P[prompt_N], index_N, SeedStream.SELECTION) >> np.uint64(group_bits)
+    key_N |= group_N.astype(np.uint64) << np.uint64(64 - group_bits)
+    order_N = np.argsort(key_N, kind="stable")
+
+    count_P2 = np.bincount(group_N, minlength=2 * num_prompts).reshape(num_prompts, 2)
+    start_P2 = (np.cumsum(count_P2.ravel()) - count_P2.ravel()).reshape(num_prompts, 2)
+    keep_pos_P, keep_neg_P = kept_counts(count_P2[:, 0], count_P2[:, 1], n)
+    kept_P1 = (keep_pos_P + keep_neg_P)[:, None]
+
+    column_1R = np.arange(n)[None, :]
+    slot_PR = column_1R % np.maximum(kept_P1, 1)
+    from_pos_PR = slot_PR < keep_pos_P[:, None]
+    sorted_PR = np.where(from_pos_PR, start_P2[:, :1] + slot_PR, start_P2[:, 1:] + slot_PR - keep_pos_P[:, None])
+    empty_P1 = kept_P1 == 0
+    if len(order_N) == 0:
+        return np.full((num_prompts, n), -1, np.int64), np.zeros((num_prompts, n))
+    row_PR = order_N[np.where(empty_P1, 0, sorted_PR)]
+    real_PR = column_1R < kept_P1
+    in_issue_order_PR = np.argsort(np.where(real_PR, index_N[row_PR], np.iinfo(np.int64).max), axis=1, kind="stable")
+    row_PR = np.take_along_axis(row_PR, in_issue_order_PR, axis=1)
+    return np.where(empty_P1, -1, row_PR).astype(np.int64), real_PR.astype(np.float64)
+
+
+def thin(advantage_R: FloatArray, share: float, *, run_seed: int, step: int) -> FloatArray:
+    """Keep round(share * R) of the rows (at least 1) for the same mean update (ours).
+
+    A row whose outcome was expected has a small advantage and teaches little. Row i is kept with probability c_i, and
+    its advantage is divided by c_i (Horvitz and Thompson, 1952). So the expected sum of A_i g_i over the kept rows is
+    the sum over all rows, for any gradients g_i. c_i is proportional to |A_i|, which has the smallest variance when all
+    gradients are equally long. It is never below that of a tenth of the mean |A|. The kept rows are drawn by systematic
+    sampling in a seeded random order.
+
+    Args:
+        advantage_R: advantages of all rows.
+        share: share of the rows that stay, in (0, 1].
+        run_seed: seed of the run.
+        step: number of the step.
+
+    Returns:
+        The advantages, 0 for rows that left.
+    """
+    live = np.flatnonzero(advantage_R)
+    kept = max(round(share * len(advantage_R)), 1)
+    if len(live) <= kept:
+        return advantage_R
+    size_L = np.abs(advantage_R[live])
+    chance_L = water_fill(np.maximum(size_L, MIN_SIZE * size_L.mean()), kept, 0, 1)
+    row = np.arange(len(live) + 1, dtype=np.int64)
+    draw = seeds.uniform(run_seed, step, row, 0, stream=seeds.SeedStream.THINNING)
+    order = np.argsort(draw[1:], kind="stable")
+    edge = np.cumsum(chance_L[order])
+    ticks = np.floor(edge * (kept / edge[-1]) + draw[0])
+    taken = order[np.diff(ticks, prepend=0.0) > 0.0]
+    thinned_R = np.zeros_like(advantage_R)
+    thinned_R[live[taken]] = advantage_R[live[taken]] / chance_L[taken]
+    return thinned_R

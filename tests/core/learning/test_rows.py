@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.learning.objectives import Log
-from nemo_ada.core.learning.rows import RowSettings, build_rows
+from nemo_ada.core.learning.rows import RowSettings, select, weigh
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -22,8 +22,9 @@ def drawn(script, *, reserve=0, plan=None, **session):
 
 def rows_of(result, batch, *, step=1, ab=(1.0, 1.0), **options):
     prior = np.full(len(result.uid_P), ab[0]), np.full(len(result.uid_P), ab[1])
-    arguments = {"group": 4, "stop": STOP, **options}
-    return build_rows(result, RowSettings(**arguments), batch, run_seed=5, step=step, prior_P=prior)
+    options = RowSettings(**{"group": 4, "stop": STOP, **options})
+    selection = select(result, options, batch, run_seed=5, step=step)
+    return weigh(result, selection, options, run_seed=5, step=step, prior_P=prior)
 
 
 def groups(rows, group):

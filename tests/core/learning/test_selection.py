@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.learning.rows import select_step
 
 
 def expected_kept(pos, neg, n):

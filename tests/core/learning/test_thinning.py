@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.core.learning.thinning import thin
+from nemo_ada.core.learning.rows import thin
 
 ADVANTAGES = st.lists(st.floats(-2.0, 2.0, allow_subnormal=False).map(lambda a: round(a, 6)), min_size=1, max_size=60)
 

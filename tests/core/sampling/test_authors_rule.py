@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.learning.selection import select_step
+from nemo_ada.core.learning.rows import select_step
 from nemo_ada.core.sampling.exits import BalancedExit, PositiveExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from tests.core.scripted import Script, collect

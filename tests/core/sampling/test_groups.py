@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.learning.rows import RowSettings, Selection
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
@@ -193,6 +193,13 @@ def test_the_driver_keeps_complete_waves_of_a_group_whose_engine_is_silent():
     assert (result.size_P[0], summarise(result)["samples_dropped"]) == (4, 4)
 
 
+def selected(own, groups):
+    """The rows that each group chooses by itself, as they travel with it."""
+    chosen = [own.select(3, group.result) for group in groups]
+    rank_R, weight_R = (np.concatenate([getattr(rows, name) for rows in chosen]) for name in ("pool_R", "weight_R"))
+    return Selection.of_groups([len(group.result.response_id_N) for group in groups], rank_R, weight_R)
+
+
 @pytest.mark.parametrize("exit_rule", [BalancedExit(2, 2), PositiveExit(1), FixedExit(4)])
 def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule):
     script = Script.random(5, [0.1, 0.9, 0.5, 0.02, 0.3], failed=0.02)
@@ -201,7 +208,7 @@ def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule):
     alone, together = sampler(plan, estimator=EmaBeta()), sampler(plan, estimator=EmaBeta())
     step = together.run_step(3, ids, ScriptedSource(script, np.random.default_rng(0)))
     started, _ = race(alone, script, 1)
-    merged = alone.finish_step([group.pool for group in started])
+    merged = alone.finish_step([group.pool for group in started], selected(alone, started))
     for field in fields(step.result):
         if field.name not in ("seconds", "utilisation", "failures", "response_id_N"):
             assert_array_equal(getattr(step.result, field.name), getattr(merged.result, field.name), field.name)
@@ -272,3 +279,9 @@ def test_groups_of_two_steps_and_plans_of_whole_steps_are_refused():
     windowed = sampler(replace(PLAN, window=2))
     with pytest.raises(InvariantError):
         windowed.group_session(0, windowed.step_ledger(1).start())
+
+
+def test_a_row_that_its_pool_does_not_have_is_refused():
+    for rank_R in ([0, 1, 2, 0], [0, 1, -2, 0], [0, 1, 0]):
+        with pytest.raises(InvariantError, match="do not have"):
+            Selection.of_groups([2, 2], np.array(rank_R), np.ones(len(rank_R)))
