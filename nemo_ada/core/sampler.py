@@ -28,13 +28,13 @@ from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, liste
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool, group_metrics
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult, joined
 from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
-from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError, UserError

@@ -19,7 +19,7 @@ import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.core.metrics import named
-from nemo_ada.core.prompts.order import PromptOrder
+from nemo_ada.core.prompts.choosing import PromptOrder
 from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.checkpoint import SavedState

@@ -1,7 +1,7 @@
 """Drawing prompt groups inside NeMo-RL's trajectory collector: one session per group, one thread per group.
 
 The collector starts a thread for each prompt. It draws waves until the group's session has enough, while the learner
-trains. The groups of one optimisation step share its budget (core/sampling/shared_budget.py). Sessions are bookkeeping
+trains. The groups of one optimisation step share its budget (core/sampling/budget.py). Sessions are bookkeeping
 under one lock, which is free while a group waits for the engine.
 
 Weights change while groups are drawn. A wave starts only when the collector allows it (not during a refit), under the
@@ -27,9 +27,9 @@ import torch
 
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.learning.rows import StepRows, weigh
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
-from nemo_ada.core.sampling.shared_budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo.async_queue import REDRAWN
 from nemo_ada.nemo.async_rollout import AsyncSource, SampleRollout

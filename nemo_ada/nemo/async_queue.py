@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from nemo_ada.core.prompts.order import PromptOrder
+from nemo_ada.core.prompts.choosing import PromptOrder
 
 TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
 

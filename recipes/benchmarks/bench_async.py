@@ -27,10 +27,9 @@ import numpy as np
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Caps, GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
-from nemo_ada.core.sampling.shared_budget import GroupLedger
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.report.curves import difference, markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates

@@ -1,6 +1,9 @@
-"""Which of a step's candidate prompts get responses (ours; the paper draws for every prompt of the batch).
+"""Which prompts a step takes: the seeded order of the data, and the choice among candidate prompts.
 
-A zero-signal group teaches nothing. So a prompt is worth the probability that its group has both labels. P prompts.
+The order is a function of (seed, position), so a resumed run needs one number.
+
+The choice is ours; the paper draws responses for every prompt of the batch. A zero-signal group teaches nothing. So a
+prompt is worth the probability that its group has both labels. P is the number of candidate prompts.
 """
 
 from __future__ import annotations
@@ -10,6 +13,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.errors import UserError
+
+
+class PromptOrder:
+    """Endless shuffled epochs over `count` prompts. Each epoch has every prompt once."""
+
+    def __init__(self, count: int, seed: int, where: str = "task") -> None:
+        """`where` names the data set. Raises UserError for an empty one."""
+        if count < 1:
+            raise UserError(f"{where}: the data set has no prompt to train on; give it at least one")
+        self.count, self.seed = count, seed
+
+    def at(self, position: int, n: int) -> IntArray:
+        """Indices of the n prompts from `position` on. They may span epochs."""
+        wanted = np.arange(position, position + n)
+        epochs, offsets = np.divmod(wanted, self.count)
+        indices = np.empty(n, np.int64)
+        for epoch in np.unique(epochs):
+            order = np.random.default_rng([self.seed, int(epoch)]).permutation(self.count)
+            here = epochs == epoch
+            indices[here] = order[offsets[here]]
+        return indices
 
 
 def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:

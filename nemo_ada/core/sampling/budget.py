@@ -1,8 +1,18 @@
 """The budget of one batch: samples, tokens and seconds (algorithm.md section 6).
 
 The ledger counts what is reserved and what is spent. A reservation is made before responses are issued and settled
-when they end. So `spent + reserved <= cap` holds at every moment. The one exception: with `expected` reservation first
-waves are issued even when their tokens exceed the cap, because first waves have priority.
+when they end. So `spent + reserved <= cap` holds at every moment. There is one exception. With `expected` reservation
+first waves are issued even when their tokens exceed the cap, because first waves have priority.
+
+Prompt groups of one optimisation step may be drawn independently of each other. Then each group has a session of its
+own. A `GroupLedger` is that session's ledger and books into the step's `StepLedger`. First waves are always covered. A
+later wave is granted in the order in which the groups started:
+
+    granted  the caps also hold every first wave still to come, and all that groups which started earlier may ask for
+    refused  the caps cannot hold it beside those first waves, whatever the earlier groups do
+    waits    otherwise, until an earlier group has ended
+
+So with a cap on samples a group's share follows from labels and the order of start. Short responses win nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +55,7 @@ class Ledger:
         return None
 
     def waits(self, samples: int, tokens: int) -> bool:
-        """True while others decide whether so many more fit (shared_budget.py)."""
+        """True while others decide whether so many more fit (GroupLedger)."""
         return False
 
     def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
@@ -67,3 +77,92 @@ class Ledger:
     def tokens_overshoot(self) -> int:
         """Tokens spent beyond the cap; possible only with `expected` reservation."""
         return 0 if self.caps.max_tokens is None else max(0, self.tokens_used - self.caps.max_tokens)
+
+
+class StepLedger(Ledger):
+    """Samples and tokens of one optimisation step."""
+
+    def __init__(self, caps: Caps, *, groups: int, first: int, most: int) -> None:
+        """groups: of the step. first: responses of a first wave. most: responses that a group may ask for (N_max)."""
+        super().__init__(caps)
+        self.first, self.most = first, most
+        self._numbers = list(range(groups))  # of groups that have not started, in their order
+        self._open: list[GroupLedger] = []  # in the order of their start
+
+    def start(self) -> GroupLedger:
+        """The ledger of the next group. Raises InvariantError when all groups have started."""
+        if not self._numbers:
+            raise InvariantError("a step has no place for another group")
+        group = GroupLedger(self, self._numbers.pop(0))
+        self._open.append(group)
+        return group
+
+    def restore(self, number: int, samples: int, tokens: int) -> None:
+        """Book a group of an earlier attempt, which has its responses already."""
+        self._numbers.remove(number)
+        self.samples += samples
+        self.tokens_used += tokens
+
+    def end(self, group: GroupLedger) -> None:
+        """A group asks for nothing more."""
+        self._open.remove(group)
+
+    def first_waves_without(self, group: GroupLedger) -> int:
+        """Responses of the other groups' first waves that are still to be issued."""
+        waiting = sum(other.samples == 0 for other in self._open if other is not group)
+        return self.first * (len(self._numbers) + waiting)
+
+    def claims_before(self, group: GroupLedger) -> int:
+        """What groups that started before this one may still ask for, beyond first waves."""
+        earlier = self._open[: self._open.index(group)]
+        return sum(max(self.most - max(other.samples, self.first), 0) for other in earlier)
+
+    def may_give_back(self, group: GroupLedger) -> bool:
+        """Whether tokens may become free: reserved ones, or those that groups before this one leave."""
+        return self.tokens_reserved > 0 or self._open[0] is not group
+
+
+class GroupLedger(Ledger):
+    """The ledger of one group's session; counts the group's own samples and tokens.
+
+    number: of the group within its step, in the order of start.
+    """
+
+    def __init__(self, step: StepLedger, number: int) -> None:
+        super().__init__(step.caps)
+        self._step, self.number = step, number
+
+    def refusal(self, samples: int, tokens: int) -> str | None:
+        """The cap that forbids so many more responses for good."""
+        step, each = self._step, tokens // max(samples, 1)
+        certain = samples + step.first_waves_without(self)
+        refused = step.refusal(certain, certain * each)
+        if refused == "max_tokens" and step.may_give_back(self):
+            return None
+        return refused
+
+    def waits(self, samples: int, tokens: int) -> bool:
+        """True while neither the grant nor the refusal is certain."""
+        step, each = self._step, tokens // max(samples, 1)
+        if self.samples == 0 or not self.bounded or self.refusal(samples, tokens) is not None:
+            return False
+        wanted = samples + step.first_waves_without(self) + step.claims_before(self)
+        return step.refusal(wanted, wanted * each) is not None
+
+    def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
+        self._step.reserve(samples, tokens, forced=forced)
+        self.samples += samples
+        self.tokens_reserved += tokens
+
+    def settle(self, reserved: int, used: int) -> None:
+        super().settle(reserved, used)
+        self._step.settle(reserved, used)
+
+    def end(self) -> None:
+        """The group asks for nothing more; groups that wait for it may go on."""
+        self._step.end(self)
+
+    @property
+    def tokens_overshoot(self) -> int:
+        """Tokens of the step beyond its cap."""
+        return self._step.tokens_overshoot

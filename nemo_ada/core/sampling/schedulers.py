@@ -23,7 +23,7 @@ def run_sampling(
 ) -> SamplingResult:
     """Drive a session to its end.
 
-    wait: called when nothing runs and a shared budget serves other sessions first (shared_budget.py).
+    wait: called when nothing runs and a shared budget serves other sessions first (budget.py).
     After "drop" (which may follow "drain"), `session.dropped` is True: the pools are incomplete, do not train on them.
     """
     while True:

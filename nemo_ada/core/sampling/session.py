@@ -53,7 +53,7 @@ class SamplingSession:
         first_wave_P: responses per prompt in the estimation variant; they are also its caps.
         reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
         names_P: prompt ids for error messages.
-        ledger: a group's share of a budget that several sessions have in common (shared_budget.py). Whoever merges
+        ledger: a group's share of a budget that several sessions have in common (budget.py). Whoever merges
         their pools judges the share of failed responses then (groups.py).
         Raises UserError when the caps cannot hold the first waves.
         """
