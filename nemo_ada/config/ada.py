@@ -10,24 +10,28 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.config.strict import Section, Size
-from nemo_ada.core.learning import objectives
-from nemo_ada.core.learning.advantage import Normalize, Weighting
-from nemo_ada.core.learning.rows import RowSettings
-from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.estimators import EmaBeta, PassRateEstimator, ValueRegressor
+from nemo_ada.core.learning.objectives import Linear
+from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
+from nemo_ada.core.prompts.estimators import (
+    EmaBeta,
+    EmaSettings,
+    EstimatorSettings,
+    PassRateEstimator,
+    ValueRegressor,
+    ValueSettings,
+)
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PilotExit, PositiveExit
-from nemo_ada.core.sampling.pass_rate import PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.schema import Quantile, Share
 from nemo_ada.errors import UserError
 
 MAX_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
 Responses = Annotated[int, Field(gt=0, le=MAX_RESPONSES)]
 Cap = Annotated[int, Field(gt=0, le=2**53)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Quantile = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ByGroup(Section):
@@ -173,63 +177,11 @@ class SequentialSampling(Section):
         return next((int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool), self.cap(group))
 
 
-class EmaEstimator(Section):
-    """Decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
-
-    kind: Literal["ema"] = "ema"
-    decay: Quantile = EmaBeta.decay
-    """Factor on a prompt's counts at each visit."""
-    prior_positive: PositiveFloat = EmaBeta.a
-    """a of the Beta prior, in responses."""
-    prior_negative: PositiveFloat = EmaBeta.b
-    """b of the Beta prior, in responses."""
-    adaptive_prior: bool = EmaBeta.adaptive_prior
-    """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
-    per_prompt: bool = EmaBeta.per_prompt
-    """Keep counts of every prompt. false: one running mean over all prompts, which needs `adaptive_prior: true`."""
-
-
-class ValueEstimator(Section):
-    """Bayesian logistic regression of the pass rate on prompt features, online."""
-
-    kind: Literal["value"]
-    decay: Quantile = ValueRegressor.decay
-    """What each step keeps of what the regression knows; lower follows a faster policy."""
-    strength: PositiveFloat = ValueRegressor.strength
-    """Responses that a sure prediction is worth as a prior."""
-    memory: Annotated[float, Field(ge=0, lt=1)] = ValueRegressor.memory
-    """Adds the prompt's own labels of earlier steps, of which each step keeps this share. 0: none. For few prompts that
-    come again, 0.95."""
-
-
-Estimator = Annotated[EmaEstimator | ValueEstimator, Field(discriminator="kind")]
-
-
-class PowerRule(Section):
-    """N_x proportional to p_hat^-exponent."""
-
-    kind: Literal["power"] = "power"
-    exponent: Share = 0.5
-    """1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
-
-
-class InformationRule(Section):
-    """N_x proportional to (p_hat (1 - p_hat))^exponent: what a response is expected to add to the gradient (ours)."""
-
-    kind: Literal["information"]
-    exponent: Annotated[float, Field(ge=0, le=8)] = 1.0
-    """0 is uniform; 1/2 gives the unbiased mean over prompts its smallest variance; large values fill the most
-    promising prompts up to max_responses."""
-
-
-Allocated = Annotated[PowerRule | InformationRule, Field(discriminator="kind")]
-
-
 class EstimationSampling(Section):
     """One draw of N_x responses per prompt, allocated by an estimate; all are trained on (algorithm.md section 3)."""
 
     kind: Literal["estimation"]
-    allocation: Allocated = PowerRule()
+    allocation: AllocationRule = PowerRule()
     """How responses are allocated. Their sum is num_prompts_per_step * num_generations_per_prompt."""
     min_responses: Number = 4
     """N_min per prompt."""
@@ -244,63 +196,6 @@ class EstimationSampling(Section):
 
 
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
-
-
-class LinearObjective(Section):
-    """f(p) = p: standard RL."""
-
-    kind: Literal["linear"] = "linear"
-
-    def function(self) -> objectives.Objective:
-        return objectives.Linear()
-
-
-class LogObjective(Section):
-    """f(p) = log p."""
-
-    kind: Literal["log"]
-
-    def function(self) -> objectives.Objective:
-        return objectives.Log()
-
-
-class PowerObjective(Section):
-    """f(p) = p^a."""
-
-    kind: Literal["power"]
-    a: PositiveFloat = objectives.Power.a
-    """Exponent a."""
-
-    def function(self) -> objectives.Objective:
-        return objectives.Power(self.a)
-
-
-Objective = Annotated[LinearObjective | LogObjective | PowerObjective, Field(discriminator="kind")]
-
-
-class AdvantageSettings(Section):
-    """From pools to advantages (algorithm.md section 4)."""
-
-    weighting: Weighting = RowSettings.weighting
-    """`reference`: the authors' advantages; `objective`: rows carry the inverse of the sampling design."""
-    objective: Objective = LinearObjective()
-    """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
-    normalize: Normalize = RowSettings.normalize
-    """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
-    baseline: Literal["pool", "shrunk"] = "pool"
-    """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
-    pass_rate: PassRateKind = RowSettings.pass_rate
-    """Estimate of p in the weight. With `baseline: shrunk`, and in Est with `weighting: objective`, `shrunk` leaves out
-    the row's own label."""
-    min_pass_rate: Annotated[float, Field(gt=0, lt=0.5)] = RowSettings.min_pass_rate
-    """Smallest p_hat in weights."""
-    max_weight: PositiveFloat = RowSettings.max_weight
-    """Largest weight w_x."""
-    keep_rows: Annotated[float, Field(gt=0, le=1)] = RowSettings.keep_share
-    """Share of the rows that enter the update, drawn in proportion to |advantage| with inverse weights. The expected
-    update stays the same."""
-    denominator: Literal["all_rows", "live_rows"] = "all_rows"
-    """The loss is a token mean over all kept rows, or over the rows with gradient only."""
 
 
 class BudgetSettings(Section):
@@ -338,7 +233,7 @@ class AdaSettings(Section):
     """How they become advantages."""
     budget: BudgetSettings = BudgetSettings()
     """What a batch may cost."""
-    estimator: Estimator = EmaEstimator()
+    estimator: EstimatorSettings = EmaSettings()
     """Pass rates before a step: for the allocation, `shrunk` and candidate_prompts."""
     positive_threshold: float = SamplingPlan.positive_threshold
     """A response is correct when its reward is above this."""
@@ -355,26 +250,16 @@ class AdaSettings(Section):
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """The run's sampler for groups of n = `group`. features: width of the value estimator's input."""
-        plan = self.plan(group, max_new_tokens)
-        advantage = self.advantage
+        plan, sampling = self.plan(group, max_new_tokens), self.sampling
         allocation: Allocation | None = None
-        if isinstance(self.sampling, EstimationSampling):
-            own, rule = self.sampling, self.sampling.allocation
-            known = isinstance(rule, InformationRule)
-            allocation = Allocation(rule.exponent, *own.bounds(group), own.epsilon, known)
+        if isinstance(sampling, EstimationSampling):
+            allocation = Allocation(sampling.allocation, *sampling.bounds(group), sampling.epsilon)
         rows = RowSettings(
             group=group,
             stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
+            advantage=self.advantage,
             keep_all=allocation is not None,
-            weighting=advantage.weighting,
-            objective=advantage.objective.function(),
             exponent=self._drawn_as(),
-            normalize=advantage.normalize,
-            shrunk_baseline=advantage.baseline == "shrunk",
-            keep_share=advantage.keep_rows,
-            pass_rate=advantage.pass_rate,
-            min_pass_rate=advantage.min_pass_rate,
-            max_weight=advantage.max_weight,
         )
         estimator = self._estimator(features)
         return AdaSampler(
@@ -387,17 +272,17 @@ class AdaSettings(Section):
         )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:
-        own, advantage = self.estimator, self.advantage
-        if isinstance(own, ValueEstimator):
+        settings, advantage = self.estimator, self.advantage
+        if isinstance(settings, ValueSettings):
             if features is None:
                 raise UserError(
                     "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
                     "set reinforce_ada.estimator.kind=ema"
                 )
-            return ValueRegressor(features, own.decay, own.strength, own.memory)
+            return ValueRegressor(features, settings)
         used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
         if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
-            return EmaBeta(own.decay, own.prior_positive, own.prior_negative, own.adaptive_prior, own.per_prompt)
+            return EmaBeta(settings)
         return None
 
     def check_rows(self, group: int) -> None:
@@ -483,7 +368,7 @@ class AdaSettings(Section):
 
     def _check_mean(self) -> None:
         own, here = self.estimator, "reinforce_ada.estimator"
-        if not isinstance(own, EmaEstimator) or own.per_prompt:
+        if not isinstance(own, EmaSettings) or own.per_prompt:
             return
         if not own.adaptive_prior:
             raise UserError(
@@ -604,10 +489,10 @@ class AdaSettings(Section):
                 f"grpo.num_generations_per_prompt=1 leaves nothing to compare a response with; set {here}.baseline="
                 "shrunk (preset ada_single), or at least 2"
             )
-        if advantage.keep_rows < 1.0 and advantage.denominator == "live_rows":
+        if advantage.keep_fraction < 1.0 and advantage.denominator == "live_rows":
             raise UserError(
-                f"{here}.keep_rows={advantage.keep_rows:g} keeps the expected update only with "
-                f"{here}.denominator=all_rows; set that, or keep_rows to 1"
+                f"{here}.keep_fraction={advantage.keep_fraction:g} keeps the expected update only with "
+                f"{here}.denominator=all_rows; set that, or keep_fraction to 1"
             )
         if advantage.weighting == "objective":
             if isinstance(self.sampling, EstimationSampling) and self.sampling.bounds(group)[0] < 2:
@@ -649,7 +534,7 @@ class AdaSettings(Section):
                 f"grpo.num_generations_per_prompt={group} responses (preset grpo, for groups of 1 preset ada_single), "
                 f"{here}.sampling.kind=estimation, or {here}.advantage.baseline=pool"
             )
-        flat = isinstance(advantage.objective, LinearObjective) and self._drawn_as() in (None, 0.0)
+        flat = isinstance(advantage.objective, Linear) and self._drawn_as() in (None, 0.0)
         if not flat and advantage.pass_rate != "shrunk":
             raise UserError(
                 f"{here}.advantage.pass_rate={advantage.pass_rate} with baseline=shrunk would weigh a row by its own "

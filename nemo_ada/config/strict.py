@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from reprlib import Repr
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -95,21 +96,25 @@ def _holds(container: Any, part: Any) -> bool:
 
 
 def _fields(model: Any) -> dict[str, Any]:
-    return dict(getattr(model, "__pydantic_fields__", {}))
+    """Annotation of each field of a section, which is a pydantic model or one of core's dataclasses."""
+    if isinstance(model, type) and is_dataclass(model):
+        hints = get_type_hints(model, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(model)}
+    return {name: field.annotation for name, field in getattr(model, "__pydantic_fields__", {}).items()}
 
 
 def _tags(model: Any) -> set[str]:
     """Values of the field that distinguishes the members of a union."""
-    fields = _fields(model)
-    return {tag for name in ("kind", "name") if name in fields for tag in get_args(fields[name].annotation)}
+    annotations = _fields(model)
+    return {tag for name in ("kind", "name") if name in annotations for tag in get_args(annotations[name])}
 
 
-def _models(field: Any) -> Iterator[Any]:
+def _models(annotation: Any) -> Iterator[Any]:
     """The section classes that a field's annotation mentions."""
-    pending = [field.annotation] if field is not None else []
+    pending = [annotation]
     while pending:
         annotation = pending.pop()
-        if hasattr(annotation, "__pydantic_fields__"):
+        if hasattr(annotation, "__pydantic_fields__") or (isinstance(annotation, type) and is_dataclass(annotation)):
             yield annotation
         elif get_origin(annotation) is not None:
             pending.extend(get_args(annotation))

@@ -51,7 +51,7 @@ TABLE: Mapping[str, str] = {
     "weight_mean": "gradient weight w_x per prompt, mean",
     "weight_max": "gradient weight w_x per prompt, maximum",
     "live_rows": "kept rows with a non-zero advantage",
-    "thinned_rows": "rows with an advantage that `keep_rows` left out of the update",
+    "thinned_rows": "rows with an advantage that `keep_fraction` left out of the update",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",
     "budget_used_samples": "samples_drawn / max_samples",

@@ -95,7 +95,8 @@ class AdaSampler:
         weighted_choice: bool = False,
     ) -> None:
         """allocation: only for the estimation variant, which needs an estimator. weighted_choice: see `choose`."""
-        if estimator is None and (allocation is not None or rows.shrunk_baseline or rows.pass_rate == "shrunk"):
+        shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
+        if estimator is None and (allocation is not None or shrunk):
             raise InvariantError("allocation and shrunk estimates need an estimator, and there is none")
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice

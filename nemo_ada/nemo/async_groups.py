@@ -58,8 +58,9 @@ class GroupRollouts:
         self._sampler = settings.sampler()
         rows = self._sampler.rows
         self._always_live = rows.shrunk_baseline  # then every row of a pool has an advantage, which the step computes
-        own_rate = "pool" if rows.pass_rate == "shrunk" else rows.pass_rate
-        self._rows = replace(rows, shrunk_baseline=False, normalize="none", pass_rate=own_rate)
+        rate = "pool" if rows.advantage.pass_rate == "shrunk" else rows.advantage.pass_rate
+        advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
+        self._rows = replace(rows, advantage=advantage)
         self.changed = threading.Condition()
         self._ledgers: dict[int, StepLedger] = {}
         self._prompts: Counter[tuple[int, ...]] = Counter()  # prompts of the groups that are drawn now

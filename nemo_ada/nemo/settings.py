@@ -285,10 +285,10 @@ def _check_groups(ada: AdaSettings) -> None:
             f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
             f"with {key} groups begin one by one, steps ahead; set it to 0"
         )
-    if ada.advantage.keep_rows < 1.0:
+    if ada.advantage.keep_fraction < 1.0:
         raise UserError(
-            f"{SECTION}.advantage.keep_rows={ada.advantage.keep_rows:g} draws rows from the whole step, and with {key} "
-            "the rows without gradient leave before the step is known; set it to 1"
+            f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and "
+            f"with {key} the rows without gradient leave before the step is known; set it to 1"
         )
 
 

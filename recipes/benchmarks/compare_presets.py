@@ -44,7 +44,7 @@ CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDAT
 INFORMED = (
     "sampling: {kind: estimation, allocation: {kind: information}, min_responses: 1, max_responses: 8}"  # mean: n
 )
-HALF = "reinforce_ada={preset: ada_single, advantage: {keep_rows: 0.5}}"
+HALF = "reinforce_ada={preset: ada_single, advantage: {keep_fraction: 0.5}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 MEAN = "estimator: {kind: ema, adaptive_prior: true, per_prompt: false}"  # one running mean over all prompts
 METHODS = {

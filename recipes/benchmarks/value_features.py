@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from nemo_ada.config.load import load_run
-from nemo_ada.core.prompts.estimators import ValueRegressor
+from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
 from nemo_ada.embedded.base import REPORT, base_folder, prepare_base
 from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import UserError
@@ -53,7 +53,7 @@ def online_correlation(
     """Correlation of predictions, each made before its prompt was drawn, with `rate_P`; first quarter left out."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(rate_P))[: steps * prompts]
-    estimator, predicted_P = ValueRegressor(features_PF.shape[1], decay), np.zeros(len(rate_P))
+    estimator, predicted_P = ValueRegressor(features_PF.shape[1], ValueSettings(decay=decay)), np.zeros(len(rate_P))
     for chosen in np.split(order, steps):
         ids = [str(position) for position in chosen]
         predicted_P[chosen] = estimator.predict(ids, features_PF[chosen])

@@ -10,8 +10,8 @@ import pytest
 
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.objectives import Linear, Log, Power
-from nemo_ada.core.learning.rows import RowSettings
-from nemo_ada.core.prompts.allocation import Allocation
+from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit
@@ -23,8 +23,8 @@ BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
 LEAN = StopRule(BalancedExit(1, 1), (4,), 8)
 IDLE = StopRule(BalancedExit(1, 1), (4,), 32)
 ONCE = StopRule(FixedExit(1), (32,), 32)
-HYBRID = {"keep_all": True, "objective": Log(), "exponent": 0.5, "max_weight": 8.0}
-SHARED_OUT = Allocation(0.5, 4, 32, 1e-3)
+HYBRID = {"keep_all": True, "exponent": 0.5, "advantage": AdvantageSettings(objective=Log(), max_weight=8.0)}
+SHARED_OUT = Allocation(PowerRule(), 4, 32, 1e-3)
 PRESETS = {
     # group, exit with waves and cap, what else the plan has, what else the rows have, allocation, estimator
     "grpo": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
@@ -36,7 +36,7 @@ PRESETS = {
         4,
         BALANCED,
         {},
-        {"weighting": "objective", "objective": Log(), "pass_rate": "shrunk", "max_weight": 8.0},
+        {"advantage": AdvantageSettings("objective", Log(), pass_rate="shrunk", max_weight=8.0)},
         None,
         EmaBeta,
     ),
@@ -44,7 +44,7 @@ PRESETS = {
         1,
         StopRule(FixedExit(1), (1,), 1),
         {},
-        {"shrunk_baseline": True, "pass_rate": "shrunk"},
+        {"advantage": AdvantageSettings(baseline="shrunk", pass_rate="shrunk")},
         None,
         ValueRegressor,
     ),
@@ -143,20 +143,24 @@ WINDOW = {"kind": "issue_order", "window": 3}
             "plan.exit",
             AtLeastExit(BalancedExit(1, 1), 4),
         ),
-        ({"advantage": {"weighting": "objective"}}, "rows.weighting", "objective"),
-        ({"advantage": {"objective": {"kind": "log"}}}, "rows.objective", Log()),
-        ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.objective", Power(0.25)),
-        ({"preset": "ada_seq_log", "advantage": {"objective": {"kind": "linear"}}}, "rows.objective", Linear()),
-        ({"advantage": {"normalize": "std"}}, "rows.normalize", "std"),
+        ({"advantage": {"weighting": "objective"}}, "rows.advantage.weighting", "objective"),
+        ({"advantage": {"objective": {"kind": "log"}}}, "rows.advantage.objective", Log()),
+        ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.advantage.objective", Power(a=0.25)),
+        (
+            {"preset": "ada_seq_log", "advantage": {"objective": {"kind": "linear"}}},
+            "rows.advantage.objective",
+            Linear(),
+        ),
+        ({"advantage": {"normalize": "std"}}, "rows.advantage.normalize", "std"),
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
-        (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.normalize", "batch"),
-        ({"advantage": {"keep_rows": 0.5}}, "rows.keep_share", 0.5),
+        (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.advantage.normalize", "batch"),
+        ({"advantage": {"keep_fraction": 0.5}}, "rows.advantage.keep_fraction", 0.5),
         ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
-        ({"advantage": {"pass_rate": "first_wave"}}, "rows.pass_rate", "first_wave"),
-        ({"advantage": {"pass_rate": "haldane"}}, "rows.pass_rate", "haldane"),
-        ({"advantage": {"min_pass_rate": 0.2}}, "rows.min_pass_rate", 0.2),
-        ({"advantage": {"max_weight": 3.0}}, "rows.max_weight", 3.0),
+        ({"advantage": {"pass_rate": "first_wave"}}, "rows.advantage.pass_rate", "first_wave"),
+        ({"advantage": {"pass_rate": "haldane"}}, "rows.advantage.pass_rate", "haldane"),
+        ({"advantage": {"min_pass_rate": 0.2}}, "rows.advantage.min_pass_rate", 0.2),
+        ({"advantage": {"max_weight": 3.0}}, "rows.advantage.max_weight", 3.0),
         ({"budget": {"max_samples": 900}}, "plan.caps", Caps(max_samples=900)),
         ({"budget": {"max_tokens": 900}}, "plan.caps", Caps(max_tokens=900)),
         ({"budget": {"max_seconds": 9.0}}, "plan.caps", Caps(max_seconds=9.0)),
@@ -171,8 +175,8 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (EST | {"sampling": {"max_responses": 16}}, "allocation.high", 16),
         (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
         (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
-        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.exponent", 1.0),
-        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "allocation.information", True),
+        (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.rule.exponent", 1.0),
+        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "allocation.rule", InformationRule()),
         (EST | {"sampling": {"allocation": {"kind": "information"}}}, "rows.exponent", None),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
         (EST | {"advantage": {"weighting": "objective"}}, "rows.exponent", None),

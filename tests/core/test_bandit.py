@@ -21,7 +21,7 @@ import pytest
 
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
-from nemo_ada.core.learning.rows import RowSettings, select, select_step, weigh
+from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings, select, select_step, weigh
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import estimate
@@ -60,7 +60,7 @@ VARIANTS = {
     "balanced(2,2), issue_order": Variant(BalancedExit(2, 2), (1,), 20),
     "positive(2), issue_order": Variant(PositiveExit(2), (1,), 16),
 }
-OBJECTIVES = {"linear": Linear(), "log": Log(), "power": Power(0.5)}
+OBJECTIVES = {"linear": Linear(), "log": Log(), "power": Power(a=0.5)}
 CORRECTIONS = [
     ("reference", "pool"),
     ("reference", "haldane"),
@@ -272,7 +272,7 @@ def est_pools(p, low=4):
     return pools, total_P
 
 
-def built(pools, total_P, prior_P, **settings):
+def built(pools, total_P, prior_P, exponent=None, **settings):
     """The advantages of all rows of these pools, as the sampler computes them."""
     result = SimpleNamespace(
         reward_N=pools.positive_N.astype(float), positive_N=pools.positive_N, prompt_N=pools.prompt_N,
@@ -280,7 +280,9 @@ def built(pools, total_P, prior_P, **settings):
         size_P=total_P, first_pos_P=pools.pos_P, first_size_P=total_P, group_G=np.arange(POOLS),
     )  # fmt: skip
     stop = StopRule(FixedExit(1), (32,), 32)
-    settings = RowSettings(8, stop, keep_all=True, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT, **settings)
+    settings = RowSettings(
+        8, stop, AdvantageSettings(min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT, **settings), True, exponent
+    )
     group = int(total_P.sum()) // POOLS
     settings = replace(settings, group=group)
     selection = select(result, settings, POOLS, run_seed=5, step=1)
@@ -366,7 +368,7 @@ def test_objective_weights_undo_an_allocation_for_every_size_of_pool(p, low):
 
 
 @pytest.mark.parametrize("p", [0.02, 0.1, 0.7])
-@pytest.mark.parametrize("objective", [Log(), Power(0.5)], ids=["log", "power"])
+@pytest.mark.parametrize("objective", [Log(), Power(a=0.5)], ids=["log", "power"])
 @pytest.mark.parametrize("group", [1, 4])
 def test_weights_with_the_shrunk_baseline_give_the_objectives_exact_gradient(group, objective, p):
     """A prior whose mean is p, and worth so many responses that the others of the pool do not move it."""
@@ -379,7 +381,7 @@ def test_weights_with_the_shrunk_baseline_give_the_objectives_exact_gradient(gro
     pools = Pools(arm_N, prompt_N, index_N, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
     strength = 4.0 if group == 1 else 1e6
     prior_P = np.full(POOLS, strength * p), np.full(POOLS, strength * (1 - p))
-    settings = {"objective": objective, "shrunk_baseline": True, "pass_rate": "shrunk"}
+    settings = {"objective": objective, "baseline": "shrunk", "pass_rate": "shrunk"}
     weight = min(float(objective.weight(np.array([max(p, MIN_RATE)]))[0]), MAX_WEIGHT)
     found_PA = update(pools, built(pools, total_P, prior_P, **settings), p, float(group))
     assert deviation(found_PA, weight * gradient_of_p(policy(p))) < SIGMAS
@@ -392,6 +394,6 @@ def test_a_weight_with_the_shrunk_baseline_does_not_hold_the_rows_own_label():
     pos_P, total_P = np.ones(POOLS, np.int64), np.full(POOLS, 3)
     pools = Pools(rows, prompt_N, rows % 3, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
     prior_P = np.ones(POOLS), np.full(POOLS, 3.0)
-    advantage_R = built(pools, total_P, prior_P, objective=Log(), shrunk_baseline=True, pass_rate="shrunk")
+    advantage_R = built(pools, total_P, prior_P, objective=Log(), baseline="shrunk", pass_rate="shrunk")
     expected = np.array([(1 - 1 / 6) * 6, -(2 / 6) * 3, -(2 / 6) * 3])
     np.testing.assert_allclose(advantage_R[:3], expected)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.learning.rows import RowSettings
-from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
+from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.prompts.allocation import Allocation, PowerRule
+from nemo_ada.core.prompts.estimators import EmaBeta, EmaSettings, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Caps, Ledger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
@@ -20,7 +20,7 @@ from tests.core.scripted import Script, ScriptedSource
 PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
 EST = SamplingPlan(FixedExit(1), (1,), 32, 4, 40)
 ROWS = RowSettings(4, StopRule(PLAN.exit, PLAN.wave_sizes, PLAN.max_responses))
-ALLOCATION = Allocation(0.5, 2, 16, 0.01)
+ALLOCATION = Allocation(PowerRule(), 2, 16, 0.01)
 
 
 def sampler(plan=PLAN, *, run_seed=3, **options):
@@ -41,14 +41,14 @@ def first_requests(own, step, ids):
 
 def knowing(rates, mass=20):
     """An estimator that has seen `mass` responses of each prompt."""
-    estimator = EmaBeta(0.9)
+    estimator = EmaBeta()
     pos = np.array([round(rate * mass) for rate in rates.values()])
     estimator.update(list(rates), pos, np.full(len(rates), mass))
     return estimator
 
 
 def test_the_estimator_learns_each_prompts_pool_under_its_id():
-    own = sampler(estimator=EmaBeta(0.5))
+    own = sampler(estimator=EmaBeta(EmaSettings(decay=0.5)))
     one_step(own, 0, ["a", "b"], Script.of("+---", "----" * 2))
     assert own.estimator is not None
     np.testing.assert_allclose(own.estimator.predict(["b", "a", "new"]), [1 / 10, 2 / 6, 1 / 2])
@@ -89,8 +89,8 @@ def test_features_reach_the_estimator_before_and_after_the_step():
 
 def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
-    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=True)
-    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(0.9, 1.0, 2.0))
+    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), AdvantageSettings(baseline="shrunk"))
+    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(EmaSettings(prior_negative=2.0)))
     rows = one_step(own, 0, ["a"], Script.of("-"))
     np.testing.assert_allclose(rows.advantage_R, -1 / 6)  # (0 + a) / (3 + a + b)
 
@@ -98,8 +98,8 @@ def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
 @pytest.mark.parametrize(("shrunk", "there"), [(True, False), (False, True)])
 def test_the_share_without_signal_is_left_out_where_equal_labels_teach(shrunk, there):
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
-    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), shrunk_baseline=shrunk)
-    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(0.9, 1.0, 2.0))
+    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), AdvantageSettings(baseline="shrunk" if shrunk else "pool"))
+    own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(EmaSettings(prior_negative=2.0)))
     sampled = own.run_step(0, ["a", "b"], ScriptedSource(Script.of("-", "+-"), np.random.default_rng(0)))
     assert [name in sampled.metrics for name in ("ada/zero_signal_groups", "ada/zero_signal_groups_if_grpo")] == [
         there,
@@ -139,7 +139,7 @@ def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_
 
     def favoured(run_seed, step):
         weights = {name: 0.1 if i < 5 else 0.8 for i, name in enumerate(ids)}
-        own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(0.5, 1, 9, 0))
+        own = sampler(plan, run_seed=run_seed, estimator=knowing(weights), allocation=Allocation(PowerRule(), 1, 9, 0))
         counts = np.bincount(first_requests(own, step, ids).prompt_N)
         assert counts.sum() == 36
         return tuple(counts.tolist())
@@ -172,7 +172,7 @@ def test_each_step_draws_and_keeps_under_its_own_number():
 
 @pytest.mark.parametrize("orders", [["drop"], [None, "drop"], ["drain", "drop"]])
 def test_a_dropped_step_changes_nothing(orders):
-    own = sampler(estimator=EmaBeta(0.5))
+    own = sampler(estimator=EmaBeta(EmaSettings(decay=0.5)))
     one_step(own, 0, ["a", "b"], Script.of("+-", "-+"))
     before = json.dumps(own.state_dict(), default=np.ndarray.tolist)
     left = list(orders)
@@ -211,7 +211,7 @@ def test_the_state_of_a_sampler_without_estimator_is_its_latency_model():
 
 
 def test_the_state_of_another_estimator_is_refused():
-    own, other = sampler(estimator=EmaBeta(0.5)), sampler(estimator=ValueRegressor(3))
+    own, other = sampler(estimator=EmaBeta(EmaSettings(decay=0.5))), sampler(estimator=ValueRegressor(3))
     with pytest.raises(UserError, match="come from another"):
         other.load_state_dict(own.state_dict())
 
@@ -219,9 +219,9 @@ def test_the_state_of_another_estimator_is_refused():
 def test_settings_that_need_an_estimator_are_refused_without_one():
     with pytest.raises(InvariantError, match="need an estimator"):
         sampler(EST, allocation=ALLOCATION)
-    for options in ({"shrunk_baseline": True}, {"pass_rate": "shrunk"}):
+    for options in ({"baseline": "shrunk"}, {"pass_rate": "shrunk"}):
         with pytest.raises(InvariantError, match="need an estimator"):
-            AdaSampler(PLAN, RowSettings(4, ROWS.stop, **options), run_seed=0)
+            AdaSampler(PLAN, RowSettings(4, ROWS.stop, AdvantageSettings(**options)), run_seed=0)
 
 
 def test_a_step_counts_its_responses_and_their_failures_by_cause():

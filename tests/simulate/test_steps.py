@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from nemo_ada.core.prompts.allocation import Allocation
+from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -78,7 +78,7 @@ def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
 
 def test_the_estimation_variant_allocates_by_the_true_rates():
     plan = SamplingPlan(FixedExit(1), (32,), 32, 8, 400)
-    known = Allocation(0.5, 4, 32, 1e-3)
+    known = Allocation(PowerRule(), 4, 32, 1e-3)
     rate_P = np.repeat([0.1, 0.9], 8)
     run = simulated_steps(Variant("est", plan, known), lambda _: rate_P, LengthModel(), steps=2)
     for _, stats in run:

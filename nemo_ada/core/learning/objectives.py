@@ -13,40 +13,43 @@ first factor, p^-exponent, because it trains on all responses. Seq keeps n rows 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
+from nemo_ada.core.schema import STRICT, ByKind, Positive
 
 
-class Objective(Protocol):
-    """f and f' for pass rates in (0, 1]."""
-
-    def value(self, p_P: FloatArray) -> FloatArray: ...
-
-    def weight(self, p_P: FloatArray) -> FloatArray: ...
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Linear:
     """f(p) = p: standard RL."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["linear"] = "linear"
+
     def value(self, p_P: FloatArray) -> FloatArray:
+        """Compute f of each pass rate."""
         return p_P
 
     def weight(self, p_P: FloatArray) -> FloatArray:
+        """Compute f' of each pass rate."""
         return np.ones_like(p_P)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Log:
     """f(p) = log p: maximum likelihood of a correct response."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["log"] = "log"
+
     def value(self, p_P: FloatArray) -> FloatArray:
+        """Compute f of each pass rate."""
         return np.log(p_P)
 
     def weight(self, p_P: FloatArray) -> FloatArray:
+        """Compute f' of each pass rate."""
         return np.asarray(1.0 / p_P)
 
 
@@ -54,13 +57,22 @@ class Log:
 class Power:
     """f(p) = p^a, a > 0: between linear (a = 1) and, up to a constant factor, log (a -> 0)."""
 
-    a: float = 0.5
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["power"] = "power"
+    a: Positive = 0.5
+    """Exponent a."""
 
     def value(self, p_P: FloatArray) -> FloatArray:
+        """Compute f of each pass rate."""
         return np.asarray(p_P**self.a)
 
     def weight(self, p_P: FloatArray) -> FloatArray:
+        """Compute f' of each pass rate."""
         return np.asarray(self.a * p_P ** (self.a - 1.0))
+
+
+Objective = Annotated[Linear | Log | Power, ByKind()]
+"""What is maximised. Each has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 
 def gradient_weight(

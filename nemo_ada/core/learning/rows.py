@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -28,10 +29,38 @@ from nemo_ada.core.prompts.allocation import water_fill
 from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate, without_own
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.schema import STRICT, Bounds, Positive
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
 
 MIN_SIZE = 0.1  # of the mean |A|: it bounds the inverse weight of a row with a long gradient and a small advantage
+
+
+@dataclass(frozen=True)
+class AdvantageSettings:
+    """From pools to advantages (algorithm.md section 4)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    weighting: Weighting = "reference"
+    """`reference`: the authors' advantages; `objective`: rows carry the inverse of the sampling design."""
+    objective: Objective = field(default_factory=Linear)
+    """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
+    normalize: Normalize = "none"
+    """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
+    baseline: Literal["pool", "shrunk"] = "pool"
+    """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
+    pass_rate: PassRateKind = "pool"
+    """Estimate of p in the weight. With `baseline: shrunk`, and in Est with `weighting: objective`, `shrunk` leaves out
+    the row's own label."""
+    min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01
+    """Smallest p_hat in weights."""
+    max_weight: Positive = 100.0
+    """Largest weight w_x."""
+    keep_fraction: Annotated[float, Bounds(gt=0, le=1)] = 1.0
+    """Fraction of the rows that enter the update, drawn in proportion to |advantage| with inverse weights. The expected
+    update stays the same."""
+    denominator: Literal["all_rows", "live_rows"] = "all_rows"
+    """The loss is a token mean over all kept rows, or over the rows with gradient only."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +70,27 @@ class RowSettings:
     Attributes:
         group: n, the rows per prompt.
         stop: how pools end, for the `haldane` estimate.
+        advantage: how advantages are computed.
         keep_all: whether every response is a row (Est).
-        weighting: `reference` or `objective`, see advantage.py.
-        objective: J_f, whose weight f'(p) scales the advantage.
         exponent: the part of the weight that the allocation realised, p^-exponent (Est with `reference` weighting).
-        normalize: how advantages are scaled, see advantage.py.
-        shrunk_baseline: whether the baseline is the posterior mean instead of the pool's mean.
-        keep_share: share of the rows that stay in the update, see `thin`.
-        pass_rate: how the pass rate in the weight is estimated.
-        min_pass_rate: smallest pass rate in weights.
-        max_weight: largest weight of a prompt.
     """
 
     group: int
     stop: StopRule
+    advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
     keep_all: bool = False
-    weighting: Weighting = "reference"
-    objective: Objective = field(default_factory=Linear)
     exponent: float | None = None
-    normalize: Normalize = "none"
-    shrunk_baseline: bool = False
-    keep_share: float = 1.0
-    pass_rate: PassRateKind = "pool"
-    min_pass_rate: float = 0.01
-    max_weight: float = 100.0
+
+    @property
+    def shrunk_baseline(self) -> bool:
+        """Whether the baseline is the posterior mean instead of the pool's mean."""
+        return self.advantage.baseline == "shrunk"
 
     @property
     def own_label_left_out(self) -> bool:
         """Whether a row's weight comes from the other responses of its pool and the prior, without its own label."""
-        fixed = self.shrunk_baseline or (self.keep_all and self.weighting == "objective")
-        return fixed and self.pass_rate == "shrunk"
+        fixed = self.shrunk_baseline or (self.keep_all and self.advantage.weighting == "objective")
+        return fixed and self.advantage.pass_rate == "shrunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +190,7 @@ def weigh(
     """
     groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
     rate_P = estimate(
-        settings.pass_rate,
+        settings.advantage.pass_rate,
         result.pos_P,
         result.size_P,
         first_pos_P=result.first_pos_P,
@@ -193,13 +213,13 @@ def weigh(
         weight_P=weight_P,
         weight_N=weight_N,
         rate_P=rate_P,
-        weighting=settings.weighting,
-        normalize=settings.normalize,
+        weighting=settings.advantage.weighting,
+        normalize=settings.advantage.normalize,
         prior_P=prior_P if settings.shrunk_baseline else None,
         keep_all=settings.keep_all,
     )
     full_R = advantage_R
-    advantage_R = thin(full_R, settings.keep_share, run_seed=run_seed, step=step)
+    advantage_R = thin(full_R, settings.advantage.keep_fraction, run_seed=run_seed, step=step)
     real = row_weight_R > 0
     kept = pool_R[real]
     metrics = {
@@ -220,11 +240,11 @@ def weigh(
 def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
     """w_grad at these pass rates, of prompts or of responses."""
     return gradient_weight(
-        settings.objective,
+        settings.advantage.objective,
         rate,
         exponent=settings.exponent,
-        min_pass_rate=settings.min_pass_rate,
-        max_weight=settings.max_weight,
+        min_pass_rate=settings.advantage.min_pass_rate,
+        max_weight=settings.advantage.max_weight,
     )
 
 
@@ -299,8 +319,8 @@ def select_step(
     return np.where(empty_P1, -1, row_PR).astype(np.int64), real_PR.astype(np.float64)
 
 
-def thin(advantage_R: FloatArray, share: float, *, run_seed: int, step: int) -> FloatArray:
-    """Keep round(share * R) of the rows (at least 1) for the same mean update (ours).
+def thin(advantage_R: FloatArray, keep_fraction: float, *, run_seed: int, step: int) -> FloatArray:
+    """Keep round(keep_fraction * R) of the rows (at least 1) for the same mean update (ours).
 
     A row whose outcome was expected has a small advantage and teaches little. Row i is kept with probability c_i, and
     its advantage is divided by c_i (Horvitz and Thompson, 1952). So the expected sum of A_i g_i over the kept rows is
@@ -310,7 +330,7 @@ def thin(advantage_R: FloatArray, share: float, *, run_seed: int, step: int) -> 
 
     Args:
         advantage_R: advantages of all rows.
-        share: share of the rows that stay, in (0, 1].
+        keep_fraction: fraction of the rows that stay, in (0, 1].
         run_seed: seed of the run.
         step: number of the step.
 
@@ -318,7 +338,7 @@ def thin(advantage_R: FloatArray, share: float, *, run_seed: int, step: int) -> 
         The advantages, 0 for rows that left.
     """
     live = np.flatnonzero(advantage_R)
-    kept = max(round(share * len(advantage_R)), 1)
+    kept = max(round(keep_fraction * len(advantage_R)), 1)
     if len(live) <= kept:
         return advantage_R
     size_L = np.abs(advantage_R[live])

@@ -8,36 +8,69 @@ integers. P prompts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.schema import STRICT, Bounds, ByKind, Share
 from nemo_ada.errors import UserError
 
 _ROUNDING = 1e-9
 _MIN_WEIGHT = 1e-12
 
 
+@dataclass(frozen=True)
+class PowerRule:
+    """N_x proportional to p_hat^-exponent."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["power"] = "power"
+    exponent: Share = 0.5
+    """1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
+
+    def weight(self, rate_P: FloatArray, epsilon: float) -> FloatArray:
+        """Weight of each prompt. epsilon: added to the pass rate."""
+        return np.asarray(np.minimum(rate_P + epsilon, 1.0) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class InformationRule:
+    """N_x proportional to (p_hat (1 - p_hat))^exponent: what a response is expected to add to the gradient (ours)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["information"] = "information"
+    exponent: Annotated[float, Bounds(ge=0, le=8)] = 1.0
+    """0 is uniform; 1/2 gives the unbiased mean over prompts its smallest variance; large values fill the most
+    promising prompts up to max_responses."""
+
+    def weight(self, rate_P: FloatArray, epsilon: float) -> FloatArray:
+        """Weight of each prompt. epsilon: added to p (1-p)."""
+        return np.asarray((rate_P * (1.0 - rate_P) + epsilon) ** self.exponent)
+
+
+AllocationRule = Annotated[PowerRule | InformationRule, ByKind()]
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """N_x proportional to a weight of the predicted pass rate, within [low, high].
+    """N_x proportional to a weight of the predicted pass rate.
 
-    The weight is (p + epsilon)^-exponent, or with `information` (p (1-p) + epsilon)^exponent: what a response is
-    expected to add to the gradient (section 3, value of information).
+    Attributes:
+        rule: the weight.
+        low: smallest N_x, in responses.
+        high: largest N_x, in responses.
+        epsilon: added before the exponent is taken.
     """
 
-    exponent: float
+    rule: AllocationRule
     low: int
     high: int
     epsilon: float
-    information: bool = False
 
     def responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
         """Responses per prompt for predicted pass rates, `group` on average. tie_P: as in `allocate`."""
-        if self.information:
-            weight_P = (rate_P * (1.0 - rate_P) + self.epsilon) ** self.exponent
-        else:
-            weight_P = np.minimum(rate_P + self.epsilon, 1.0) ** -self.exponent
+        weight_P = self.rule.weight(rate_P, self.epsilon)
         return allocate(weight_P, group * len(rate_P), self.low, self.high, tie_P)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.schema import STRICT, Bounds, ByKind, Positive, Quantile
 from nemo_ada.errors import InvariantError, UserError
 
 MAX_WIDTH = 64
@@ -43,28 +44,59 @@ class PassRateEstimator(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-@dataclass
-class EmaBeta:
-    """Decayed counts: N_tot <- decay N_tot + n, N_pos <- decay N_pos + k. The prediction is never 0 or 1:
-    (N_pos + a) / (N_tot + a + b).
+@dataclass(frozen=True)
+class EmaSettings:
+    """Decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
 
-    decay in (0, 1): how fast old policies are forgotten. A prompt that occurs twice in one step decays once.
-    adaptive_prior: a + b stays, and a / (a + b) follows the pass rate of all prompts of recent steps (decayed counts).
-    That is the prediction for a prompt that was never drawn.
-    per_prompt: False keeps no counts of single prompts, so that every prediction is that of the prior. With
-    adaptive_prior it is one running mean over all prompts.
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["ema"] = "ema"
+    decay: Quantile = 0.9
+    """Factor on a prompt's counts at each visit."""
+    prior_positive: Positive = 1.0
+    """a of the Beta prior, in responses."""
+    prior_negative: Positive = 1.0
+    """b of the Beta prior, in responses."""
+    adaptive_prior: bool = False
+    """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
+    per_prompt: bool = True
+    """Keep counts of every prompt. false: one running mean over all prompts, which needs `adaptive_prior: true`."""
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """Bayesian logistic regression of the pass rate on prompt features, online."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["value"] = "value"
+    decay: Quantile = 0.97
+    """What each step keeps of what the regression knows; lower follows a faster policy."""
+    strength: Positive = 4.0
+    """Responses that a sure prediction is worth as a prior."""
+    memory: Annotated[float, Bounds(ge=0, lt=1)] = 0.0
+    """Adds the prompt's own labels of earlier steps, of which each step keeps this share. 0: none. For few prompts that
+    come again, 0.95."""
+
+
+EstimatorSettings = Annotated[EmaSettings | ValueSettings, ByKind()]
+
+
+class EmaBeta:
+    """Decayed counts: N_tot <- decay N_tot + n, N_pos <- decay N_pos + k.
+
+    The prediction is (N_pos + a) / (N_tot + a + b), which is never 0 or 1. A prompt that occurs twice in one step
+    decays once. With an adaptive prior, a + b stays, and a / (a + b) follows the decayed pass rate of all prompts of
+    recent steps. That is also the prediction for a prompt that was never drawn.
     """
 
-    decay: float = 0.9
-    a: float = 1.0
-    b: float = 1.0
-    adaptive_prior: bool = False
-    per_prompt: bool = True
-    _slot: dict[str, int] = field(default_factory=dict)
-    _pos: FloatArray = field(default_factory=lambda: np.zeros(0))
-    _total: FloatArray = field(default_factory=lambda: np.zeros(0))
-    _all_pos: float = 0.0
-    _all_total: float = 0.0
+    def __init__(self, settings: EmaSettings | None = None) -> None:
+        """Begin without counts. None takes the default settings."""
+        settings = EmaSettings() if settings is None else settings
+        self.decay, self.a, self.b = settings.decay, settings.prior_positive, settings.prior_negative
+        self.adaptive_prior, self.per_prompt = settings.adaptive_prior, settings.per_prompt
+        self._slot: dict[str, int] = {}
+        self._pos: FloatArray = np.zeros(0)
+        self._total: FloatArray = np.zeros(0)
+        self._all_pos = self._all_total = 0.0
 
     def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
         a_P, b_P = self.beta(prompt_ids)
@@ -150,7 +182,6 @@ class LabelMemory:
         self._kept = {name: (pos, neg) for name, (pos, neg) in zip(state["remembered"], counts, strict=True)}
 
 
-@dataclass
 class ValueRegressor:
     """Bayesian logistic regression of the pass rate on prompt features, online and with forgetting.
 
@@ -159,28 +190,21 @@ class ValueRegressor:
     are standardised with their running mean and variance and clipped at 5 deviations. More than 64 go through a fixed
     random projection to 64, so the state stays small.
 
-    decay in (0, 1): what a step keeps of the precision. strength: how many responses a sure prediction is worth in
-    `beta`; one with uncertain weights is worth less. It is also the scatter of prompts with equal features: n responses
-    of one prompt count (strength + 1) / (strength + n) each. memory in [0, 1): the prompt's own labels of earlier
-    steps are added, of which every step keeps this share; 0 leaves them out.
+    `strength` says how many responses a sure prediction is worth in `beta`. A prediction with uncertain weights is
+    worth less. `strength` is also the scatter of prompts with equal features: n responses of one prompt count
+    (strength + 1) / (strength + n) each.
     """
 
-    features: int
-    decay: float = 0.97
-    strength: float = 4.0
-    memory: float = 0.0
-    _weight_D: FloatArray = field(init=False)
-    _precision_DD: FloatArray = field(init=False)
-    _seen: float = field(init=False, default=0.0)
-    _mean_F: FloatArray = field(init=False)
-    _spread_F: FloatArray = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, features: int, settings: ValueSettings | None = None) -> None:
+        """Begin with the prior. features: width of the input. None takes the default settings."""
+        settings = ValueSettings() if settings is None else settings
+        self.features, self.decay, self.strength = features, settings.decay, settings.strength
         width = min(self.features, MAX_WIDTH)
-        self._memory = LabelMemory(self.memory)
+        self._memory = LabelMemory(settings.memory)
+        self._seen = 0.0
         self._prior_D = 1.0 / np.r_[np.full(width, WEIGHT_VARIANCE), BIAS_VARIANCE]
-        self._precision_DD = np.diag(self._prior_D)
-        self._weight_D = np.zeros(width + 1)
+        self._precision_DD: FloatArray = np.diag(self._prior_D)
+        self._weight_D: FloatArray = np.zeros(width + 1)
         self._mean_F, self._spread_F = np.zeros(self.features), np.zeros(self.features)
         self._project_FD = np.eye(self.features)
         if self.features > width:

@@ -8,14 +8,14 @@ from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weigh
 RATES = np.array([0.02, 0.1, 0.5, 0.93])
 
 
-@pytest.mark.parametrize("objective", [Linear(), Log(), Power(0.5), Power(2.0)], ids=str)
+@pytest.mark.parametrize("objective", [Linear(), Log(), Power(a=0.5), Power(a=2.0)], ids=str)
 def test_the_weight_is_the_derivative(objective):
     step = 1e-6
     slope = (objective.value(RATES + step) - objective.value(RATES - step)) / (2 * step)
     np.testing.assert_allclose(objective.weight(RATES), slope, rtol=1e-5)
 
 
-@pytest.mark.parametrize("objective", [Linear(), Log(), Power(0.5)], ids=str)
+@pytest.mark.parametrize("objective", [Linear(), Log(), Power(a=0.5)], ids=str)
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
 def test_sampling_and_gradient_share_multiply_to_the_weight(objective, exponent):
     explicit = gradient_weight(objective, RATES, exponent=exponent, min_pass_rate=1e-3, max_weight=np.inf)

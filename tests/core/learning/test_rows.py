@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.learning.objectives import Log
-from nemo_ada.core.learning.rows import RowSettings, select, weigh
+from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings, select, weigh
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -22,7 +22,9 @@ def drawn(script, *, reserve=0, plan=None, **session):
 
 def rows_of(result, batch, *, step=1, ab=(1.0, 1.0), **options):
     prior = np.full(len(result.uid_P), ab[0]), np.full(len(result.uid_P), ab[1])
-    options = RowSettings(**{"group": 4, "stop": STOP, **options})
+    advantage = {name: value for name, value in options.items() if name in AdvantageSettings.__dataclass_fields__}
+    others = {name: value for name, value in options.items() if name not in advantage}
+    options = RowSettings(**{"group": 4, "stop": STOP, "advantage": AdvantageSettings(**advantage), **others})
     selection = select(result, options, batch, run_seed=5, step=step)
     return weigh(result, selection, options, run_seed=5, step=step, prior_P=prior)
 
@@ -123,7 +125,7 @@ BASE = np.array([0.75, -0.25, -0.25, -0.25])
         ({"weighting": "objective"}, BASE),
         ({"objective": Log(), "pass_rate": "shrunk", "ab": (3.0, 1.0)}, BASE * 2),  # (1 + 3) / (4 + 4)
         ({"objective": Log(), "pass_rate": "shrunk", "ab": (1.0, 11.0)}, BASE * 8),  # (1 + 1) / (4 + 12)
-        ({"shrunk_baseline": True, "ab": (1.0, 2.0)}, np.array([1 - 1 / 6, -2 / 6, -2 / 6, -2 / 6])),
+        ({"baseline": "shrunk", "ab": (1.0, 2.0)}, np.array([1 - 1 / 6, -2 / 6, -2 / 6, -2 / 6])),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""`keep_rows`: fewer rows, the same mean update."""
+"""`keep_fraction`: fewer rows, the same mean update."""
 
 import numpy as np
 import pytest

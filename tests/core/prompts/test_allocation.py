@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.prompts.allocation import Allocation, allocate
+from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule, allocate
 from nemo_ada.errors import UserError
 
 
@@ -65,12 +65,12 @@ def test_sums_are_exact_and_bounds_hold(prompts, low, room, share, spread, zeros
 
 def test_exponent_zero_is_grpo():
     rate_P = np.random.default_rng(0).uniform(0, 1, 100)
-    assert (Allocation(0.0, 4, 32, 1e-3).responses(rate_P, 8, np.zeros(100)) == 8).all()
+    assert (Allocation(PowerRule(exponent=0.0), 4, 32, 1e-3).responses(rate_P, 8, np.zeros(100)) == 8).all()
 
 
 def test_by_information_a_prompt_gets_responses_in_proportion_to_the_variance_of_its_labels():
     rate_P = np.array([0.5, 0.1, 0.9, 0.2, 0.0, 1.0])
-    counts = Allocation(1.0, 0, 100, 0.0, information=True).responses(rate_P, 10, np.arange(6.0))
+    counts = Allocation(InformationRule(), 0, 100, 0.0).responses(rate_P, 10, np.arange(6.0))
     np.testing.assert_allclose(counts, 60 * rate_P * (1 - rate_P) / 0.59, atol=1)
 
 
@@ -81,7 +81,7 @@ def test_by_information_a_prompt_gets_responses_in_proportion_to_the_variance_of
 )
 def test_information_has_equal_groups_and_chosen_prompts_as_its_ends(exponent, expected):
     rate_P = np.array([0.5, 0.45, 0.05, 0.9])
-    counts = Allocation(exponent, 1, 7, 1e-3, information=True).responses(rate_P, 4, np.arange(4.0))
+    counts = Allocation(InformationRule(exponent=exponent), 1, 7, 1e-3).responses(rate_P, 4, np.arange(4.0))
     assert counts.tolist() == expected
 
 
@@ -110,5 +110,5 @@ def test_an_impossible_total_says_what_would_work(prompts, total, possible, low,
 
 
 def test_a_rate_above_one_does_not_reverse_the_order_of_the_allocation():
-    counts = Allocation(1.0, 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
+    counts = Allocation(PowerRule(exponent=1.0), 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
     assert abs(counts[0] - counts[1]) <= 1 < counts[2] - counts[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
+from nemo_ada.core.prompts.estimators import EmaBeta, EmaSettings, ValueRegressor, ValueSettings
 from nemo_ada.errors import InvariantError, UserError
 from tests.lazy import Lazy
 
@@ -18,7 +18,7 @@ def ids(count):
 
 def test_the_ema_follows_the_published_recursion_per_prompt_id():
     decay, a, b = 0.7, 1.0, 2.0
-    estimator = EmaBeta(decay, a, b)
+    estimator = EmaBeta(EmaSettings(decay=decay, prior_positive=a, prior_negative=b))
     rng, expected = np.random.default_rng(0), dict.fromkeys(ids(6), (0.0, 0.0))
     for _ in range(20):
         batch = rng.permutation(ids(6))[:4].tolist()  # another order and subset each step
@@ -34,7 +34,7 @@ def test_the_ema_follows_the_published_recursion_per_prompt_id():
 
 
 def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not_at_all():
-    estimator = EmaBeta(0.5)
+    estimator = EmaBeta(EmaSettings(decay=0.5))
     estimator.update(["x"], np.array([2]), np.array([4]))
     estimator.update(["x", "x", "y"], np.array([1, 3, 0]), np.array([4, 4, 0]))
     a, b = estimator.beta(["x", "y"])
@@ -45,12 +45,12 @@ def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not
 
 
 def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
-    ema = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True)
+    ema = EmaBeta(EmaSettings(decay=0.5, prior_positive=1.0, prior_negative=1.0, adaptive_prior=True))
     ema.update(["x", "y"], np.array([0, 2]), np.array([10, 10]))
     a_P, b_P = ema.beta(["never seen"])
     assert a_P[0] + b_P[0] == pytest.approx(2.0)
     assert a_P[0] / 2.0 == pytest.approx((2 + 1) / (20 + 2))
-    restored = EmaBeta(decay=0.5, adaptive_prior=True)
+    restored = EmaBeta(EmaSettings(decay=0.5, adaptive_prior=True))
     restored.load_state_dict(ema.state_dict())
     assert restored.beta(["x", "z"])[0].tolist() == ema.beta(["x", "z"])[0].tolist()
 
@@ -145,7 +145,8 @@ def test_features_are_checked():
 def test_a_prediction_is_worth_more_responses_the_more_was_seen_and_never_more_than_its_strength():
     features, _ = task(50, 777)
     masses = [
-        sum(trained(steps, ValueRegressor(FEATURES, strength=6.0)).beta(ids(50), features)) for steps in (0, 2, 40)
+        sum(trained(steps, ValueRegressor(FEATURES, ValueSettings(strength=6.0))).beta(ids(50), features))
+        for steps in (0, 2, 40)
     ]
     assert masses[0].max() < masses[1].mean() < masses[2].mean() < 6.0
     assert masses[2].min() > 3.0
@@ -153,7 +154,7 @@ def test_a_prediction_is_worth_more_responses_the_more_was_seen_and_never_more_t
 
 def test_a_step_ends_at_the_mode_of_its_likelihood_and_of_what_came_before():
     features, p = task(64, 0)
-    estimator = ValueRegressor(FEATURES, strength=1e9)  # no scatter: every response counts fully
+    estimator = ValueRegressor(FEATURES, ValueSettings(strength=1e9))  # no scatter: every response counts fully
     estimator.update(ids(64), np.random.default_rng(0).binomial(2, p), np.full(64, 2), features)
     state = estimator.state_dict()
     scaled = np.clip((features - state["mean_F"]) / np.sqrt(state["spread_F"] / 64), -5, 5) / np.sqrt(FEATURES)
@@ -173,7 +174,7 @@ def test_a_step_ends_at_the_mode_of_its_likelihood_and_of_what_came_before():
 
 def test_it_follows_a_policy_that_changes():
     features, p = task(64, 3)
-    estimator = ValueRegressor(FEATURES, decay=0.9)
+    estimator = ValueRegressor(FEATURES, ValueSettings(decay=0.9))
     for now in [p] * 40 + [1 - p] * 40:
         estimator.update(ids(64), np.random.default_rng(5).binomial(8, now), np.full(64, 8), features)
     assert stats.spearmanr(estimator.predict(ids(64), features), 1 - p).statistic > 0.9
@@ -193,7 +194,7 @@ def test_wide_features_are_projected_and_the_state_stays_small():
 
 def test_the_value_estimator_adds_what_it_remembers_of_a_prompt_and_forgets_step_by_step():
     features, _ = task(3, 0)
-    with_memory, without = ValueRegressor(FEATURES, memory=0.5), ValueRegressor(FEATURES)
+    with_memory, without = ValueRegressor(FEATURES, ValueSettings(memory=0.5)), ValueRegressor(FEATURES)
     for pos, total in (([2, 0, 0], [4, 4, 0]), ([0, 0, 3], [0, 0, 4]), ([1, 0, 0], [2, 0, 0])):
         for estimator in (with_memory, without):
             estimator.update(ids(3), np.array(pos), np.array(total), features)
@@ -201,14 +202,14 @@ def test_the_value_estimator_adds_what_it_remembers_of_a_prompt_and_forgets_step
         ours - plain for ours, plain in zip(*(e.beta(ids(3), features) for e in (with_memory, without)), strict=True)
     ]
     np.testing.assert_allclose(added, [[1 + 2 / 4, 0, 3 / 2], [1 + 2 / 4, 4 / 4, 1 / 2]])
-    restored = ValueRegressor(FEATURES, memory=0.5)
+    restored = ValueRegressor(FEATURES, ValueSettings(memory=0.5))
     restored.load_state_dict(with_memory.state_dict())
     np.testing.assert_array_equal(restored.beta(ids(3), features), with_memory.beta(ids(3), features))
 
 
 def test_what_is_nearly_forgotten_leaves_the_state():
     features, _ = task(2, 0)
-    estimator = ValueRegressor(FEATURES, memory=0.5)
+    estimator = ValueRegressor(FEATURES, ValueSettings(memory=0.5))
     estimator.update(ids(1), np.array([1]), np.array([4]), features[:1])
     for _ in range(7):
         estimator.update(["other"], np.array([1]), np.array([4]), features[1:])
@@ -216,11 +217,13 @@ def test_what_is_nearly_forgotten_leaves_the_state():
 
 
 def test_a_running_mean_over_all_prompts_knows_no_single_one():
-    own = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True, per_prompt=False)
+    own = EmaBeta(EmaSettings(decay=0.5, prior_positive=1.0, prior_negative=1.0, adaptive_prior=True, per_prompt=False))
     own.update(["easy", "hard"], np.array([4, 0]), np.array([4, 4]))
     own.update(["easy", "hard"], np.array([3, 1]), np.array([4, 4]))
     expected = (0.5 * 4 + 4 + 1) / (0.5 * 8 + 8 + 2)  # decayed counts of all prompts and the prior
     np.testing.assert_allclose(own.predict(["easy", "hard", "new"]), expected)
-    restored = EmaBeta(decay=0.5, a=1.0, b=1.0, adaptive_prior=True, per_prompt=False)
+    restored = EmaBeta(
+        EmaSettings(decay=0.5, prior_positive=1.0, prior_negative=1.0, adaptive_prior=True, per_prompt=False)
+    )
     restored.load_state_dict(own.state_dict())
     assert restored.predict(["easy"]) == own.predict(["easy"])
