@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.verify.judge import Judge, Unfinished, Verifier
+from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
@@ -39,8 +39,7 @@ class ScorerJudge(Judge):
 
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         self._pool = self._pool or MathVerifier(scorer=self._scorer, self_test=False)
-        verdicts = self._pool.verify_many(pairs)
-        return [v if v.label is None else Verdict(float(v.label >= 1.0)) for v in verdicts]
+        return [whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
 
     def close(self) -> None:
         """End the processes. A later verdict starts them again."""

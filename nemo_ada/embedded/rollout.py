@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.session import check_failures
-from nemo_ada.embedded.engine.source import EngineSource, Score
+from nemo_ada.embedded.engine.source import EngineSource, Verify
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.learner.batch import Floats
 from nemo_ada.embedded.processes import actors as processes
@@ -28,7 +29,9 @@ from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Prompt, Task
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
+from nemo_ada.verify.verdict import Verdict
 
+VERDICT_GRACE_S = 1.0  # the engine waits so long for verdicts; an answer that takes longer is judged beside it
 POLL_SECONDS = 0.2  # between two looks at the control files while sampling
 
 
@@ -161,7 +164,8 @@ class Rollout:
     ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
-        source = EngineSource(engine, tokens_P, self._scorer(prompts), self._sampling(self._generation.temperature))
+        sampling = self._sampling(self._generation.temperature)
+        source = EngineSource(engine, tokens_P, self._verify(prompts), sampling, grace_s=VERDICT_GRACE_S)
         began = engine.steps
         try:
             sampled = sampler.run_step(
@@ -216,12 +220,11 @@ class Rollout:
         reward_PK, length_PK = reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k)
         return HeldoutScores(reward_PK, length_PK, len(failed), samples)
 
-    def _scorer(self, prompts: Sequence[Prompt]) -> Callable[[int, list[int], bool], Score]:
-        def score(position: int, token_ids: list[int], finished: bool) -> Score:
-            (verdict,) = self._task.score_many([(prompts[position], self._text(token_ids), finished)])
-            return verdict.label or 0.0, verdict.cause
+    def _verify(self, prompts: Sequence[Prompt]) -> Verify:
+        def verify(position: int, token_ids: list[int], finished: bool) -> Verdict | Future[Verdict]:
+            return self._task.submit(prompts[position], self._text(token_ids), finished)
 
-        return score
+        return verify
 
     def _text(self, token_ids: list[int]) -> str:
         eos = self._task.tokenizer.eos_id

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -120,6 +121,10 @@ class Arithmetic:
         """
         boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts(boxed)
+
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to label one response."""
+        return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished)
 
     def close(self) -> None:
         """End math-verify's processes. The next call of `score_many` starts them again."""

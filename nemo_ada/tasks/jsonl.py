@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
@@ -91,6 +92,12 @@ class JsonlTask:
         if self._reward is not None:
             return [rewarded(self._reward, text, prompt.answer, finished) for prompt, text, finished in responses]
         return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
+
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to label one response. Only `math` takes time, in processes of its own."""
+        if self._reward is not None:
+            return rewarded(self._reward, text, prompt.answer, finished)
+        return self._judge.submit(text, prompt.answer, finished)
 
     def close(self) -> None:
         """End math-verify's processes. The next call of `score_many` starts them again."""

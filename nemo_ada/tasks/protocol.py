@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -167,6 +168,10 @@ class Task(Protocol):
         Returns:
             One verdict per response, in order. It has a label, or the cause where the verifier failed.
         """
+        ...
+
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to label one response. Returns its verdict where that takes no time, else a future."""
         ...
 
     def close(self) -> None:

@@ -110,6 +110,10 @@ class ReasoningTask(ABC):
         """Label responses (prompt, text, finished). This verifier never fails."""
         return [Verdict(self.score(*response)) for response in responses]
 
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
+        """Label one response, at once."""
+        return Verdict(self.score(prompt, text, finished))
+
     def close(self) -> None:
         """Release the package's data set."""
         self.__dict__.pop("_verifier", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Literal
 
@@ -49,15 +50,50 @@ class Judge:
         judged = iter(self._judge(pairs) if pairs else [])
         return [next(judged) if judge else Verdict(0.0) for judge in read]
 
+    def submit(self, text: str, answer: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to judge one response. Returns its verdict where that takes no time, else a future."""
+        if not (finished or self.unfinished == "judged"):
+            return Verdict(0.0)
+        if self.verifier == "exact":
+            return self._exact(text, answer)
+        return _whole_points(self._started().submit(text, answer))
+
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         if self.verifier == "exact":
-            return [Verdict(float(normalised(text) == normalised(answer))) for text, answer in pairs]
+            return [self._exact(text, answer) for text, answer in pairs]
+        return [whole_point(verdict) for verdict in self._started().verify_many(pairs)]
+
+    def _started(self) -> MathVerifier:
         self._math = self._math or MathVerifier()
-        verdicts = self._math.verify_many(pairs)
-        return [v if v.label is None else Verdict(float(v.label >= 1.0)) for v in verdicts]
+        return self._math
+
+    @staticmethod
+    def _exact(text: str, answer: str) -> Verdict:
+        return Verdict(float(normalised(text) == normalised(answer)))
 
     def close(self) -> None:
         """End math-verify's processes. A later verdict starts them again."""
         if self._math is not None:
             self._math.close()
             self._math = None
+
+
+def whole_point(verdict: Verdict) -> Verdict:
+    """Count a score below 1 as 0. A failure stays one."""
+    return verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0))
+
+
+def _whole_points(future: Future[Verdict]) -> Future[Verdict]:
+    """As `whole_point`, for a verdict that is not there yet."""
+    whole: Future[Verdict] = Future()
+
+    def settle(judged: Future[Verdict]) -> None:
+        if not whole.set_running_or_notify_cancel():
+            return
+        try:
+            whole.set_result(whole_point(judged.result()))
+        except BaseException as error:  # noqa: BLE001 - a closed verifier cancels its futures
+            whole.set_exception(error)
+
+    future.add_done_callback(settle)
+    return whole

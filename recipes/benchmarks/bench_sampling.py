@@ -126,12 +126,13 @@ class ReplaySource:
     def __init__(self, engine: Any, workload: Workload, *, step_clock: bool) -> None:
         from nemo_ada.embedded.engine.source import EngineSource
         from nemo_ada.embedded.engine.vllm_engine import Sampling
+        from nemo_ada.verify.verdict import Verdict
 
         prompts = [[2 + p % 50] * PROMPT_TOKENS for p in range(len(workload.pass_rate_P))]
         self._workload = workload
         self._labels: dict[int, float] = {}
         self._inner = EngineSource(
-            engine, prompts, lambda *_: (0.0, None), Sampling(LENGTHS.max_new_tokens), lengths=self._length
+            engine, prompts, lambda *_: Verdict(0.0), Sampling(LENGTHS.max_new_tokens), lengths=self._length
         )
         self.clock = (lambda: float(engine.steps)) if step_clock else self._inner.clock
 

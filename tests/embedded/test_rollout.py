@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -128,3 +129,25 @@ def test_a_verifier_that_fails_now_and_then_makes_answers_wrong_and_one_that_fai
     failing(4)
     with pytest.raises(FailedResponsesError, match=r"4 of 8 responses of an evaluation .*verifier_timeout: 4"):
         rollout.evaluate([0, 1], 4, 1.0, 0)
+
+
+def test_an_answer_that_hangs_in_the_verifier_does_not_stop_the_engine(opened, monkeypatch):
+    rollout, engine = opened("stop")
+    submit, asked, hanging = rollout._task.submit, [], Future()
+
+    def hangs_once(*answer):
+        asked.append(answer)
+        return hanging if len(asked) == 1 else submit(*answer)
+
+    def step():
+        if len(asked) == 7:  # seven responses are drawn, six of them verified
+            hanging.set_result(Verdict(None, "verifier_timeout"))
+        return drawn()
+
+    drawn = engine.step
+    monkeypatch.setattr(rollout._task, "submit", hangs_once)
+    monkeypatch.setattr(engine, "step", step)
+    monkeypatch.setattr(embedded, "VERDICT_GRACE_S", 0.01)
+    data = rollout.sample(1, [0, 1], 0)
+    assert data.metrics["ada/failed/verifier_timeout"] == 1
+    assert data.metrics["ada/samples_in_pools"] == 8 and engine.steps == 9  # the failed one is drawn again

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError, Future, wait
+from threading import Timer
+
 import pytest
 
 from nemo_ada.verify import judge as module
@@ -16,6 +19,11 @@ class ScriptedVerifier:
 
     def __init__(self) -> None:
         type(self).started += 1
+
+    def submit(self, text, answer):
+        future = Future()
+        Timer(0.01, lambda: future.set_result(*self.verify_many([(text, answer)]))).start()
+        return future
 
     def verify_many(self, pairs):
         return [Verdict(None, TIMEOUT) if text == "hang" else Verdict(float(text)) for text, _ in pairs]
@@ -58,3 +66,16 @@ def test_processes_start_with_the_first_answer_and_again_after_closing(scripted)
     judge.close()
     assert (scripted.started, scripted.closed) == (1, 1)
     assert labels(judge, ("1.0", "", True)) == [1.0] and scripted.started == 2
+
+
+def test_submitted_answers_get_the_same_verdicts_later_and_may_be_cancelled(scripted):
+    judge = Judge("math")
+    futures = [judge.submit(text, "", True) for text in ("1.0", "0.99", "hang")]
+    assert [future.result(5).label for future in futures] == [1.0, 0.0, None]
+    assert judge.submit("1.0", "", False) == Verdict(0.0) and scripted.started == 1
+    assert Judge("exact").submit(" A", "a", True) == Verdict(1.0)
+    dropped = judge.submit("1.0", "", True)
+    assert dropped.cancel()
+    wait([dropped], 5)
+    with pytest.raises(CancelledError):
+        dropped.result()

@@ -3,10 +3,11 @@
 The session's response ids are the engine's request ids, so an outcome finds its prompt in any order of completion. A
 response goes
 
-    submitted -> decoding -> (verifying, while its score is a pending future) -> ready -> reported
+    submitted -> decoding -> (verifying, while its verdict is a pending future) -> ready -> reported
 
-and leaves this line at any point before `reported` when it is aborted. The engine keeps stepping while futures are
-pending. Only when nothing decodes does `poll` sleep until a future is done.
+and leaves this line at any point before `reported` when it is aborted. The engine keeps stepping while verdicts are
+pending. It first waits a moment (`grace_s`) for new ones. So verdicts that come in time are reported in the order of
+the engine, and the same seeds give the same run. Only when nothing decodes does `poll` sleep until a verdict comes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import math
 import queue
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -27,18 +29,17 @@ from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError
+from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-Score = tuple[float, str | None]
-"""Reward and None, or any number and the cause why there is no reward."""
-
-Scorer = Callable[[int, list[int], bool], Score | Future[Score]]
-"""score(position of the prompt, generated token ids, whether the response ended by itself): a score, or its future."""
+Verify = Callable[[int, list[int], bool], Verdict | Future[Verdict]]
+"""verify(position of the prompt, generated token ids, whether the response ended by itself): a verdict or its future.
+"""
 
 ENGINE_ERROR = "engine_error"
 VERIFIER_ERROR = "verifier_error"
-NONFINITE_REWARD = "nonfinite_reward"
+SILENCE_S = 600.0  # without a verdict while nothing decodes; then the open answers fail
 
 
 class RequestEngine(Protocol):
@@ -55,39 +56,48 @@ class RequestEngine(Protocol):
 
 
 class EngineSource:
-    """Draws responses from an engine and scores them; implements `nemo_ada.core.sampling.source.ResponseSource`.
+    """Draws responses from an engine and has them verified; implements the core's `ResponseSource`.
 
-    prompts_P: token ids of each prompt of the step. sampling: how every response is drawn; its seed comes with the
-    request. score: see `Scorer`; it runs in the thread that polls, so give slow verifiers to a pool and return the
-    future. lengths: gives the exact number of tokens to draw for (prompt position, issue index); replays only.
-
-    A failure never becomes a label. An exception of `score` or of its future is the failure "verifier_error", a reward
-    that is not finite "nonfinite_reward", a request that the engine refuses or fails "engine_error". An exception from
-    `engine.step` means that the engine is lost, and passes through `poll`.
-    Outputs of the engine for ids that do not decode here, repeated or unknown, are ignored.
+    A failure never becomes a label. The cause of a verdict without a label is the cause of the failure. An exception of
+    `verify` or of its future is the failure "verifier_error". A request that the engine refuses or fails is
+    "engine_error". An exception from `engine.step` means that the engine is lost, and passes through `poll`. Outputs of
+    the engine for ids that do not decode here, repeated or unknown, are ignored.
     """
 
     def __init__(
         self,
         engine: RequestEngine,
         prompts_P: Sequence[Sequence[int]],
-        score: Scorer,
+        verify: Verify,
         sampling: Sampling,
         *,
         clock: Callable[[], float] = time.perf_counter,
         lengths: Callable[[int, int], int] | None = None,
+        grace_s: float = 0.0,
     ) -> None:
+        """Make the source of one step.
+
+        Args:
+            engine: the engine, without requests of an earlier step.
+            prompts_P: token ids of each prompt of the step.
+            verify: see `Verify`. It runs in the thread that polls, so a slow verifier must return a future.
+            sampling: how every response is drawn. The seed comes with the request.
+            clock: seconds, or engine steps.
+            lengths: number of tokens to draw for (prompt position, issue index); for replays only.
+            grace_s: seconds that the engine waits for the verdicts of responses that have just ended.
+        """
         if engine.in_flight:
             raise InvariantError(f"a new step found {engine.in_flight} requests of an earlier one in the engine")
         self._engine = engine
         self._prompts_P = prompts_P
-        self._score = score
+        self._verifier = verify
+        self._grace_s = grace_s
         self._sampling = sampling
         self._lengths = lengths
         self.clock = clock
         self._prompt_by_id: dict[int, int] = {}  # every response ever submitted
         self._decoding: set[int] = set()
-        self._verifying: dict[int, Future[Score]] = {}
+        self._verifying: dict[int, Future[Verdict]] = {}
         self._verified: queue.SimpleQueue[int] = queue.SimpleQueue()  # filled by the verifier's threads
         self._ready: dict[int, tuple[float, int, str | None]] = {}  # reward, tokens, cause of failure
         self._payloads: dict[int, Payload] = {}
@@ -116,13 +126,13 @@ class EngineSource:
 
         Raises InvariantError when nothing is under way, and whatever a lost engine raises.
         """
-        self._collect_verified(wait=False)
+        self._collect_verified(sleep=False)
         while not self._ready:
             if self._decoding:
                 self._step()
-                self._collect_verified(wait=False)
+                self._collect_verified(sleep=False)
             elif self._verifying:
-                self._collect_verified(wait=True)
+                self._collect_verified(sleep=True)
             else:
                 raise InvariantError("poll was called with no response under way: it would never return")
         ready, self._ready = self._ready, {}
@@ -169,59 +179,72 @@ class EngineSource:
         self._payloads.clear()
 
     def _step(self) -> None:
+        ended: dict[int, Finished | Verdict | Future[Verdict]] = {}
         for done in self._engine.step():
             response_id = done.request_id
             if not isinstance(response_id, int) or response_id not in self._decoding:
                 continue
             self._decoding.remove(response_id)
-            if done.payload is None:
-                self._fail(response_id, done.tokens, ENGINE_ERROR, done.error)
-                continue
-            self._payloads[response_id] = done.payload
-            self._verify(response_id, done.payload)
+            ended[response_id] = done
+            if done.payload is not None:
+                self._payloads[response_id] = done.payload
+                ended[response_id] = self._verify(response_id, done.payload)
+        wait([future for future in ended.values() if isinstance(future, Future)], timeout=self._grace_s)
+        for response_id, outcome in ended.items():
+            if isinstance(outcome, Finished):
+                self._fail(response_id, outcome.tokens, ENGINE_ERROR, outcome.error)
+            elif not isinstance(outcome, Future):
+                self._settle(response_id, outcome)
+            elif outcome.done():
+                self._settle_future(response_id, outcome)
+            else:
+                self._verifying[response_id] = outcome
+                outcome.add_done_callback(partial(self._announce, response_id))
         if self._decoding and not self._engine.in_flight:
             raise InvariantError(f"the engine lost {len(self._decoding)} requests, ids {sorted(self._decoding)[:5]}")
 
-    def _verify(self, response_id: int, payload: Payload) -> None:
+    def _verify(self, response_id: int, payload: Payload) -> Verdict | Future[Verdict]:
         try:
-            score = self._score(self._prompt_by_id[response_id], payload.token_ids.tolist(), payload.finished)
+            return self._verifier(self._prompt_by_id[response_id], payload.token_ids.tolist(), payload.finished)
         except Exception as error:  # noqa: BLE001 - a verifier may raise anything; none of it may become a label
-            self._fail(response_id, len(payload), VERIFIER_ERROR, error)
-            return
-        if isinstance(score, Future):
-            self._verifying[response_id] = score
-            score.add_done_callback(lambda _: self._verified.put(response_id))
-        else:
-            self._settle(response_id, score)
+            failed: Future[Verdict] = Future()
+            failed.set_exception(error)
+            return failed
 
-    def _collect_verified(self, *, wait: bool) -> None:
-        """Settle the responses whose future is done; with `wait`, sleep until there is one. Skips aborted ones."""
-        while not self._verified.empty() or wait:
-            response_id = self._verified.get()
-            wait = False
-            future = self._verifying.pop(response_id, None)
-            if future is None:
-                continue
+    def _announce(self, response_id: int, _: Future[Verdict]) -> None:
+        self._verified.put(response_id)
+
+    def _collect_verified(self, *, sleep: bool) -> None:
+        """Settle the responses whose future is done; with `sleep`, wait until there is one. Skips aborted ones."""
+        while not self._verified.empty() or sleep:
             try:
-                score = future.result()
-            except Exception as error:  # noqa: BLE001 - as in _verify
-                self._fail(response_id, len(self._payloads[response_id]), VERIFIER_ERROR, error)
-            else:
-                self._settle(response_id, score)
+                response_id = self._verified.get(timeout=SILENCE_S)
+            except queue.Empty:  # the verifier kills an answer at its deadline, so the verifier itself has failed
+                for late in list(self._verifying):
+                    del self._verifying[late]
+                    self._fail(late, len(self._payloads[late]), VERIFIER_ERROR, f"silent for {SILENCE_S:.0f} s")
+                return
+            sleep = False
+            future = self._verifying.pop(response_id, None)
+            if future is not None:
+                self._settle_future(response_id, future)
 
-    def _settle(self, response_id: int, score: Score) -> None:
-        tokens = len(self._payloads[response_id])
+    def _settle_future(self, response_id: int, future: Future[Verdict]) -> None:
         try:
-            reward, cause = float(score[0]), score[1]
-        except (TypeError, ValueError, LookupError) as error:
-            self._fail(response_id, tokens, VERIFIER_ERROR, error)
-            return
-        if cause is not None:
-            self._fail(response_id, tokens, cause, "reported by the verifier")
-        elif not math.isfinite(reward):
-            self._fail(response_id, tokens, NONFINITE_REWARD, f"reward {reward}")
+            verdict = future.result()
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - as in _verify
+            self._fail(response_id, len(self._payloads[response_id]), VERIFIER_ERROR, error)
         else:
-            self._ready[response_id] = (reward, tokens, None)
+            self._settle(response_id, verdict)
+
+    def _settle(self, response_id: int, verdict: Verdict) -> None:
+        tokens = len(self._payloads[response_id])
+        if not isinstance(verdict, Verdict):
+            self._fail(response_id, tokens, VERIFIER_ERROR, f"{verdict!r} is not a verdict")
+        elif verdict.label is None:
+            self._fail(response_id, tokens, str(verdict.cause), "reported by the verifier")
+        else:
+            self._ready[response_id] = (verdict.label, tokens, None)
 
     def _fail(self, response_id: int, tokens: int, cause: str, detail: object) -> None:
         log.debug(

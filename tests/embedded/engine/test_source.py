@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.embedded.engine.source import EngineSource, Score, Scorer
+from nemo_ada.embedded.engine import source as module
+from nemo_ada.embedded.engine.source import EngineSource, Verify
 from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError
+from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 SAMPLING = Sampling(8, stop_tokens=(1,))
 
@@ -71,8 +73,12 @@ def rows(*row: int, prompt: int = 0) -> Requests:
     )
 
 
-def source_on(engine: ScriptedEngine, score: Scorer = lambda p, tokens, done: (float(p), None)) -> EngineSource:
-    return EngineSource(engine, [[5], [6], []], score, SAMPLING, clock=lambda: 0.0)
+def prompts_position(p: int, tokens: list[int], done: bool) -> Verdict:
+    return Verdict(float(p))
+
+
+def source_on(engine: ScriptedEngine, verify: Verify = prompts_position, **options) -> EngineSource:
+    return EngineSource(engine, [[5], [6], []], verify, SAMPLING, clock=lambda: 0.0, **options)
 
 
 def label(outcomes: Outcomes) -> dict[int, float]:
@@ -114,17 +120,17 @@ def test_repeated_and_unknown_ids_change_nothing():
 
 
 def test_failures_have_causes_and_no_payload():
-    def score(p: int, tokens: list[int], done: bool) -> Score:
+    def score(p: int, tokens: list[int], done: bool) -> Verdict:
         match tokens[0]:
             case 1:
                 raise ZeroDivisionError
             case 2:
-                return (float("nan"), None)
+                return Verdict(float("nan"))
             case 3:
-                return (1.0, "verifier_timeout")
+                return Verdict(None, "verifier_timeout")
             case 4:
                 return None  # type: ignore[return-value]
-        return (1.0, None)
+        return Verdict(1.0)
 
     engine = ScriptedEngine([0, 1, 2, 3, 4, ("failed", 5)])
     source = source_on(engine, score)
@@ -136,7 +142,7 @@ def test_failures_have_causes_and_no_payload():
     outcomes = source.poll()
     assert outcomes.failures == {
         1: "verifier_error",
-        2: "nonfinite_reward",
+        2: "verifier_error",
         3: "verifier_timeout",
         4: "verifier_error",
         5: "engine_error",
@@ -165,9 +171,9 @@ def test_an_engine_that_loses_requests_is_noticed():
 
 
 def test_the_engine_keeps_stepping_while_scores_are_pending():
-    futures: dict[int, Future[Score]] = {}
+    futures: dict[int, Future[Verdict]] = {}
 
-    def score(p: int, tokens: list[int], done: bool) -> Future[Score]:
+    def score(p: int, tokens: list[int], done: bool) -> Future[Verdict]:
         return futures.setdefault(tokens[0], Future())
 
     engine = ScriptedEngine([0], [], [], [1])
@@ -175,7 +181,7 @@ def test_the_engine_keeps_stepping_while_scores_are_pending():
 
     def step_and_score_late() -> list[Finished]:
         if engine.steps == 3:
-            futures[0].set_result((0.5, None))
+            futures[0].set_result(Verdict(0.5))
         return step()
 
     engine.step = step_and_score_late  # type: ignore[method-assign]
@@ -189,11 +195,11 @@ def test_the_engine_keeps_stepping_while_scores_are_pending():
 
 
 def test_poll_sleeps_when_only_scores_are_pending():
-    future: Future[Score] = Future()
+    future: Future[Verdict] = Future()
     engine = ScriptedEngine([0])
     source = source_on(engine, lambda p, tokens, done: future)
     source.submit(rows(0))
-    timer = Timer(0.3, future.set_result, [(1.0, None)])
+    timer = Timer(0.3, future.set_result, [Verdict(1.0)])
     timer.start()
     wall, cpu = time.perf_counter(), time.thread_time()
     assert label(source.poll()) == {0: 1.0}
@@ -205,14 +211,14 @@ def test_poll_sleeps_when_only_scores_are_pending():
 def test_abort_reaches_every_stage_before_the_report():
     futures = [Future(), Future()]
     engine = ScriptedEngine([0, 1, 2], [4])
-    source = source_on(engine, lambda p, tokens, done: futures[tokens[0]] if tokens[0] < 2 else (0.0, None))
+    source = source_on(engine, lambda p, tokens, done: futures[tokens[0]] if tokens[0] < 2 else Verdict(0.0))
     source.submit(rows(0, 1, 2, 3, 4))
     assert label(source.poll()) == {2: 0.0}
     # verifying after 1 token, reported, decoding its 10th
     assert source.abort(np.array([0, 2, 3])).tolist() == [1, 0, 10]
     assert engine.aborted == [3]
     assert futures[0].cancelled()
-    futures[1].set_result((1.0, None))
+    futures[1].set_result(Verdict(1.0))
     assert label(source.poll()) == {1: 1.0}
     assert label(source.poll()) == {4: 0.0}
     with pytest.raises(InvariantError, match="never submitted: \\[9\\]"):
@@ -225,11 +231,11 @@ def test_abort_of_a_scored_response_before_its_report_pays_for_its_tokens():
     source.submit(rows(1))
     assert source.abort(np.array([0])).tolist() == [0]
     assert label(source.poll()) == {1: 0.0}
-    pending: Future[Score] = Future()
-    source = source_on(ScriptedEngine([4, 1]), lambda p, tokens, done: pending if tokens[0] == 4 else (0.0, None))
+    pending: Future[Verdict] = Future()
+    source = source_on(ScriptedEngine([4, 1]), lambda p, tokens, done: pending if tokens[0] == 4 else Verdict(0.0))
     source.submit(rows(1, 4))
     assert label(source.poll()) == {1: 0.0}
-    pending.set_result((1.0, None))
+    pending.set_result(Verdict(1.0))
     assert source.abort(np.array([4])).tolist() == [5]
     with pytest.raises(InvariantError, match="no response under way"):
         source.poll()
@@ -252,3 +258,31 @@ def test_a_row_cannot_be_submitted_twice_nor_for_a_prompt_that_is_not_there():
         source.submit(rows(0))
     with pytest.raises(InvariantError, match="prompt position 3"):
         source.submit(rows(1, prompt=3))
+
+
+def test_verdicts_that_come_in_time_are_reported_in_the_order_of_the_engine():
+    pending = {row: Future() for row in (0, 1, 2)}
+    source = source_on(ScriptedEngine([2, 0, 1]), lambda p, tokens, done: pending[tokens[0]], grace_s=30.0)
+    source.submit(rows(0, 1, 2))
+    for delay, row in ((0.02, 0), (0.04, 1), (0.06, 2)):
+        Timer(delay, pending[row].set_result, [Verdict(1.0)]).start()
+    assert source.poll().response_id_N.tolist() == [2, 0, 1]
+
+
+def test_an_answer_that_hangs_costs_its_grace_once_and_the_engine_goes_on():
+    hanging: Future[Verdict] = Future()
+    engine = ScriptedEngine([0], [], [1], [], [2])
+    source = source_on(engine, lambda p, tokens, done: Verdict(1.0) if tokens[0] else hanging, grace_s=0.1)
+    source.submit(rows(0, 1, 2))
+    began = time.perf_counter()
+    assert label(source.poll()) == {1: 1.0} and label(source.poll()) == {2: 1.0}
+    assert 0.1 <= time.perf_counter() - began < 0.2 and engine.steps == 5
+    hanging.set_result(Verdict(None, TIMEOUT))
+    assert source.poll().failures == {0: TIMEOUT}
+
+
+def test_a_verifier_that_is_silent_for_too_long_fails_and_ends_no_run(monkeypatch):
+    monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    source = source_on(ScriptedEngine([0, 1]), lambda p, tokens, done: Future())
+    source.submit(rows(0, 1))
+    assert source.poll().failures == {0: "verifier_error", 1: "verifier_error"}

@@ -22,6 +22,7 @@ from nemo_ada.core.sampling.source import Requests
 from nemo_ada.embedded.engine.source import EngineSource
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.verify.verdict import Verdict
 from tests.lazy import Lazy
 
 if importlib.util.find_spec("vllm") is None:  # not importorskip: the engine has to set its environment first
@@ -285,7 +286,7 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
     verifiers = ThreadPoolExecutor(2)
 
     def score(p: int, tokens: list[int], finished: bool):
-        return verifiers.submit(lambda: (float(p + 100 * len(tokens) + finished), None))
+        return verifiers.submit(lambda: Verdict((p + 100 * len(tokens) + finished) / 10_000))
 
     source = EngineSource(engine, asked, score, Sampling(12, stop_tokens=(9,)))
     rows, prompt_by_row = list(range(40)), [row % 4 for row in range(40)]
@@ -298,7 +299,7 @@ def test_a_source_on_the_engine_pairs_every_row_with_its_own_prompt_and_payload(
             payload = source.payload(row)
             assert tokens == len(payload)
             assert int(row) not in reported
-            assert reward == prompt_by_row[row] + 100 * len(payload) + payload.finished
+            assert reward == (prompt_by_row[row] + 100 * len(payload) + payload.finished) / 10_000
             expected = reference_logprobs(model, asked[prompt_by_row[row]], payload.token_ids.tolist())
             np.testing.assert_allclose(payload.logprobs, expected, atol=1e-4)
             reported[int(row)] = reward
@@ -309,7 +310,7 @@ def test_replayed_lengths_are_kept(engine):
     source = EngineSource(
         engine,
         prompts(2),
-        lambda p, t, f: (0.0, None),
+        lambda p, t, f: Verdict(0.0),
         Sampling(50, stop_tokens=(9,)),
         lengths=lambda p, i: 1 + 3 * p + i,
     )
@@ -351,7 +352,7 @@ def test_preempted_responses_are_the_same_and_a_lost_engine_can_be_followed_by_a
     def crash():
         raise RuntimeError("out of memory")
 
-    source = EngineSource(shared_engine, asked, lambda *_: (1.0, None), sampling)
+    source = EngineSource(shared_engine, asked, lambda *_: Verdict(1.0), sampling)
     source.submit(requests_for([0], [0]))
     monkeypatch.setattr(shared_engine._llm, "step", crash)
     with pytest.raises(RuntimeError, match="out of memory"):
