@@ -77,7 +77,7 @@ def prepare_base(
         report = {"mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
         (partial / REPORT).write_text(json.dumps(report), encoding="utf-8")
 
-    write_folder(folder, fill)
+    write_folder(folder, fill, replace=False)  # another run may have trained the same model in the meantime
     log.info("base model trained in %.0f s: %s", trained, folder)
     return folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -12,7 +13,9 @@ import platform
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,23 +74,83 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Create `folder` with the files of `fill` and a manifest of checksums. It appears complete or not at all."""
-    temporary = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:
+    """Create a folder with a manifest of checksums. The folder appears complete or not at all.
+
+    Several processes may write the same folder at once, because each fills a temporary folder of its own.
+
+    Args:
+        folder: The folder to create.
+        fill: Writes the files into the temporary folder that it is given.
+        replace: Whether a folder that exists is replaced. Otherwise the existing folder stays, and the new files go.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder)
+    with _temporary_folder(folder) as temporary:
         fill(temporary)
         sums = {str(path.relative_to(temporary)): _checksum(path) for path in _files(temporary)}
         (temporary / MANIFEST).write_text(json.dumps(sums, indent=1), encoding="utf-8")
         for path in _files(temporary):
             _sync(path)
-        if folder.exists():
+        if replace and folder.exists():
             shutil.rmtree(folder)
-        temporary.replace(folder)
+        try:
+            temporary.replace(folder)
+        except OSError as error:
+            if replace or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
         _sync(folder.parent)
+
+
+@contextmanager
+def _temporary_folder(folder: Path) -> Iterator[Path]:
+    """A new empty folder beside `folder`. It is locked while it is filled, and it is removed unless it was renamed."""
+    while True:
+        temporary = folder.with_name(f".{folder.name}.{platform.node()}.{uuid.uuid4().hex}.partial")
+        temporary.mkdir()
+        with _locked_folder(temporary) as held:
+            # Another process can find the folder before it is locked, take it for abandoned, and remove it.
+            if held is False or not temporary.exists():
+                continue
+            try:
+                yield temporary
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            return
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders of `folder` whose processes on this machine have ended.
+
+    A free lock shows that the process has ended. Only locks of this machine count, because some shared file systems
+    do not pass locks on to other machines.
+    """
+    for temporary in folder.parent.glob(f".{glob.escape(folder.name)}.{glob.escape(platform.node())}.*.partial"):
+        with _locked_folder(temporary) as held:
+            if held:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[bool | None]:
+    """Lock a folder. The value is True with the lock, False where another process has it, None where nobody knows."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield False if not folder.exists() else None
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held: bool | None = False
+        except OSError:  # this file system has no locks for folders
+            held = None
+        else:
+            held = True
+        yield held
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(handle)
 
 
 def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:

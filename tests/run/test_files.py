@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -54,3 +56,50 @@ def test_a_pipe_or_device_is_written_to_and_never_replaced(tmp_path):
         write_atomically(pipe, "text")
         assert read.result() == "text"
     assert pipe.is_fifo()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from nemo_ada.run.files import write_folder
+
+def fill(folder):
+    (folder / "name").write_text(sys.argv[2])
+    print("filling", flush=True)
+    sys.stdin.readline()
+
+write_folder(Path(sys.argv[1]), fill, replace=False)
+"""
+
+
+def writer(folder, name):
+    """Another process that is in the middle of writing this folder. A line on its standard input lets it go on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "filling\n"
+    return process
+
+
+def test_two_processes_that_write_one_folder_leave_the_first_that_finished(tmp_path):
+    folder = tmp_path / "cache" / "base"
+    first, second = writer(folder, "first"), writer(folder, "second")
+    for process in (second, first):
+        process.communicate("\n")
+        assert process.returncode == 0
+        verify_folder(folder, needs=["name"])
+        assert (folder / "name").read_text() == "second"
+    assert [path.name for path in folder.parent.iterdir()] == ["base"]
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_process_keeps_its_folder(tmp_path):
+    folder = tmp_path / "base"
+    killed, living = writer(folder, "killed"), writer(folder, "living")
+    killed.kill()
+    killed.communicate()
+    assert len(list(tmp_path.iterdir())) == 2
+    write_folder(folder, lambda f: (f / "name").write_text("own"))
+    assert len(list(tmp_path.glob(".base.*"))) == 1
+    living.communicate("\n")
+    assert living.returncode == 0 and (folder / "name").read_text() == "own"
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
