@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from nemo_ada.cluster.hub import LOCAL
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.load import PROMPT_FILES
 from nemo_ada.errors import UserError
+from nemo_ada.run.json_lines import DamagedLine, records
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
@@ -86,22 +86,16 @@ def dataset(values: Values, split: str = "train") -> Findings:
 
 def _first_record(path: Path) -> tuple[str, ...]:
     """Columns of the first line that is not blank. Raises UserError where there is none."""
-    line = ""
     try:
-        with path.open(encoding="utf-8") as file:
-            line = next((text for text in file if text.strip()), "")
+        first = next(records(path), None)
+    except DamagedLine:
+        raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}") from None
     except (OSError, ValueError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else problem
         raise UserError(f"{path} cannot be read ({why}); name a .jsonl file that exists") from None
-    if not line:
+    if first is None:
         raise UserError(f"{path} is empty; write one JSON object per line, such as {EXAMPLE}")
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, Mapping):
-        raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}")
-    return tuple(record)
+    return tuple(first[1])
 
 
 def prompt_files(values: Values) -> Findings:

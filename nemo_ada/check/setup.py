@@ -7,16 +7,16 @@ per setting that was tried: where a job would end without the rule, and what `ch
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from nemo_ada.check.finding import Findings, error, warning
 from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.shapes import find_shape
 from nemo_ada.config.strict import suggestion
+from nemo_ada.run.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER, DTENSOR = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "policy.dtensor_cfg"
@@ -354,16 +354,17 @@ def training_set(v: Values) -> Findings:
     keys = [
         str(v.get(f"data.train.{key}", default)) for key, default in (("input_key", "input"), ("output_key", "output"))
     ]
-    count, broken = 0, None
-    with Path(str(path)).open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if number > MAX_LINES or broken is not None:
+    count = 0
+    try:
+        for number, record in records(Path(str(path))):
+            if number > MAX_LINES:
                 break
-            if line.strip():
-                count += 1
-                broken = _broken(line, keys, number)
-    if broken is not None:
-        yield error("data.train.data_path", f"{path}{broken}; mend the line or leave it out")
+            absent = [key for key in keys if record.get(key) in (None, "")]
+            if absent:
+                raise DamagedLine(f"line {number}: has no {' and no '.join(map(repr, absent))}")
+            count += 1
+    except DamagedLine as damage:
+        yield error("data.train.data_path", f"{path}, {damage}; mend the line or leave it out")
         return
     held = v.number("data.train.split_validation_size") or 0
     left = int(count * (1 - held)) if held < 1 else count - int(held)
@@ -376,18 +377,6 @@ def training_set(v: Values) -> Findings:
             f"{path} has {left} records for training, a step draws {wanted:g}: NeMo-RL drops an incomplete batch, "
             f"and would end at once as if all was done; set grpo.num_prompts_per_step to {left} or less",
         )
-
-
-def _broken(line: str, keys: Sequence[str], number: int) -> str | None:
-    """What is wrong with a record, as the end of a sentence; None where nothing is."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return f":{number} is no JSON"
-    if not isinstance(record, dict):
-        return f":{number} is no JSON object"
-    absent = [key for key in keys if record.get(key) in (None, "")]
-    return f":{number} has no {' and no '.join(repr(key) for key in absent)}" if absent else None
 
 
 def environments(v: Values) -> Findings:

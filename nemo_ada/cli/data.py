@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark, resolve
 from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 
@@ -180,9 +180,8 @@ def read_text(path: Path | None) -> str | None:
 def _left_out(path: Path) -> Iterator[str]:
     """The first rejected inputs that an author can correct, and where all are listed."""
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            records = (record for record in map(json.loads, file) if record["stage"] in MENDABLE)
-            shown = [f"  line {r['line']} ({r['stage']}): {r['reason']}" for r in islice(records, 5)]
+        mendable = (record for _, record in records(path) if record["stage"] in MENDABLE)
+        shown = [f"  line {r['line']} ({r['stage']}): {r['reason']}" for r in islice(mendable, 5)]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
         raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and start again") from None
     if shown:

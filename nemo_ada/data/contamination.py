@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from nemo_ada.data.source import Source
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.lines import PROMPT_FIELDS, parse_line, text_field
+from nemo_ada.run.json_lines import parse_line
+from nemo_ada.tasks.lines import PROMPT_FIELDS, text_field
 from nemo_ada.verify.judge import normalised
 
 WORDS = 13  # as in the tables of GPT-3's and later data sets

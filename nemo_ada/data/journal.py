@@ -19,6 +19,7 @@ from typing import Any
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import lock_file, write_atomically
 from nemo_ada.run.folder import changed_keys, flatten
+from nemo_ada.run.json_lines import DamagedLine, records
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings.json"
@@ -60,11 +61,11 @@ class Journal:
         if size > self._bytes:
             os.truncate(path, self._bytes)
 
-    def commit(self, records: Iterable[Mapping[str, Any]], items: int, passed: int = 0) -> None:
+    def commit(self, new_records: Iterable[Mapping[str, Any]], items: int, passed: int = 0) -> None:
         """Append the records of `items` further inputs, of which `passed` continue."""
         if self.complete:
             raise InvariantError(f"{self.path} is complete")
-        data = "".join(map(dump, records)).encode()
+        data = "".join(map(dump, new_records)).encode()
         with self.path.open("ab") as file:
             file.write(data)
             file.flush()
@@ -84,9 +85,8 @@ class Journal:
         """The committed records."""
         if self.path.exists():
             try:
-                with self.path.open(encoding="utf-8", newline="\n") as file:
-                    yield from map(json.loads, file)
-            except ValueError as problem:
+                yield from (record for _, record in records(self.path))
+            except DamagedLine as problem:
                 raise _damaged(self.path, problem) from None
 
     def _save(self) -> None:

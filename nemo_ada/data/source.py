@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from nemo_ada.data.journal import PINS
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json, write_atomically
+from nemo_ada.run.json_lines import lines
 
 log = logging.getLogger(__name__)
 
@@ -121,11 +122,7 @@ def file_identity(path: Path) -> dict[str, Any]:
 def read_jsonl(path: Path) -> Iterator[tuple[int, Raw]]:
     """Lines of a local file. Blank lines are skipped."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if line.strip():
-                    yield number, line
+        yield from lines(path)
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
 

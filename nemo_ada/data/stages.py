@@ -24,13 +24,12 @@ from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.jsonl import MAX_BYTES
-from nemo_ada.tasks.lines import parse_line
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.verify.judge import Judge, normalised
 
-Record = dict[str, Any]
 Watch = Callable[[str, int, int | None], None]
 """Called with (stage, inputs done, inputs in all if known)."""
 Inputs = Callable[[], Iterable[Any]]
@@ -295,22 +294,25 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
 
     Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`. Raises UserError.
     """
+
+    def refuse(number: int, reason: str) -> None:
+        raise UserError(
+            f"--pass-rates={path}: line {number} cannot be used ({reason}); each line needs `problem` or `id`, "
+            "and `pass_rate` or `correct` and `responses`"
+        )
+
     rates: dict[str, Record] = {}
     try:
-        lines = read_bounded(path, MAX_BYTES).removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        content = read_bounded(path, MAX_BYTES)
     except OSError as problem:
         raise UserError(f"--pass-rates={path} cannot be read: {problem}") from None
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                uid, facts = _measured(parse_line(line))
-            except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
-                why = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
-                raise UserError(
-                    f"--pass-rates={path}: line {number} cannot be used ({why}); each line needs `problem` or `id`, "
-                    "and `pass_rate` or `correct` and `responses`"
-                ) from None
-            rates[uid] = facts
+    for number, record in records(content, on_damage=refuse):
+        try:
+            uid, rates_of_problem = _measured(record)
+        except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
+            refuse(number, f"no {problem}" if isinstance(problem, KeyError) else str(problem))
+        else:
+            rates[uid] = rates_of_problem
     if not rates:
         raise UserError(f"--pass-rates={path} has no line")
     return rates

@@ -15,6 +15,7 @@ import numpy as np
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import BoolArray, FloatArray, IntArray, estimate, paired_test, pass_at_k
 from nemo_ada.run.folder import changed_keys, flatten
+from nemo_ada.run.json_lines import records
 
 MAX_GROUPS = 30
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -175,7 +176,7 @@ class Evaluation:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [record for _, record in records(path)]
 
 
 def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = None) -> dict[str, dict[str, Any]]:

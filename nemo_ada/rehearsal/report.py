@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
+from nemo_ada.run.json_lines import records
 
 PHASES = (
     "check", "set-up", "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save", "export",
@@ -71,7 +71,7 @@ class Events:
         """The events of a file. A file that does not exist has none."""
         if not path.exists():
             return cls([])
-        return cls([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line])
+        return cls([record for _, record in records(path)])
 
     def of(self, event: str) -> list[dict[str, Any]]:
         """All events of a kind."""

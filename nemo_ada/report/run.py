@@ -24,8 +24,8 @@ from nemo_ada.core.metrics import LISTS as METRIC_LISTS
 from nemo_ada.core.metrics import PREFIX, RATE_BINS, TENTHS
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import YAML_DAMAGE
+from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
-from nemo_ada.tasks.lines import parse_line
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20
@@ -217,23 +217,25 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
         notes.append(f"{path.name} is missing")
         return []
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+    cut_off = content.count(b"\n") + 1  # the number of the line without its end
     by_step: dict[int, tuple[int, dict[str, Any]]] = {}
     damaged: list[str] = []
     repeated: list[str] = []
-    for count, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+
+    def note_damage(count: int, reason: str) -> None:
+        if count < cut_off:
+            damaged.append(f"line {count}: {reason}")
+        elif not writing:
+            notes.append(f"{path.name}: the last line ({count}) is cut off and left out ({reason})")
+
+    for count, record in records(content, on_damage=note_damage):
         try:
-            record = parse_line(line)
             step = _step(record)
         except ValueError as problem:
-            if count < len(lines):
-                damaged.append(f"line {count}: {problem}")
-            elif not writing:
-                notes.append(f"{path.name}: the last line ({count}) is cut off and left out ({problem})")
+            note_damage(count, str(problem))
             continue
         if step in by_step:
             repeated.append(f"line {count}: step {step}")
@@ -259,19 +261,21 @@ def _step(record: Mapping[str, Any]) -> int:
     return int(step)
 
 
-def _no_numbers(records: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+def _no_numbers(numbered: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
     return [
         f"line {line}: {key[:80]}"
-        for line, record in records
+        for line, record in numbered
         for key, value in record.items()
         if key != SAMPLES and (counts(value, LISTS[key]) is None if key in LISTS else math.isnan(number(value)))
     ]
 
 
-def _lacking(records: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
-    every = {key for _, record in records for key in record if key.startswith(ALWAYS) and not key.startswith(SOMETIMES)}
+def _lacking(numbered: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+    every = {
+        key for _, record in numbered for key in record if key.startswith(ALWAYS) and not key.startswith(SOMETIMES)
+    }
     lacking = []
-    for line, record in records:
+    for line, record in numbered:
         missing = sorted(every.difference(record))
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

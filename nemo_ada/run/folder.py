@@ -25,6 +25,7 @@ import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import lock_file, verify_folder, write_atomically
+from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment
 from nemo_ada.run.redaction import hide_in
 
@@ -259,28 +260,23 @@ class RunDir:
             self._lock = None
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSONL file, without lines that are no JSON object (cut off by a kill, or damaged).
+def read_lines(path: Path) -> list[Record]:
+    """Read the records of a JSONL file that a run wrote. Damaged lines, such as one cut off by a kill, are left out.
 
-    Raises UserError for a file that cannot be read.
+    Returns:
+        The records. The list is empty where the file does not exist.
+
+    Raises:
+        UserError: The file cannot be read.
     """
+
+    def warn(number: int, reason: str) -> None:
+        log.warning("%s: line %d was left out: %s", path, number, reason)
+
     try:
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        return [record for _, record in records(path, on_damage=warn)] if path.exists() else []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    records = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        else:
-            log.warning("%s: line %d is no JSON object and was left out", path, number)
-    return records
 
 
 def _step_of(record: Mapping[str, Any]) -> float:

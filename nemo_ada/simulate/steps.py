@@ -28,6 +28,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import numbered
 from nemo_ada.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
 
 if TYPE_CHECKING:
@@ -67,12 +68,11 @@ class MeasuredRates:
         """
         rates: list[float] = []
         try:
-            text = read_bounded(path, MAX_BYTES).decode("utf-8")
-        except (OSError, ValueError) as problem:
+            content = read_bounded(path, MAX_BYTES)
+        except OSError as problem:
             raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                rates.append(_rate(line, f"{path}:{number}"))
+        for number, line in numbered(content.split(b"\n")):
+            rates.append(_rate(line.decode("utf-8", errors="replace"), f"{path}:{number}"))
         if not rates:
             raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")
         return cls(tuple(rates))

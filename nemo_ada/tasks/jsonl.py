@@ -18,7 +18,8 @@ from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
-from nemo_ada.tasks.lines import parse_line, text_field
+from nemo_ada.run.json_lines import records
+from nemo_ada.tasks.lines import text_field
 from nemo_ada.tasks.protocol import (
     Demonstration,
     Prompt,
@@ -146,11 +147,8 @@ class JsonlTask:
             ) from None
         rows: list[Prompt] = []
         names = self.settings
-        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-            if not line.strip():
-                continue
+        for number, record in records(data, on_damage=self.malformed.__setitem__):
             try:
-                record = parse_line(line)
                 text = text_field(record, names.prompt_fields, "prompt") + names.prompt_suffix
                 answer = text_field(record, names.answer_fields, "answer")
                 entry = {"line": number, "answer": answer}

@@ -1,11 +1,10 @@
-"""Parse a line of a JSONL file with prompts and answers. A line that cannot be used gets a reason.
+"""Read the text fields of a record with a prompt and an answer.
 
-The jsonl task, data preparation and evaluation use this module.
+The jsonl task, data preparation and evaluation use it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -15,25 +14,6 @@ from typing import Any
 PROMPT_FIELDS = ("problem", "prompt", "question")
 ANSWER_FIELDS = ("answer", "gt")
 MAX_REASON = 200
-
-
-def parse_line(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line. NaN and Infinity become floats. Raises ValueError with the reason."""
-    if b"\0" in line:  # a JSON text has no such byte
-        raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
-    try:
-        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"not JSON ({problem.msg.removesuffix(' at')} at column {problem.colno})") from None
-    except ValueError:
-        raise ValueError("a number with thousands of digits") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON {type(record).__name__}, not an object")
-    return record
 
 
 def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
+from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.lines import parse_line, text_field
+from nemo_ada.tasks.lines import text_field
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify import INVALID, Verdict
 from nemo_ada.verify.judge import normalised

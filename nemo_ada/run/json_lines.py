@@ -1,0 +1,89 @@
+"""The one reader of JSON-lines files: a JSON object per line, in UTF-8. Blank lines count but are skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+OnDamage = Callable[[int, str], None]
+BOM = b"\xef\xbb\xbf"  # some editors begin a file with it
+
+
+class DamagedLine(ValueError):
+    """A line that holds no JSON object. The text has the line's number and the reason."""
+
+
+def refuse(number: int, reason: str) -> None:
+    """Raise DamagedLine. The default of `records`: a file of ours has no damaged line."""
+    raise DamagedLine(f"line {number}: {reason}")
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Read the lines of a file that are not blank.
+
+    Yields:
+        The line's number, counted from 1, and its bytes with the line's end.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        yield from numbered(file)
+
+
+def numbered(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Number lines from 1, without the blank ones and without a byte order mark at the start."""
+    for number, line in enumerate(source, start=1):
+        line = line.removeprefix(BOM) if number == 1 else line
+        if line.strip():
+            yield number, line
+
+
+def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tuple[int, Record]]:
+    """Read the JSON objects of a file.
+
+    Args:
+        source: The file, or its content.
+        on_damage: Called with the number of a damaged line, counted from 1, and with the reason. It raises an error to
+            stop, and the line is left out where it returns.
+
+    Yields:
+        The line's number and its object.
+
+    Raises:
+        OSError: The file cannot be read.
+        DamagedLine: A line is damaged, and `on_damage` was not given.
+    """
+    for number, line in lines(source) if isinstance(source, Path) else numbered(source.split(b"\n")):
+        try:
+            record = parse_line(line)
+        except ValueError as problem:
+            on_damage(number, str(problem))
+        else:
+            yield number, record
+
+
+def parse_line(line: bytes) -> Record:
+    """Parse one line. NaN and Infinity are read as floats.
+
+    Raises:
+        ValueError: The line holds no JSON object. The text is the reason.
+    """
+    if b"\0" in line:  # never part of a JSON text
+        raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
+    try:
+        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"not JSON ({problem.msg.removesuffix(' at')} at column {problem.colno})") from None
+    except ValueError:
+        raise ValueError("a number with thousands of digits") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"a JSON {type(record).__name__}, not an object")
+    return record
