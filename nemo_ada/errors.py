@@ -4,11 +4,21 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """The user can mend it. The message says what is wrong, where, what was found, and what would work."""
+    """An error that the user can correct.
+
+    The message says what is wrong, where it is wrong, and what would work.
+
+    Attributes:
+        key: the dotted key of the YAML that the error is about. None where the error is about no single key.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class InvariantError(RuntimeError):
-    """An internal promise is broken: a defect of this project or of a back end, never of the user's input."""
+    """A promise inside the program is broken. The defect is in this project or in a back end, not in the input."""
 
 
 class ProcessLostError(InvariantError):
@@ -20,4 +30,4 @@ class StallError(InvariantError):
 
 
 class FailedResponsesError(RuntimeError):
-    """Too many responses of a step have no label (engine or verifier failures) to train on the rest."""
+    """Too many responses of a step have no label, because the engine or the verifier failed on them."""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 EXIT_NO = 1  # the chain ends
 EXIT_REFUSED = 2  # nothing is submitted
-WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/check/finding.py
+WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/rules/finding.py
 COLUMNS = 4  # of both tables
 STATES = ("done", "stopped", "failed")
 

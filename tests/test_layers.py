@@ -39,11 +39,12 @@ LAYERS = {
     "data": CONFIG | {"embedded"},  # the engine, on first use
     "evaluation": CONFIG | {"data"},
     "embedded": CONFIG,
-    "nemo": CONFIG,
     "cluster": CONFIG,
-    "check": CONFIG | {"cluster", "embedded", "nemo"},  # the back ends' own checks, inside functions
-    "planning": CONFIG | {"cluster", "check", "simulate"},
-    "rehearsal": {"errors", "run", "cluster", "check"},  # stands apart: see the test with this name
+    "rules": CONFIG | {"cluster"},
+    "nemo": CONFIG | {"cluster", "rules"},
+    "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
+    "planning": CONFIG | {"cluster", "rules", "simulate"},
+    "rehearsal": {"errors", "run", "cluster", "rules", "check"},  # stands apart: see the test with this name
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -1,5 +1,5 @@
-"""`nemo-ada check`: what can be wrong with a configuration, found before a GPU hour is spent.
+"""`nemo-ada check` finds what is wrong with a configuration before a GPU hour is spent.
 
-A check is a small function from facts (cluster config, model shape, memory sizes) to findings; `command` gathers the
-facts and runs them all. Facts about models and hard constraints: Megatron-core, NeMo-RL v0.7.0, vLLM.
+The rules for a config are in nemo_ada/rules. This room adds what depends on the machine: GPUs and their memory, free
+disk, caches, folders, the verifier. A check is a small function from facts to findings, and `command` runs them all.
 """

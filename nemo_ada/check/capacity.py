@@ -6,12 +6,12 @@ import math
 import shutil
 from pathlib import Path
 
-from nemo_ada.check.finding import Findings, Tell, error, ok, warning
-from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.check.site import where
-from nemo_ada.cluster.config import ClusterConfig
+from nemo_ada.check.site import job_folder
 from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase, vllm_cache
-from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
+from nemo_ada.rules.layout import LEARNER, VLLM
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
@@ -61,7 +61,7 @@ def _what_helps(recipe: ClusterConfig, phase: str) -> str:
 
 
 def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
-    """vLLM's phase: weights and a cache for the first wave, the moment of highest concurrency."""
+    """VLLM's phase: weights and a cache for the first wave, the moment of highest concurrency."""
     key = f"{VLLM}.gpu_memory_utilization"
     cache = vllm_cache(recipe, shape, first_wave, gpu_gib)
     longest = recipe.max_prompt + recipe.max_new
@@ -91,7 +91,7 @@ def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gp
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: Tell = warning) -> Findings:
+def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: MakeFinding = warning) -> Findings:
     """Room for the checkpoints that are kept and the one being written. tell: level where a job's folder is full."""
     v, key = recipe.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
@@ -101,7 +101,7 @@ def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: Tell = warni
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
     need = (keep + 1) * each
     named = str(v.get(key, "."))
-    folder = where(named)
+    folder = job_folder(named)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "

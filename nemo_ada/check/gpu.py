@@ -1,6 +1,6 @@
-"""What only a GPU node can tell: driver, Transformer Engine's FP8, apex. Here alone this layer uses torch.
+"""Checks that need a GPU node: the driver, FP8 in Transformer Engine, apex.
 
-Links between GPUs and nodes are tried by slurm/all_reduce.py, before each job.
+Only this module of the room uses torch. slurm/all_reduce.py tries the links between GPUs and nodes before each job.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from nemo_ada.check.finding import Finding, Findings, error, ok, skipped, warning
-from nemo_ada.check.precision import FUSED_KERNEL
-from nemo_ada.cluster.config import Values
+from nemo_ada.check.fused_kernel import FUSED_KERNEL
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import worker_python
+from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
 SECONDS = 300
-ASK_ENGINE = """
+PROBE_ENGINE = """
 from transformer_engine.pytorch import fp8
 print(*fp8.FP8GlobalStateManager.is_fp8_block_scaling_available())
 """
 
 
 def node(values: Values) -> tuple[list[Finding], float | None]:
-    """Findings of this node and its smallest GPU's memory in GiB, from a process of its own (no CUDA in ours)."""
+    """Findings of this node, and the memory of its smallest GPU in GiB.
+
+    They come from a separate process, so that CUDA is not started in this one.
+    """
     names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
@@ -44,8 +47,11 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
 
 
 def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
-    """The findings as they weigh for a config: what FP8 lacks is an error where it is used, and so are missing GPUs."""
-    wanted = values.get("cluster.gpus_per_node", count)
+    """The findings with the levels that they have for a config.
+
+    What FP8 lacks is an error where the config uses FP8. Too few GPUs are an error, too.
+    """
+    wanted = values.integer("cluster.gpus_per_node", count or 1)
     learner = values.get("policy.megatron_cfg.fp8_cfg.enabled", False)
     fp8 = learner or values.get("policy.generation.vllm_cfg.precision") == "fp8"
     weighed = [
@@ -66,13 +72,13 @@ def _probe() -> tuple[list[Finding], int, float | None]:
         names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
         return [skipped(name, "skipped: no GPU") for name in names], 0, None
     gib = min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())) / 2**30
-    found = [
+    findings = [
         ok("gpu.driver", f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"),
         ok("gpu.memory", f"{gib:.1f} GiB, used in the estimates"),
         *_fp8(torch),
         *_apex(),
     ]
-    return found, torch.cuda.device_count(), gib
+    return findings, torch.cuda.device_count(), gib
 
 
 def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
@@ -88,18 +94,18 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
 
 
 def _transformer_engine() -> Findings:
-    """Block scaling, asked of the interpreter that trains: in NeMo-RL's image Megatron's workers have their own."""
+    """Whether the interpreter that trains has block scaling. In NeMo-RL's image Megatron's workers have another one."""
     worker = worker_python("megatron")
-    asked = subprocess.run(
-        [worker or sys.executable, "-c", ASK_ENGINE],
+    probe = subprocess.run(
+        [worker or sys.executable, "-c", PROBE_ENGINE],
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    where = worker.parts[-3] if worker else "this environment"
-    known, _, why = (asked.stdout.splitlines() or [""])[-1].partition(" ")
-    if asked.returncode:
-        yield warning("gpu.fp8", f"Transformer Engine cannot be imported in {where}; FP8 configs need it")
-    elif known == "True":
-        yield ok("gpu.fp8", f"Transformer Engine offers block scaling in {where}")
+    place = worker.parts[-3] if worker else "this environment"
+    available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
+    if probe.returncode:
+        yield warning("gpu.fp8", f"Transformer Engine cannot be imported in {place}; FP8 configs need it")
+    elif available == "True":
+        yield ok("gpu.fp8", f"Transformer Engine offers block scaling in {place}")
     else:
         yield warning("gpu.fp8", why)
 
@@ -112,7 +118,7 @@ def _apex() -> Findings:
 
 
 if __name__ == "__main__":
-    found, gpus, smallest = _probe()
+    node_findings, gpus, smallest = _probe()
     sys.stdout.write(
-        json.dumps({"findings": [asdict(finding) for finding in found], "count": gpus, "gib": smallest}) + "\n"
+        json.dumps({"findings": [asdict(finding) for finding in node_findings], "count": gpus, "gib": smallest}) + "\n"
     )

@@ -1,4 +1,4 @@
-"""What a config needs of the site: repositories of the hub, NeMo-RL's checkout, folders to write, a key for W&B."""
+"""What a config needs of the site: the hub's files, NeMo-RL's checkout, the image, folders to write, a W&B key."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 import tempfile
 from pathlib import Path
 
-from nemo_ada.check.finding import Finding, Findings, error, ok, skipped
 from nemo_ada.cluster import hub
-from nemo_ada.cluster.config import HOME, Values
+from nemo_ada.cluster.nemo_config import HOME, RUN_DIR, Values
 from nemo_ada.cluster.site import site_file, site_said, site_setting
+from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
+from nemo_ada.rules.setup import OUR_ENVIRONMENT
 
 VERSION = (0, 7)
-OWN_ENVIRONMENT = "ada_math"
 
 
 def site(values: Values) -> Findings:
-    """All of them."""
+    """Everything that a job needs of the site, except the image."""
     yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
     yield from repositories(values)
     yield from checkout(values)
@@ -27,7 +27,7 @@ def site(values: Values) -> Findings:
 
 
 def repositories(values: Values) -> Findings:
-    """Each repository is in the shared cache, whole, or the hub has it and nodes may ask."""
+    """Each repository is complete in the shared cache. Otherwise the hub has it, and nodes may ask the hub."""
     prepare = "`nemo-ada prepare CONFIG` puts it there"
     for key, name, kind in hub.needs(values):
         folder = hub.snapshot(name, kind)
@@ -51,12 +51,12 @@ def repositories(values: Values) -> Findings:
 
 
 def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
-    said = hub.ask(name, kind)
-    if said == "there":
+    answer = hub.ask(name, kind)
+    if answer == "there":
         return ok(key, f"{name}: on the hub, not in the cache yet; {prepare}")
-    if said == "gated":
+    if answer == "gated":
         return error(key, f"{name} is gated: accept its licence on the hub and export HF_TOKEN")
-    if said == "missing":
+    if answer == "missing":
         return error(key, f"the hub has no {kind} {name}; mend the name (private ones need HF_TOKEN), or give a path")
     return error(
         key,
@@ -66,7 +66,7 @@ def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
 
 
 def checkout(values: Values) -> Findings:
-    """NeMo-RL's checkout is v0.7, and knows the environments and data sets that the config names."""
+    """NeMo-RL's checkout is v0.7 and has the environments and data sets of the config."""
     home = Path(site_setting(HOME) or ".missing")
     numbers = re.findall(r"^(?:MAJOR|MINOR) = (\d+)", _text(home / "nemo_rl/package_info.py"), re.M)
     version = tuple(int(number) for number in numbers)
@@ -79,26 +79,39 @@ def checkout(values: Values) -> Findings:
         return
     for split in ("default", "train", "validation"):
         name = values.get(f"data.{split}.env_name")
-        own = values.get(f"env.{name}.class")
-        if name is not None and own is None and name not in {*environments, OWN_ENVIRONMENT}:
+        custom = values.get(f"env.{name}.class") is not None
+        if name is not None and not custom and name not in (*environments, OUR_ENVIRONMENT):
             yield error(
                 f"data.{split}.env_name",
-                f"{name}: NeMo-RL has no such environment; {OWN_ENVIRONMENT} or math would work, or name your own: "
+                f"{name}: NeMo-RL has no such environment; {OUR_ENVIRONMENT} or math would work, or name your own: "
                 f"env.{name}.class=MODULE.CLASS",
             )
-        elif name is not None and values.get(f"env.{name}") is None:
-            yield error(f"data.{split}.env_name", f"{name} has no section env.{name}; add it, `workers: 16` in it")
-        named = values.get(f"data.{split}.dataset_name")
-        if named is not None and named not in sets and "." not in str(named):
+        dataset = values.get(f"data.{split}.dataset_name")
+        if dataset is not None and dataset not in sets and "." not in str(dataset):
             yield error(
                 f"data.{split}.dataset_name",
-                f"{named}: NeMo-RL has no such data set; ResponseDataset with a data_path would work, or one of "
+                f"{dataset}: NeMo-RL has no such data set; ResponseDataset with a data_path would work, or one of "
                 f"{', '.join(sorted(sets))}",
             )
 
 
+def image() -> Findings:
+    """CONTAINER, as slurm/site.env sets it: a file must exist, a registry's name cannot be looked up here."""
+    name = site_setting("CONTAINER")
+    if not name:
+        yield skipped("CONTAINER", "not set: bare nodes, or site.env was not read here")
+    elif name.startswith(("/", ".")) and not Path(name).is_file():
+        yield error(
+            "CONTAINER", f"{name} is not there; import the image first (docker/README.md) or correct slurm/site.env"
+        )
+    elif name.startswith(("/", ".")):
+        yield ok("CONTAINER", name)
+    else:
+        yield skipped("CONTAINER", f"{name}: an image of a registry is not looked up")
+
+
 def _keys(path: Path, name: str) -> list[str]:
-    """Keys of a dictionary in a source file, which is read and not run."""
+    """The keys of a dictionary in a source file. The file is read as text and does not run."""
     _, _, rest = _text(path).partition(f"\n{name}")
     return re.findall(r'^    "([^"]+)":', rest.partition("\n}")[0], re.M)
 
@@ -110,16 +123,16 @@ def _text(path: Path) -> str:
         return ""
 
 
-def where(named: str) -> Path:
-    """Where a job keeps it: below RUN_ROOT, unless the path is absolute."""
-    path, root = Path(named), site_setting("RUN_ROOT")
+def job_folder(name: str) -> Path:
+    """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
+    path, root = Path(name), site_setting("RUN_ROOT")
     return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
 
 
 def folders(values: Values) -> Findings:
-    """Run folder and checkpoint folder can be written, or made."""
+    """The run folder and the checkpoint folder can be created and written."""
     for key in ("run_dir", "checkpointing.checkpoint_dir"):
-        folder = where(str(values.get(key, "runs/nemo_rl")))
+        folder = job_folder(str(values.get(key, RUN_DIR)))
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=above):
@@ -147,14 +160,14 @@ def _in_memory(folder: Path) -> bool:
 
 
 def wandb(values: Values) -> Findings:
-    """W&B without a key waits for a person to type one."""
+    """W&B has a key. Without one it would wait for a person to type it."""
     if not values.get("logger.wandb_enabled", False) or site_setting("WANDB_MODE") in ("offline", "disabled"):
         return
     try:
-        known = netrc.netrc().authenticators("api.wandb.ai") is not None
+        has_key = netrc.netrc().authenticators("api.wandb.ai") is not None
     except (OSError, netrc.NetrcParseError):
-        known = False
-    if not known and not os.environ.get("WANDB_API_KEY"):
+        has_key = False
+    if not has_key and not os.environ.get("WANDB_API_KEY"):
         yield error(
             "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
         )

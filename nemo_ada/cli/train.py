@@ -15,7 +15,7 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
-    from nemo_ada.cluster.config import load_config
+    from nemo_ada.cluster.nemo_config import load_config
     from nemo_ada.config.load import backend_of
 
     loaded = load_config(config, overrides or [])

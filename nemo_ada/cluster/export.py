@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nemo_ada.cluster.config import HOME
 from nemo_ada.cluster.hub import missing_files
+from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting, worker_python
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MANIFEST, verify_folder, write_folder

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
 
 Kind = Literal["model", "dataset"]

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
 
 GIB = float(1 << 30)
 H100_GIB = 79.6  # what an H100-80GB reports

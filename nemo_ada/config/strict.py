@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from reprlib import Repr
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -38,15 +39,23 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
-        lines = list(dict.fromkeys(_sentence(kind, data, where, problem) for problem in error.errors()))
+        problems = error.errors()
+        lines = list(dict.fromkeys(_sentence(kind, data, where, problem) for problem in problems))
         if len(lines) > MAX_LINES:
             rest = f"and {len(lines) - MAX_LINES} more; is this a file for this command?"
             lines = [*lines[:MAX_LINES], rest]
-        raise UserError("\n".join(lines)) from None
+        raise UserError("\n".join(lines), key=_common_key(kind, data, where, problems)) from None
 
 
-def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
-    """One line for one pydantic error. Its location also holds tags of unions, which are not keys of the YAML."""
+def _common_key(kind: Any, data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
+    """The key that all problems are about, or the section that holds their keys. None where it is the whole config."""
+    paths = [_path(kind, data, where, problem) for problem in problems]
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return ".".join(parts[0] for parts in shared) or None
+
+
+def _path(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
+    """The parts of the key that a pydantic error is about, without the tags of unions in its location."""
     path: list[str] = [where] if where else []
     types = [kind]
     below: Any = data
@@ -59,6 +68,12 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
         path.append(str(part))
         types = [inner for t in types for inner in _models(_fields(t).get(str(part)))]
         below = below[part] if _holds(below, part) else None
+    return path
+
+
+def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
+    """One line for one pydantic error."""
+    path = _path(kind, data, where, problem)
     key = ".".join(path)
     cause, context = problem["type"], problem.get("ctx", {})
     if isinstance(context.get("error"), UserError):

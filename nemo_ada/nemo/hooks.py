@@ -38,7 +38,7 @@ from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.rollout import BatchSource
-from nemo_ada.nemo.settings import NemoSettings, chosen
+from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
 from nemo_ada.nemo.step import build_batch, pool_moments
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class Hooks:
 
     def _create_estimator(self, master_config: Any) -> Any:
         """Create the advantage estimator. The loop calls this first, and its configuration decides if the hooks act."""
-        self._active = chosen(master_config)
+        self._active = uses_reinforce_ada(master_config)
         if not self._active:
             return self._originals["_create_advantage_estimator"](master_config)
         if self.settings.ahead:

@@ -38,7 +38,7 @@ def reinforce_ada(
     Raises UserError for settings that cannot work together and for a NeMo-RL that is not as expected, before anything
     is touched. All names are restored in any case.
     """
-    if not nemo_settings.chosen(master_config):
+    if not nemo_settings.uses_reinforce_ada(master_config):
         yield None
         return
     with installed(
@@ -77,7 +77,7 @@ def installed(
 def check_config(master_config: Any) -> None:
     """Raise UserError for everything that `reinforce_ada` would refuse. Call it before NeMo-RL's set-up, which loads
     engine and learner for minutes."""
-    if nemo_settings.chosen(master_config):
+    if nemo_settings.uses_reinforce_ada(master_config):
         settings = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.ahead:
             check_actors()

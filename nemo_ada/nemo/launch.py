@@ -18,11 +18,12 @@ from typing import Any
 
 import yaml
 
+from nemo_ada import rules
+from nemo_ada.cluster.nemo_config import RUN_DIR, upstream_part
 from nemo_ada.config.load import find_prompt_files
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.job import (
@@ -37,7 +38,6 @@ from nemo_ada.nemo.job import (
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.patch_points import LOOP, replaced
 from nemo_ada.nemo.records import Records
-from nemo_ada.nemo.response import ADA_MATH
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, on_signals
@@ -93,30 +93,33 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
     """Train to the end or until a stop is requested; the process's exit code (run/job_control.py)."""
-    return train(load(config_path, overrides))
+    resolved = load(config_path, overrides)
+    return train(resolved, upstream_part(config_path))
 
 
-def train(resolved: dict[str, Any]) -> int:
+def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -> int:
     """`run` for a configuration that is loaded already.
 
-    Raises UserError for what cannot work, ProcessLostError and StallError for what another attempt may survive.
+    Args:
+        resolved: the configuration.
+        upstream: the part of it that comes from NeMo-RL's own files. Without it key names are not checked.
+
+    Returns:
+        The process's exit code.
+
+    Raises:
+        UserError: for everything that `nemo-ada check` calls an error of the config, before anything starts.
+        ProcessLostError: for the death of a process. Another attempt may succeed.
+        StallError: for a process that does not answer. Another attempt may succeed.
     """
+    rules.refuse(resolved, upstream)
     loop = importlib.import_module(LOOP)
-    check_names(resolved, loop.MasterConfig)
     master_config = loop.MasterConfig(**resolved)
-    if nemo_settings.trains_ahead(master_config):
-        nemo_settings.check_ahead(master_config)
     check_config(master_config)
-    check_data(resolved, adaptive=nemo_settings.chosen(master_config))
     check_environments(resolved)
-    check_learner(resolved)
-    folder = str(resolved.get("run_dir") or "")
-    if not folder:
-        raise UserError("run_dir is empty: name the folder of the run, such as run_dir=runs/my_run")
-    run_dir = RunDir(Path(folder))
+    check_architectures(resolved)
+    run_dir = RunDir(Path(str(resolved.get("run_dir", RUN_DIR))))
     resume = resolved.get("resume", "never")
-    if resume not in ("never", "auto"):
-        raise UserError(f"resume={resume}: no such choice; choices: never, auto")
     run_dir.open(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
@@ -240,27 +243,6 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     }
 
 
-def check_data(config: Mapping[str, Any], *, adaptive: bool) -> None:
-    """Raise UserError for data settings that the launcher or the estimator cannot work with."""
-    data, environments = config.get("data") or {}, config.get("env") or {}
-    if data.get("use_multiple_dataloader"):
-        raise UserError(
-            "data.use_multiple_dataloader=true has no end of an epoch and no state that a stop between steps could "
-            "save; set it to false and list the data sets under data.train, which merges them"
-        )
-    parts = [data.get(name) or {} for name in ("default", "train", "validation")]
-    listed = [part for found in parts for part in (found if isinstance(found, list) else [found])]
-    if all(part.get("env_name") != ADA_MATH for part in listed):
-        return
-    if ADA_MATH not in environments:
-        raise UserError(f"data: env_name={ADA_MATH} needs its settings; add `env: {{{ADA_MATH}: {{workers: 8}}}}`")
-    if not adaptive:
-        raise UserError(
-            f"data: env_name={ADA_MATH} gives no reward to an answer that it could not judge, which only "
-            f"grpo.adv_estimator.name={nemo_settings.NAME} can take (preset grpo is plain GRPO); use env_name: math"
-        )
-
-
 def check_environments(config: Mapping[str, Any]) -> None:
     """Register our environment and the user's. Raise UserError for one that the data names and nobody can make."""
     from nemo_rl.data.datasets.utils import extract_necessary_env_names
@@ -274,27 +256,18 @@ def check_environments(config: Mapping[str, Any]) -> None:
         if name not in ENV_REGISTRY:
             raise UserError(
                 f"data: env_name={name}: NeMo-RL has no such environment; choices: {', '.join(sorted(ENV_REGISTRY))}; "
-                f"for your own, name its class: env.{name}.class=MODULE.CLASS"
+                f"for your own, name its class: env.{name}.class=MODULE.CLASS",
+                key=f"env.{name}.class",
             )
-        if name not in sections:
-            raise UserError(f"data: env_name={name} needs its settings; add a section env.{name}")
 
 
-def check_learner(config: Mapping[str, Any]) -> None:
-    """Raise UserError for what would end NeMo-RL's learner later: when its workers start, or at the first save."""
+def check_architectures(config: Mapping[str, Any]) -> None:
+    """Raise UserError where Megatron's workers would not start for want of TORCH_CUDA_ARCH_LIST on this machine."""
     if get(config, "policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
         raise UserError(
             f"{ARCHITECTURES} is not set, which policy.megatron_cfg.enabled=true needs (NVIDIA's image sets it); name "
-            f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100"
-        )
-    save_format = get(config, "checkpointing.model_save_format")
-    first_version = get(config, "policy.dtensor_cfg.enabled", False) and not get(
-        config, "policy.dtensor_cfg._v2", False
-    )
-    if first_version and get(config, "checkpointing.enabled", False) and save_format is not None:
-        raise UserError(
-            f"checkpointing.model_save_format={save_format} is for policy.dtensor_cfg._v2=true; DTensor v1 would fail "
-            "at its first save; set checkpointing.model_save_format=null or policy.dtensor_cfg._v2=true"
+            f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100",
+            key="policy.megatron_cfg.enabled",
         )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_ada.check.finding import Finding, error, ok, warning
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
@@ -31,6 +30,7 @@ from nemo_ada.planning.job import COLD_START, Job
 from nemo_ada.planning.roofline import PROMPT_TOKENS
 from nemo_ada.planning.sampling import Phases, SimulatedJob, capped, variant
 from nemo_ada.planning.slots import MAX_SECONDS, Slots, check_cold_start, clock, parse_time, plan_slots
+from nemo_ada.rules.finding import Finding, error, ok, warning
 from nemo_ada.simulate.steps import Variant
 
 STEPS, STEPS_CAPPED = 24, 20

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.check.bounds import refuse_out_of_bounds
-from nemo_ada.cluster.config import ClusterConfig, Values, load_config, rollout_sizes, usable_values
+from nemo_ada import rules
 from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
-from nemo_ada.cluster.shapes import ModelShape, find_shape
+from nemo_ada.cluster.models import ModelShape, find_shape
+from nemo_ada.cluster.nemo_config import ClusterConfig, Values, load_config, rollout_sizes
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.presets import ada_settings
@@ -18,6 +18,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
 from nemo_ada.planning.roofline import Roofline
+from nemo_ada.rules.method import placeholder_obstacles, uses_reinforce_ada
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
@@ -64,8 +65,7 @@ class Job:
         config = load_config(path, overrides)
         if backend_of(config) == "embedded":
             return _embedded(config)
-        with usable_values():
-            return _cluster(config)
+        return _cluster(config)
 
 
 def engine_slots(config: ClusterConfig, shape: ModelShape) -> int:
@@ -99,22 +99,16 @@ def _embedded(config: Mapping[str, Any]) -> Job:
     )
 
 
-def _placeholders(values: Values) -> bool:
-    """Whether the hooks may make placeholder rows: the method is ours, and the loss has no other gradient for them."""
-    other = ("loss_fn.reference_policy_kl_penalty", "loss_fn.positive_example_nll_weight", "policy.draft.enabled")
-    ours = values.get("grpo.adv_estimator.name") == "reinforce_ada"
-    return ours and not any(values.get(key, 0) for key in other)
-
-
 def _cluster(config: Mapping[str, Any]) -> Job:
     values = Values(config)
-    refuse_out_of_bounds(values)
+    rules.refuse_out_of_bounds(values)
     if not isinstance(config.get("reinforce_ada"), Mapping):
         raise UserError(
             "this config has no section reinforce_ada: it is NeMo-RL's own algorithm, which plan does not know; add "
             "reinforce_ada.preset=grpo (or another preset) and grpo.adv_estimator.name=reinforce_ada"
         )
     cluster, sizes = ClusterConfig.of(config), rollout_sizes(values.get)
+    ada = ada_settings(config.get("reinforce_ada", {}))
     known = find_shape(cluster.model_name)
     if known is None:
         raise UserError(
@@ -126,7 +120,7 @@ def _cluster(config: Mapping[str, Any]) -> Job:
     max_batches = values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1
     return Job(
         backend="nemo_rl",
-        ada=ada_settings(config.get("reinforce_ada", {})),
+        ada=ada,
         prompts=cluster.prompts,
         group=cluster.group,
         drawn=sizes.prompts,
@@ -135,7 +129,7 @@ def _cluster(config: Mapping[str, Any]) -> Job:
         slots=engine_slots(cluster, known[0]),
         gpus=cluster.gpus,
         ahead=bool(values.get("grpo.async_grpo.enabled", False)),
-        placeholders=_placeholders(values),
+        placeholders=uses_reinforce_ada(values) and not placeholder_obstacles(values, ada),
         steps=values.integer("grpo.max_num_steps"),
         val_period=max(int(values.get("grpo.val_period", 0)), 0),
         val_samples=int(values.get("grpo.max_val_samples", 0)),

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nemo_ada.cluster.config import ClusterConfig
 from nemo_ada.cluster.memory import cache_bytes_per_token, vllm_weight_bytes
-from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
 
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)

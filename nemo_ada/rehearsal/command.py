@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.check.command import examine, recipe
-from nemo_ada.check.finding import Finding
-from nemo_ada.cluster.config import Values, load_config, usable_values
+from nemo_ada.check.command import examine, examine_nemo_rl
+from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, model, problems
 from nemo_ada.rehearsal.report import (
@@ -41,6 +40,7 @@ from nemo_ada.rehearsal.report import (
 )
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rules.finding import Finding
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 LIMIT_SECONDS = 1800.0
@@ -241,8 +241,7 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list
         return examine(path, overrides, verifier=False, site=False)
     if not Values(config).get("policy.megatron_cfg.enabled", False):
         return None
-    with usable_values():
-        return [finding for finding in recipe(config) if finding.key.startswith(("cluster", "policy"))]
+    return [finding for finding in examine_nemo_rl(config) if finding.key.startswith(("cluster", "policy"))]
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:

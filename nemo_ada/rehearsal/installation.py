@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_ada.cluster.config import EXAMPLES, HOME
+from nemo_ada.cluster.nemo_config import EXAMPLES, HOME
 from nemo_ada.cluster.site import CODE, project, site_setting
 from nemo_ada.errors import UserError
 

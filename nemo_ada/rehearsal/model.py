@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cluster.shapes import TABLE, ModelShape, find_shape
+from nemo_ada.cluster.models import TABLE, ModelShape, find_shape
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
 

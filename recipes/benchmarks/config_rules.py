@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.check.command import recipe
-from nemo_ada.check.finding import Finding
-from nemo_ada.cluster.config import load_config
+from nemo_ada.check.command import examine_nemo_rl
+from nemo_ada.cluster.nemo_config import load_config
+from nemo_ada.rules.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
@@ -163,7 +163,7 @@ def found(config: Mapping[str, Any], broken: Broken, folder: Path) -> Finding | 
     """What check says of the key: its first error there, else its first warning, else None."""
     said = [
         one
-        for one in recipe(changed(config, broken.changes(folder)))
+        for one in examine_nemo_rl(changed(config, broken.changes(folder)))
         if broken.key.startswith(one.key) or one.key.startswith(broken.key)
     ]
     return next((one for level in ("error", "warning") for one in said if one.level == level), None)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import TABLE, ModelShape
+from nemo_ada.cluster.models import TABLE, ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.planning.job import Job, engine_slots

@@ -2,8 +2,8 @@
 
 import copy
 
-from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import TABLE
+from nemo_ada.cluster.models import TABLE
+from nemo_ada.cluster.nemo_config import ClusterConfig
 
 VALID = {
     "backend": "nemo_rl",

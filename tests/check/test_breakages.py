@@ -8,18 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_ada.check import gpu, precision
-from nemo_ada.check.bounds import BOUNDS
+from nemo_ada.check import fused_kernel, gpu
 from nemo_ada.check.capacity import checkpoint_disk
-from nemo_ada.check.command import recipe as check
-from nemo_ada.check.data import PUBLISHED
-from nemo_ada.check.finding import divisors, exit_code
-from nemo_ada.check.names import key_names
+from nemo_ada.check.command import examine_nemo_rl as check
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster import hub
-from nemo_ada.cluster.config import Values
 from nemo_ada.cluster.memory import checkpoint_bytes
-from nemo_ada.cluster.shapes import TABLE, ModelShape
+from nemo_ada.cluster.models import TABLE, ModelShape
+from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.rules.bounds import BOUNDS
+from nemo_ada.rules.data import PUBLISHED
+from nemo_ada.rules.finding import divisors, exit_code
+from nemo_ada.rules.names import key_names
+from nemo_ada.rules.precision import rollout_parallel_sizes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -143,7 +144,11 @@ BREAKAGES = [
     ({VLLM_PP: 3}, VLLM_TP, "do not divide"),
     ({"loss_fn.reference_policy_kl_penalty": 0.01}, REFERENCE, "set it to false"),
     (EXPERTS | {ETP: 8}, EP, "do not divide by EP 8 * expert TP 8"),
-    ({"grpo.async_grpo": {"enabled": True}}, "reinforce_ada", "the engine needs GPUs of its own"),
+    (
+        {"grpo.async_grpo": {"enabled": True, "max_trajectory_age_steps": 1}, f"{VLLM}.enable_prefix_caching": False},
+        "policy.generation.colocated.enabled",
+        "the engine needs GPUs of its own",
+    ),
     (
         {TP: 1, PACK: 65536, f"{LEARNER}.activation_checkpointing": False},
         "policy.train_micro_batch_size",
@@ -317,7 +322,7 @@ def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(
 def test_the_fused_kernel_is_asked_for_only_where_it_is_used(monkeypatch):
     key = f"{LEARNER}.gradient_accumulation_fusion"
     assert [finding.key for finding in errors({key: True})] == [key]
-    monkeypatch.setattr(precision, "FUSED_KERNEL", "json")  # a module that can be imported
+    monkeypatch.setattr(fused_kernel, "FUSED_KERNEL", "json")  # a module that can be imported
     assert errors({key: True}) == []
 
 
@@ -392,7 +397,7 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128_by_tp(model, tp, padded):
 )  # fmt: skip
 def test_fp8_needs_hopper_a_new_cuda_and_transformer_engine(capability, cuda, said, monkeypatch):
     code = "raise SystemExit(1)" if said == "Transformer Engine" else "print(False, 'too old')"
-    monkeypatch.setattr(gpu, "ASK_ENGINE", code)
+    monkeypatch.setattr(gpu, "PROBE_ENGINE", code)
     torch = SimpleNamespace(
         cuda=SimpleNamespace(get_device_capability=lambda index: capability), version=SimpleNamespace(cuda=cuda)
     )
@@ -436,4 +441,4 @@ def test_parameters_and_parallel_sizes_are_the_published_ones(model, billions, t
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
     assert [n for n in divisors(shape.heads, shape.kv) if n in powers] == tp
     assert [n for n in divisors(shape.layers) if n in powers] == pp
-    assert [n for n in precision.rollout_parallel_sizes(shape, 8) if n in tp] == fp8
+    assert [n for n in rollout_parallel_sizes(shape, 8) if n in tp] == fp8

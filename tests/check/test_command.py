@@ -10,13 +10,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from nemo_ada.check import data, gpu
-from nemo_ada.check.command import _key_in, examine
-from nemo_ada.check.command import recipe as check_recipe
-from nemo_ada.check.finding import exit_code
+from nemo_ada.check import gpu, site, verifier
+from nemo_ada.check.command import examine, examine_nemo_rl
 from nemo_ada.cli.main import app
-from nemo_ada.cluster.config import Values
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.rules import data
+from nemo_ada.rules.finding import exit_code
 from nemo_ada.verify import VerifierSelfTestError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -128,16 +128,16 @@ def test_a_local_file_without_a_record_says_what_is_wrong(content, message, tmp_
 def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, monkeypatch):
     for name in ("CONTAINER", "RUN_ROOT", "NEMO_RL_HOME"):
         monkeypatch.delenv(name, raising=False)
-    site = tmp_path / "site.env"
-    site.write_text(
+    file = tmp_path / "site.env"
+    file.write_text(
         f"# CONTAINER=no\nCONTAINER=/nowhere.sqsh   # the image\nexport RUN_ROOT='{tmp_path}'\nHF_HOME=$HOME/x\n"
     )
-    monkeypatch.setenv("NEMO_ADA_SITE", str(site))
+    monkeypatch.setenv("NEMO_ADA_SITE", str(file))
     assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
         "/nowhere.sqsh", str(tmp_path), "", "",
     ]  # fmt: skip
-    assert [finding.level for finding in data.image()] == ["error"]
-    disk = next(f for f in check_recipe(changed({})) if f.key == "checkpointing.checkpoint_dir")
+    assert [finding.level for finding in site.image()] == ["error"]
+    disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")
     assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
     monkeypatch.setenv("RUN_ROOT", "/")
     assert site_setting("RUN_ROOT") == "/"
@@ -162,7 +162,7 @@ def test_the_assumed_gpu_is_said(tmp_path):
 def test_an_image_file_must_exist(tmp_path, monkeypatch):
     def found(image):
         monkeypatch.setenv("CONTAINER", str(image))
-        return [(finding.level, finding.key) for finding in data.image()]
+        return [(finding.level, finding.key) for finding in site.image()]
 
     assert found(tmp_path / "image.sqsh") == [("error", "CONTAINER")]
     (tmp_path / "image.sqsh").touch()
@@ -172,18 +172,13 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
         assert found(image) == [("skipped", "CONTAINER")]
 
 
-@pytest.mark.parametrize(
-    "message", ["a.b=3: too many", "a.b: 3 is", "a.b, 3", "a.b; 3", "unknown key a.b; c", "no a.b"]
-)
-def test_the_key_that_a_message_begins_with_is_the_findings(message):
-    assert _key_in(message) == ("configuration" if message.startswith("no") else "a.b")
-
-
 def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
-    assert [(finding.level, finding.key) for finding in data.verifier()] == [("ok", "verifier")]
+    assert [(finding.level, finding.key) for finding in verifier.verifier()] == [("ok", "verifier")]
     for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
-        monkeypatch.setattr(data, "MathVerifier", Mock(side_effect=problem))
-        assert [(f.level, f.key, str(problem) in f.message) for f in data.verifier()] == [("error", "verifier", True)]
+        monkeypatch.setattr(verifier, "MathVerifier", Mock(side_effect=problem))
+        assert [(f.level, f.key, str(problem) in f.message) for f in verifier.verifier()] == [
+            ("error", "verifier", True)
+        ]
 
 
 @pytest.mark.parametrize(("override", "code"), [([], 0), (["policy.data_parallel_size=0"], 2)])

@@ -1,4 +1,8 @@
-"""No config of recipes/benchmarks/config_rules.py passes `check` in silence, and none is refused for another reason."""
+"""The broken configs of recipes/benchmarks/config_rules.py.
+
+1. None passes `check` without a finding, and none is refused for another reason.
+2. `check` and the launcher agree on each: `train` refuses exactly what the rules call an error.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "recipes" / "benchmarks"))
 import config_rules  # noqa: E402
 
-from nemo_ada.check.command import recipe  # noqa: E402
-from nemo_ada.cluster.config import load_config  # noqa: E402
+from nemo_ada import rules  # noqa: E402
+from nemo_ada.check.command import examine_nemo_rl  # noqa: E402
+from nemo_ada.cluster.nemo_config import load_config  # noqa: E402
+from nemo_ada.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     "NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set"
@@ -26,7 +32,7 @@ def config() -> dict:
 
 
 def test_the_config_that_the_list_breaks_has_no_errors(config: dict) -> None:
-    assert [found for found in recipe(config) if found.level == "error"] == []
+    assert [found for found in examine_nemo_rl(config) if found.level == "error"] == []
 
 
 def test_the_list_has_sixty_ways_to_break_it() -> None:
@@ -42,3 +48,26 @@ def test_a_config_that_cannot_work_is_named_under_its_key(
     said = config_rules.found(config, broken, tmp_path)
     assert said is not None, "check says nothing"
     assert said.level == broken.level and len(said.message) > 20
+
+
+OF_A_GPU = {"policy.sequence_packing.logprob_mb_tokens=262144", "policy.generation.vllm_kwargs.max_num_seqs=32768"}
+"""The launcher does not estimate memory, because it does not know the GPU. So these are errors of `check` alone."""
+
+
+@pytest.mark.parametrize("broken", config_rules.BROKEN, ids=lambda broken: f"{broken.key}={broken.value}")
+def test_check_and_the_launcher_agree(config: dict, broken: config_rules.Broken, tmp_path: Path) -> None:
+    config_rules.write_files(tmp_path)
+    changed = config_rules.changed(config, broken.changes(tmp_path))
+    errors = {finding.key for finding in examine_nemo_rl(changed) if finding.level == "error"}
+    if errors == set() or f"{broken.key}={broken.value}" in OF_A_GPU:
+        rules.refuse(changed)
+        return
+    with pytest.raises(UserError) as refusal:
+        rules.refuse(changed)
+    assert refusal.value.key in errors
+    for finding in rules.findings(changed):
+        assert finding.level != "error" or finding.message in str(refusal.value)
+
+
+def test_the_launcher_takes_the_config_that_the_list_breaks(config: dict) -> None:
+    rules.refuse(config)

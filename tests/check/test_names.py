@@ -6,14 +6,16 @@
 import importlib.util
 import os
 import sys
+import types
+import typing
 from pathlib import Path
 
 import pytest
 import yaml
 
-from nemo_ada.check import names
 from nemo_ada.check.command import examine
-from nemo_ada.cluster.config import upstream_part
+from nemo_ada.cluster.nemo_config import upstream_part
+from nemo_ada.rules import names
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "nemo"))
@@ -73,18 +75,33 @@ def test_the_list_is_what_v070_has():
     assert known == collected(Path(os.environ["NEMO_RL_HOME"]))
 
 
+def fields_of(kind):
+    """Names and annotations of a pydantic model or a TypedDict."""
+    if hasattr(kind, "model_fields"):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def sections_of(annotation):
+    """The models and TypedDicts that an annotation mentions; a plain dict holds any names."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Union or origin is types.UnionType or (origin is not None and origin not in (dict, list)):
+        return [inner for part in typing.get_args(annotation) for inner in sections_of(part)]
+    if hasattr(annotation, "model_fields") or hasattr(annotation, "__required_keys__"):
+        return [annotation]
+    return []
+
+
 def collected(home):
     """Section -> names, from the installed NeMo-RL's classes and the examples of its checkout."""
-    from nemo_ada.nemo.config_check import _fields, _sections
-
     use_typing_extensions_typed_dict()
     found = {}
 
     def walk(kinds, where):
         fields = {}
         for kind in kinds:
-            for name, annotation in _fields(kind).items():
-                fields.setdefault(name, []).extend(_sections(annotation))
+            for name, annotation in fields_of(kind).items():
+                fields.setdefault(name, []).extend(sections_of(annotation))
         if fields:
             found.setdefault(where or names.TOP, set()).update(fields)
         for name, inner in fields.items():

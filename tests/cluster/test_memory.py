@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.check.command import report
-from nemo_ada.check.finding import ok, warning
 from nemo_ada.cluster.memory import (
     GIB,
     cache_bytes_per_token,
@@ -24,6 +23,7 @@ from nemo_ada.cluster.memory import (
     vllm_cache,
     vllm_weight_bytes,
 )
+from nemo_ada.rules.finding import ok, warning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import EXPERTS, FP8_ROLLOUT, LAYOUTS, read

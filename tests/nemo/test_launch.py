@@ -23,13 +23,14 @@ import pytest
 import torch
 import yaml
 
+from nemo_ada import rules
 from nemo_ada.cli.main import guarded
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import job
 from nemo_ada.nemo import launch as launch_module
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.config_check import check_names
 from nemo_ada.nemo.job import (
     Progress,
     SamplingStopCheck,
@@ -39,15 +40,16 @@ from nemo_ada.nemo.job import (
     timed_validations,
 )
 from nemo_ada.nemo.launch import (
+    check_architectures,
     check_checkpoint,
-    check_data,
     check_environments,
-    check_learner,
     continue_tracking,
     load,
     lost_process,
 )
 from nemo_ada.nemo.patch_points import LOOP
+from nemo_ada.rules import setup
+from nemo_ada.rules.names import key_names
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
@@ -57,28 +59,25 @@ VERSIONS = pytest.mark.parametrize("version", ["v0.7", "main"])
 
 
 @pytest.mark.nemo_rl
-def test_nemo_rls_recipes_have_no_near_miss_and_ours_are_found(harness):
-    schema = harness.grpo.MasterConfig
+def test_nemo_rls_recipes_have_known_keys_and_misspelled_ones_are_found(harness):
+    paths = sorted(harness.EXAMPLE.parent.rglob("grpo*.yaml"))
     checked = 0
-    for path in sorted(harness.EXAMPLE.parent.rglob("grpo*.yaml")):
+    for path in paths:
         try:
             config = load(path, [])
         except UserError:
             continue  # needs variables of its own
-        check_names(config, schema)
+        assert [finding.level for finding in key_names(config, config)] == ["ok"]
         checked += 1
     assert checked > 20
+    upstream = load(harness.EXAMPLE, [])
     config = load(harness.EXAMPLE, [])
     config["gpro"] = {}
     config["grpo"]["batch_multiplyer"] = 2
-    config["policy"]["generation"]["max_new_token"] = 2
-    with pytest.raises(UserError) as caught:
-        check_names(config, schema)
-    assert sorted(str(caught.value).splitlines()) == [
-        "unknown key gpro; did you mean grpo?",
-        "unknown key grpo.batch_multiplyer; did you mean grpo.batch_multiplier?",
-        "unknown key policy.generation.max_new_token; did you mean policy.generation.max_new_tokens?",
-    ]
+    with pytest.raises(UserError) as refusal:
+        launch_module.train(config, upstream)
+    for line in ("did you mean grpo?", "did you mean grpo.batch_multiplier?"):
+        assert line in str(refusal.value)
 
 
 @pytest.mark.nemo_rl
@@ -253,9 +252,9 @@ def launched(tmp_path, monkeypatch):
 
     def launch(set_up, supervised=lambda *_: False):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
-        monkeypatch.setattr(launch_module, "check_names", lambda *_: None)
+        monkeypatch.setattr(launch_module.rules, "refuse", lambda *_: None)
         monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
-        monkeypatch.setattr(launch_module.nemo_settings, "chosen", lambda _: False)
+        monkeypatch.setattr(launch_module.nemo_settings, "uses_reinforce_ada", lambda _: False)
         monkeypatch.setattr(launch_module, "_set_up", set_up)
         monkeypatch.setattr(launch_module, "supervised", supervised)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}}
@@ -363,17 +362,26 @@ def test_a_process_that_ray_lost_is_told_from_a_failure():
 
 
 @pytest.mark.parametrize(
-    ("data", "env", "adaptive", "message"),
+    ("data", "env", "name", "message"),
     [
-        ({"use_multiple_dataloader": True}, {}, True, "data.use_multiple_dataloader=true"),
-        ({"default": {"env_name": "ada_math"}}, {}, True, "env_name=ada_math needs its settings"),
-        ({"validation": [{"env_name": "math"}, {"env_name": "ada_math"}]}, {"ada_math": {}}, False, "can take"),
-        ({"train": {"env_name": "ada_math"}, "validation": None}, {"ada_math": {"workers": 2}}, True, None),
-        ({"default": {"env_name": "math"}}, {}, False, None),
+        ({"use_multiple_dataloader": True}, {}, "reinforce_ada", "data.use_multiple_dataloader=true"),
+        ({"default": {"env_name": "ada_math"}}, {}, "reinforce_ada", "ada_math has no section env.ada_math"),
+        ({"validation": [{"env_name": "math"}, {"env_name": "ada_math"}]}, {"ada_math": {}}, "grpo", "can take"),
+        ({"train": {"env_name": "ada_math"}, "validation": None}, {"ada_math": {"workers": 2}}, "reinforce_ada", None),
+        ({"default": {"env_name": "math"}}, {"math": {}}, "grpo", None),
+        ({"default": {"env_name": "math"}}, {}, "grpo", "math has no section env.math"),
     ],
 )
-def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, adaptive, message):
-    refused(message, check_data, {"data": data, "env": env}, adaptive=adaptive)
+def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, name, message):
+    env = {"math": {}, **env} if data.get("validation") else env
+    refused(message, refuse_setup, {"data": data, "env": env, "grpo": {"adv_estimator": {"name": name}}})
+
+
+def refuse_setup(config):
+    """Raise what those rules call an error that need neither lengths nor a model."""
+    values = Values(config)
+    chosen = (setup.prompt_batches, setup.environments, setup.estimator_of_verdicts, setup.saves)
+    rules.raise_errors(finding for rule in chosen for finding in rule(values))
 
 
 OWN_REWARD = """
@@ -393,7 +401,6 @@ class Mine: ...
         ("mine", {"class": "own_reward.Mine"}, None),
         ("mine", {}, "NeMo-RL has no such environment; choices: ada_math, code"),
         ("ada_maths", None, "env_name=ada_maths: NeMo-RL has no such environment"),
-        ("math", None, "env_name=math needs its settings; add a section env.math"),
         ("math", {"class": "own_reward.Mine"}, "NeMo-RL has an environment math; take another name"),
         ("mine", {"class": "own_reward.Plain"}, "is no Ray actor class; put @ray.remote in front of it"),
         ("mine", {"class": "own_reward.Other"}, "has no attribute 'Other'; name MODULE.CLASS"),
@@ -411,26 +418,28 @@ def test_an_environment_is_known_or_named_by_its_class(name, section, message, t
         refused(message, check_environments, config)
 
 
-@pytest.mark.parametrize(
-    ("policy", "save_format", "cards", "message"),
-    [
-        ({"megatron_cfg": {"enabled": True}}, None, None, "TORCH_CUDA_ARCH_LIST is not set"),
-        ({"megatron_cfg": {"enabled": True}}, None, "9.0", None),
-        ({"dtensor_cfg": {"enabled": True, "_v2": False}}, "safetensors", None, "model_save_format=safetensors"),
-        ({"dtensor_cfg": {"enabled": True}}, "torch_save", None, "model_save_format=torch_save"),
-        ({"dtensor_cfg": {"enabled": True, "_v2": True}}, "safetensors", None, None),
-        ({"dtensor_cfg": {"enabled": True, "_v2": False}}, None, None, None),
-    ],
-)
-def test_a_learner_that_would_fail_later_is_refused_before_anything_starts(
-    monkeypatch, policy, save_format, cards, message
-):
+@pytest.mark.parametrize("megatron", [True, False])
+@pytest.mark.parametrize("cards", [None, "9.0"])
+def test_megatron_needs_the_cards_compute_capability(monkeypatch, megatron, cards):
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     if cards is not None:
         monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", cards)
-    refused(
-        message, check_learner, {"policy": policy, "checkpointing": {"enabled": True, "model_save_format": save_format}}
-    )
+    message = "TORCH_CUDA_ARCH_LIST is not set" if megatron and cards is None else None
+    refused(message, check_architectures, {"policy": {"megatron_cfg": {"enabled": megatron}}})
+
+
+@pytest.mark.parametrize(
+    ("dtensor", "save_format", "message"),
+    [
+        ({"enabled": True, "_v2": False}, "safetensors", "model_save_format=safetensors"),
+        ({"enabled": True}, "torch_save", "model_save_format=torch_save"),
+        ({"enabled": True, "_v2": True}, "safetensors", None),
+        ({"enabled": True, "_v2": False}, None, None),
+    ],
+)
+def test_a_format_that_would_fail_at_the_first_save_is_refused(dtensor, save_format, message):
+    saves = {"enabled": True, "model_save_format": save_format}
+    refused(message, refuse_setup, {"policy": {"dtensor_cfg": dtensor}, "checkpointing": saves})
 
 
 def refused(message, check, *arguments, **options):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypedDict
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import async_actors, settings
-from nemo_ada.nemo.config_check import _sections, _slips
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -28,20 +26,6 @@ def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
         settings.read(config(16, 8, pilots | {"budget": {"max_samples": 8 * first - 1}}))
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "slips"),
-    [
-        ("tokens", "tokens", 0),
-        ("tokesn", "tokens", 1),
-        ("token", "tokens", 1),
-        ("takenz", "tokens", 2),
-        ("a", "tokens", 3),
-    ],
-)
-def test_a_swap_of_neighbours_is_one_slip(left, right, slips):
-    assert _slips(left, right) == _slips(right, left) == slips
-
-
 def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
     checkpointer = SimpleNamespace(get_latest_checkpoint_path=lambda: None)
     assert async_actors._saved(checkpointer) is None
@@ -53,18 +37,6 @@ def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tm
     torch.save({"_index": 3}, tmp_path / async_actors.LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
         async_actors._saved(checkpointer)
-
-
-def test_the_sections_of_an_annotation_are_its_models_at_any_depth():
-    class One(TypedDict):
-        a: int
-
-    class Other:
-        model_fields: ClassVar[dict[str, Any]] = {}
-
-    assert _sections(One) == [One] and _sections(int) == _sections(dict[str, One]) == []
-    assert _sections(One | None) == [One]
-    assert _sections(One | Other | int) == [One, Other]
 
 
 @pytest.mark.parametrize("name", ["normalize_rewards", "use_leave_one_out_baseline"])

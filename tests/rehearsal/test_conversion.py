@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.cluster.config import Values, load_config
+from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.cluster.prepare import convert
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, installation

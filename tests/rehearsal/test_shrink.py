@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.cluster.config import load_config
+from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, model
 from nemo_ada.rehearsal.problems import SIZE

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada.check.finding import Findings, error, ok
+from nemo_ada.rules.finding import Findings, error, ok
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections

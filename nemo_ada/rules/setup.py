@@ -1,7 +1,7 @@
-"""What NeMo-RL's set-up, megatron-core and vLLM refuse, or pass over with a wrong result, minutes into a GPU job.
+"""Rules for what NeMo-RL's set-up, megatron-core and vLLM refuse, or ignore with a wrong result, minutes into a job.
 
-The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/results/config_rules.md has a row
-per setting that was tried: where a job would end without the rule, and what `check` says.
+The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/results/config_rules.md has one row
+per setting that was tried. The row says where a job would end without the rule, and what `check` says.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from nemo_ada.check.finding import Findings, error, warning
-from nemo_ada.cluster.config import Values
-from nemo_ada.cluster.shapes import find_shape
+from nemo_ada.cluster.models import find_shape
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.config.strict import suggestion
+from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.run.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -36,9 +36,10 @@ PROCESSORS = (
     "default", "helpsteer3_data_processor", "kd_data_processor", "math_data_processor", "math_hf_data_processor",
     "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
 )  # fmt: skip
+OUR_ENVIRONMENT = "ada_math"
 VALIDATION_METRICS = ("accuracy", "avg_length")
-PADDING = 1024  # embeddings that a model may have beyond its tokenizer: sizes of one family are padded differently
-MAX_LINES = 200_000  # of a training set that are looked at
+PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
+MAX_LINES = 200_000  # lines of a training set that are read
 CHOICES = (
     # key, the names that exist
     (f"{SCHEDULER}.lr_decay_style", DECAY_STYLES),
@@ -66,7 +67,7 @@ def choices(v: Values) -> Findings:
         value = v.get(key)
         if value is not None and value not in PROCESSORS:
             yield error(key, f"{value}: NeMo-RL has no such processor; {suggestion(str(value), PROCESSORS, 'choices')}")
-    for name, section in (v.get("env") or {}).items():
+    for name, section in v.section("env").items():
         value = section.get("math_verify_impl") if isinstance(section, dict) else None
         if value is not None and value not in VERIFIERS:
             yield error(
@@ -77,7 +78,7 @@ def choices(v: Values) -> Findings:
 
 
 def schedule(v: Values) -> Findings:
-    """The rates and lengths that megatron-core's scheduler compares when it starts."""
+    """Learning rates and lengths that megatron-core's scheduler compares when it starts."""
     lr, low = v.number(f"{OPTIMIZER}.lr"), v.number(f"{OPTIMIZER}.min_lr")
     start, warm = v.number(f"{SCHEDULER}.lr_warmup_init"), v.number(f"{SCHEDULER}.lr_warmup_iters")
     decay = v.number(f"{SCHEDULER}.lr_decay_iters")
@@ -130,11 +131,11 @@ def optimizer(v: Values) -> Findings:
 
 
 def experts_parallel(v: Values) -> Findings:
-    """megatron-core raises in the first update, not at the start."""
-    experts = int(v.get(f"{LEARNER}.expert_model_parallel_size", 1))
+    """Experts and tensor parallelism need sequence parallelism. megatron-core says so in the first update only."""
     if v.get(f"{LEARNER}.sequence_parallel", False):
         return
-    if experts > 1 and int(v.get(f"{LEARNER}.tensor_model_parallel_size", 1)) > 1:
+    experts = v.integer(f"{LEARNER}.expert_model_parallel_size", 1)
+    if experts > 1 and v.integer(f"{LEARNER}.tensor_model_parallel_size", 1) > 1:
         yield error(
             f"{LEARNER}.sequence_parallel",
             "experts with a tensor-parallel size above 1 train only with sequence parallelism; set it to true",
@@ -142,8 +143,8 @@ def experts_parallel(v: Values) -> Findings:
 
 
 def packs(v: Values) -> Findings:
-    """A pack, or a dynamic micro-batch, must hold the longest row: NeMo-RL meets the first long one in some step."""
-    multiple = int(v.get("policy.make_sequence_length_divisible_by", 1))
+    """A pack, or a dynamic micro-batch, must have room for the longest row. The first such row may come late."""
+    multiple = v.integer("policy.make_sequence_length_divisible_by", 1)
     total = v.integer("policy.max_total_sequence_length")
     row = v.integer("data.max_input_seq_length", total) + v.integer("policy.generation.max_new_tokens", total)
     longest = -(-min(total, row) // multiple) * multiple
@@ -160,7 +161,7 @@ def packs(v: Values) -> Findings:
 
 
 def engine(v: Values) -> Findings:
-    """vLLM's own refusals, and back ends that the hooks do not know."""
+    """What vLLM refuses, and back ends that the hooks do not know."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
     if backend != "vllm":
         yield error(
@@ -175,7 +176,7 @@ def engine(v: Values) -> Findings:
             )
         if v.get(f"{VLLM}.precision") != "fp8":
             yield error(f"{VLLM}.kv_cache_dtype", f"an FP8 cache needs {VLLM}.precision=fp8; auto would work")
-        if int(v.get(f"{LEARNER}.pipeline_model_parallel_size", 1)) > 1:
+        if v.integer(f"{LEARNER}.pipeline_model_parallel_size", 1) > 1:
             yield error(
                 f"{VLLM}.kv_cache_dtype", "NeMo-RL refuses an FP8 cache with a learner of PP above 1; auto would work"
             )
@@ -204,7 +205,7 @@ def engine(v: Values) -> Findings:
 
 
 def validation(v: Values) -> Findings:
-    """NeMo-RL validates max_val_samples // val_batch_size batches: none where the batch is larger."""
+    """NeMo-RL validates max_val_samples // val_batch_size batches, so a batch must not be larger than the samples."""
     if not v.validates:
         return
     samples, batch = v.number("grpo.max_val_samples"), v.number("grpo.val_batch_size")
@@ -217,9 +218,16 @@ def validation(v: Values) -> Findings:
 
 
 def saves(v: Values) -> Findings:
-    """The metric that ranks checkpoints is looked up at the first save; a deadline is parsed at the start."""
+    """What the first save needs: the metric that ranks checkpoints, a deadline that can be parsed, a format."""
     if not v.get("checkpointing.enabled", False):
         return
+    save_format = v.get("checkpointing.model_save_format")
+    if v.get(f"{DTENSOR}.enabled", False) and not v.get(f"{DTENSOR}._v2", False) and save_format is not None:
+        yield error(
+            "checkpointing.model_save_format",
+            f"checkpointing.model_save_format={save_format} is for {DTENSOR}._v2=true; DTensor v1 would fail at its "
+            f"first save; set checkpointing.model_save_format=null or {DTENSOR}._v2=true",
+        )
     key = "checkpointing.metric_name"
     metric = v.get(key)
     if metric is not None:
@@ -257,24 +265,24 @@ def tokenizer(v: Values) -> Findings:
         yield error(key, f"{template} is not there; give an absolute path, or default for the tokenizer's own template")
     kwargs = v.get("policy.tokenizer.chat_template_kwargs")
     if kwargs is not None and not isinstance(kwargs, dict):
-        yield error("policy.tokenizer.chat_template_kwargs", f"{kwargs!r} is no mapping; null would work")
+        yield error("policy.tokenizer.chat_template_kwargs", f"{kwargs!r} is not a mapping; null would work")
     model, name = str(v.get("policy.model_name", "")), str(v.get("policy.tokenizer.name", ""))
     if not name or not model or name == model:
         return
-    known = [find_shape(repository) for repository in (model, name)]
-    sizes = [None if found is None else found[0].vocab for found in known]
-    if sizes[0] is None or sizes[1] is None:
+    shapes = [find_shape(repository) for repository in (model, name)]
+    ours, theirs = (None if known is None else known[0].vocab for known in shapes)
+    if ours is None or theirs is None:
         yield warning("policy.tokenizer", f"{name} is not the model {model}: its tokens must be the model's")
-    elif abs(sizes[0] - sizes[1]) > PADDING:
+    elif abs(ours - theirs) > PADDING:
         yield error(
             "policy.tokenizer.name",
-            f"{name} has {sizes[1]} tokens and {model} {sizes[0]}: a number is another token in the other; {model} "
-            "would work",
+            f"{name} has {theirs} tokens and {model} {ours}: a number is another token in the other; {model} would "
+            "work",
         )
 
 
 def adapters(v: Values) -> Findings:
-    """LoRA keys of the learner that is off are passed over: the run would train all weights."""
+    """LoRA keys of the learner that is off have no effect, and the run would train all weights."""
     megatron = bool(v.get(f"{LEARNER}.enabled", False))
     used, other = (f"{LEARNER}.peft", f"{DTENSOR}.lora_cfg") if megatron else (f"{DTENSOR}.lora_cfg", f"{LEARNER}.peft")
     if v.get(f"{other}.enabled", False) and not v.get(f"{used}.enabled", False):
@@ -328,13 +336,13 @@ def loss(v: Values) -> Findings:
         )
 
 
-def draws(v: Values) -> Findings:
-    """How a step's prompts are drawn."""
+def prompt_batches(v: Values) -> Findings:
+    """How NeMo-RL's loader hands out the prompts of a step."""
     if v.get("data.use_multiple_dataloader", False):
         yield error(
             "data.use_multiple_dataloader",
-            "Reinforce-Ada's hooks follow one loader, and refuse this; set it to false and list the data sets under "
-            "data.train",
+            "data.use_multiple_dataloader=true has no end of an epoch and no state that a stop between steps could "
+            "save; set it to false and list the data sets under data.train, which merges them",
         )
     multiplier = v.number("grpo.batch_multiplier")
     if multiplier is not None and multiplier != 1 and not v.get("grpo.use_dynamic_sampling", False):
@@ -366,8 +374,8 @@ def training_set(v: Values) -> Findings:
     except DamagedLine as damage:
         yield error("data.train.data_path", f"{path}, {damage}; mend the line or leave it out")
         return
-    held = v.number("data.train.split_validation_size") or 0
-    left = int(count * (1 - held)) if held < 1 else count - int(held)
+    validation = v.number("data.train.split_validation_size") or 0
+    left = int(count * (1 - validation)) if validation < 1 else count - int(validation)
     wanted = v.number("grpo.num_prompts_per_step") or 1
     if v.get("grpo.use_dynamic_sampling", False):
         wanted = int(wanted * (v.number("grpo.batch_multiplier") or 1))
@@ -380,8 +388,13 @@ def training_set(v: Values) -> Findings:
 
 
 def environments(v: Values) -> Findings:
-    """An own environment or reward class can be imported here, with the caller's PYTHONPATH."""
-    for name, section in (v.get("env") or {}).items():
+    """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
+    for split, name in _environment_names(v):
+        if v.get(f"env.{name}") is None:
+            yield error(
+                f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
+            )
+    for name, section in v.section("env").items():
         dotted = section.get("class") if isinstance(section, dict) else None
         if dotted is None:
             continue
@@ -390,19 +403,29 @@ def environments(v: Values) -> Findings:
         if not module or not attribute:
             yield error(key, f"{text}: name it as MODULE.CLASS")
             continue
-        found = _find(module)
-        if found is None:
+        source = _source(module)
+        if source is None:
             yield error(
                 key,
                 f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
             )
         elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
-                           rf"{re.escape(attribute)}\b", found, re.M):  # fmt: skip
+                           rf"{re.escape(attribute)}\b", source, re.M):  # fmt: skip
             yield error(key, f"{text}: the module {module} defines no {attribute}")
 
 
-def _find(module: str) -> str | None:
-    """The source of a module, without running it; None where there is none."""
+def _environment_names(v: Values) -> Iterator[tuple[str, str]]:
+    """(section of `data`, name) of every environment that the data sets use."""
+    for split in ("default", "train", "validation"):
+        part = v.get(f"data.{split}")
+        for entry in part if isinstance(part, list) else [part]:
+            name = entry.get("env_name") if isinstance(entry, Mapping) else None
+            if isinstance(name, str):
+                yield split, name
+
+
+def _source(module: str) -> str | None:
+    """The source of a module, without running it. None where there is no such module."""
     parts = module.split(".")
     for folder in [Path.cwd(), *(Path(entry or ".") for entry in sys.path)]:
         stem = folder.joinpath(*parts)
@@ -413,24 +436,20 @@ def _find(module: str) -> str | None:
     return "" if spec is not None else None
 
 
-def method_needs(v: Values) -> Findings:
-    """Keys that make NeMo-RL's own algorithm of a config that has our section."""
-    name, env = v.get("grpo.adv_estimator.name"), {v.get(f"data.{part}.env_name") for part in ("default", "train")}
-    if name is not None and name != "reinforce_ada" and "ada_math" in env and v.get("env.ada_math.class") is None:
+def estimator_of_verdicts(v: Values) -> Findings:
+    """Our math environment gives no label where it has no verdict. Only Reinforce-Ada's hooks understand that."""
+    name = v.get("grpo.adv_estimator.name")
+    ours = OUR_ENVIRONMENT in {name for _, name in _environment_names(v)}
+    if name != "reinforce_ada" and ours and v.get(f"env.{OUR_ENVIRONMENT}.class") is None:
         yield error(
             "grpo.adv_estimator.name",
-            f"{name} with env_name=ada_math: this environment gives no label for an answer that its verifier failed "
-            "on, which only Reinforce-Ada's hooks understand; set the name to reinforce_ada, or env_name to math",
+            f"grpo.adv_estimator.name={name} with env_name={OUR_ENVIRONMENT}: this environment gives no reward to an "
+            "answer that it could not judge, which only Reinforce-Ada's hooks can take; set the name to reinforce_ada "
+            "(preset grpo is plain GRPO), or env_name to math",
         )
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, adapters, loss, draws,
-    training_set, environments, method_needs,
+    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, adapters, loss,
+    prompt_batches, training_set, environments, estimator_of_verdicts,
 )  # fmt: skip
-
-
-def setup(v: Values) -> Findings:
-    """All rules."""
-    for rule in SETUP:
-        yield from rule(v)

@@ -6,12 +6,11 @@ The hooks in `nemo/` read the live configuration of a run; what both derive (`ro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,6 +20,7 @@ from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
+RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 # What vLLM 0.20 takes where nobody sets max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
@@ -67,9 +67,6 @@ def _upstream(path: Path) -> DictConfig:
 class Values:
     """Dotted look-up in a nested mapping; a missing key is an error that names it unless a default is given."""
 
-    asked: ClassVar[tuple[str, Any]] = ("configuration", None)
-    """The last key that any reader looked up, and what it held: `usable_values` names it."""
-
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
@@ -80,14 +77,20 @@ class Values:
             if not isinstance(node, Mapping):
                 return default
             node = node.get(part)
-        Values.asked = dotted, node
         return default if node is None else node
 
     def integer(self, dotted: str, default: int | None = None) -> int:
         """A positive whole number. Raises UserError."""
         value = self.get(dotted, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{dotted}={value!r} must be a whole number above 0; set it")
+            raise UserError(f"{dotted}={str(value)[:80]!r} must be a whole number above 0; set it", key=dotted)
+        return value
+
+    def section(self, dotted: str) -> Mapping[str, Any]:
+        """A section, empty where it is not set. Raises UserError."""
+        value = self.get(dotted, {})
+        if not isinstance(value, Mapping):
+            raise UserError(f"{dotted}={str(value)[:80]!r} must be a section; set it", key=dotted)
         return value
 
     @property
@@ -107,20 +110,7 @@ class Values:
                 raise ValueError
             return float(value)
         except (TypeError, ValueError):
-            raise UserError(f"{dotted}={str(value)[:80]!r} must be a number; set it") from None
-
-
-@contextmanager
-def usable_values() -> Iterator[None]:
-    """What a recipe's value of the wrong kind (a list where a number belongs) makes Python raise in a reader, as a
-    UserError that names the key looked up last."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as problem:
-        key, value = Values.asked
-        raise UserError(f"{key}={str(value)[:80]!r} cannot be used: {str(problem)[:200]}") from problem
+            raise UserError(f"{dotted}={str(value)[:80]!r} must be a number; set it", key=dotted) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +175,8 @@ class ClusterConfig:
         if not v.get("policy.megatron_cfg.enabled", False):
             raise UserError(
                 "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
-                "policy.dtensor_cfg.enabled to false)"
+                "policy.dtensor_cfg.enabled to false)",
+                key="policy.megatron_cfg.enabled",
             )
         learner, vllm = "policy.megatron_cfg", "policy.generation.vllm_cfg"
         length = v.integer("policy.max_total_sequence_length")

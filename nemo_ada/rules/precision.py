@@ -1,23 +1,20 @@
-"""FP8 in learner and rollout, the optimizer's precision, and kernels that must be importable."""
+"""Rules for FP8 in learner and rollout, and for the precision of the optimizer."""
 
 from __future__ import annotations
 
-import importlib.util
-
-from nemo_ada.check.finding import Findings, error, listed, ok, warning
-from nemo_ada.check.layout import LEARNER, VLLM
-from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.rules.finding import Findings, error, listed, warning
+from nemo_ada.rules.layout import LEARNER, VLLM
 from nemo_ada.run import mismatch
 
 BLOCK = 128  # FP8 scales are per 128 x 128 block of a weight
 FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
 FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
-FUSED_KERNEL = "fused_weight_gradient_mlp_cuda"
 
 
 def rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
-    """vLLM TP sizes at which FP8 blocks fit: feed-forward and key-value widths per shard are multiples of 128."""
+    """VLLM TP sizes at which FP8 blocks fit: feed-forward and key-value widths per shard are multiples of 128."""
     sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= limit and shape.kv % tp == 0 and shape.heads % tp == 0]
     return [tp for tp in sizes if shape.ffn % (BLOCK * tp) == 0 and shape.kv_width % (BLOCK * tp) == 0]
 
@@ -91,19 +88,4 @@ def optimizer(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
 
 
-def fused_weight_gradient(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """apex's kernel behind gradient_accumulation_fusion must be importable where the learner runs."""
-    key = f"{LEARNER}.gradient_accumulation_fusion"
-    if not recipe.values.get(key, False):
-        return
-    if importlib.util.find_spec(FUSED_KERNEL) is None:
-        yield error(
-            key,
-            f"{FUSED_KERNEL} (apex) cannot be imported here; run this check and the job in an environment with apex, "
-            "or set it to false",
-        )
-    else:
-        yield ok(key, f"{FUSED_KERNEL} is there")
-
-
-PRECISION = (fp8_rollout, fp8_training, optimizer, fused_weight_gradient)
+PRECISION = (fp8_rollout, fp8_training, optimizer)

@@ -1,4 +1,4 @@
-"""Numbers of NeMo-RL's sections that no run can work with, whatever the model: NeMo-RL finds them late or never."""
+"""Bounds of single numbers. No run works outside them, whatever the model. NeMo-RL checks them late or never."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.check.finding import Findings, error
-from nemo_ada.cluster.config import Values
-from nemo_ada.errors import UserError
+from nemo_ada.cluster.nemo_config import RUN_DIR, Values
+from nemo_ada.rules.finding import Findings, error
 
 GENERATION, LEARNER, VLLM = "policy.generation", "policy.megatron_cfg", "policy.generation.vllm_cfg"
+RESUME = ("never", "auto")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a key's value must be: a whole number or any, at least (or above) `low`, at most `high`."""
+    """The numbers that a key may have.
+
+    Attributes:
+        low: the smallest number.
+        high: the largest number.
+        whole: whether it must be a whole number.
+        above: whether `low` itself is excluded.
+    """
 
     low: float
     high: float = math.inf
@@ -24,7 +31,7 @@ class Bound:
     above: bool = False
 
     def holds(self, value: object) -> bool:
-        """Whether a value of the YAML keeps it; YAML reads 1e-6 as text, which NeMo-RL turns into a number."""
+        """Whether the value of a YAML is inside. YAML reads 1e-6 as text, and NeMo-RL makes a number of it."""
         if isinstance(value, str) and not self.whole:
             try:
                 value = float(value)
@@ -40,14 +47,14 @@ class Bound:
         return f"{kind} {low}" + ("" if math.isinf(self.high) else f", at most {self.high:g}")
 
 
-COUNT, COUNT_OR_NONE, POSITIVE, NOT_NEGATIVE = (
+COUNT, COUNT_OR_ZERO, POSITIVE, NOT_NEGATIVE = (
     Bound(1, whole=True),
     Bound(0, whole=True),
     Bound(0, above=True),
     Bound(0),
 )
-SHARE = Bound(0, 1, above=True)
-RATE = Bound(0, 1e-3, above=True)  # of learning
+FRACTION = Bound(0, 1, above=True)
+LEARNING_RATE = Bound(0, 1e-3, above=True)
 BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would work)
     "grpo.max_num_steps": (COUNT, 400),
     "grpo.max_num_epochs": (COUNT, 1000),
@@ -65,12 +72,12 @@ BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would
     "loss_fn.ratio_clip_c": (Bound(1, above=True), 10),
     "loss_fn.reference_policy_kl_penalty": (NOT_NEGATIVE, 0.0),
     "policy.max_grad_norm": (NOT_NEGATIVE, 1.0),
-    f"{LEARNER}.optimizer.lr": (RATE, "1.0e-6"),
+    f"{LEARNER}.optimizer.lr": (LEARNING_RATE, "1.0e-6"),
     f"{LEARNER}.optimizer.min_lr": (NOT_NEGATIVE, "1.0e-6"),
     f"{LEARNER}.optimizer.weight_decay": (NOT_NEGATIVE, 0.0),
-    f"{LEARNER}.scheduler.lr_warmup_iters": (COUNT_OR_NONE, 10),
+    f"{LEARNER}.scheduler.lr_warmup_iters": (COUNT_OR_ZERO, 10),
     f"{GENERATION}.temperature": (POSITIVE, 1.0),
-    f"{GENERATION}.top_p": (SHARE, 1.0),
+    f"{GENERATION}.top_p": (FRACTION, 1.0),
     f"{GENERATION}.max_new_tokens": (COUNT, 2048),
     f"{VLLM}.gpu_memory_utilization": (Bound(0, 0.92, above=True), 0.8),
     f"{VLLM}.max_model_len": (COUNT, 3072),
@@ -78,18 +85,14 @@ BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would
 
 
 def bounds(values: Values) -> Findings:
-    """Every key of BOUNDS that is set keeps its bound, and the run has a folder."""
+    """Every key of BOUNDS that is set keeps its bound. The run has a folder, and `resume` is a choice that exists."""
     for key, (bound, works) in BOUNDS.items():
         value = values.get(key)
         if value is not None and not bound.holds(value):
             yield error(key, f"{key}={str(value)[:80]} must be {bound}; {works} would work")
-    folder = values.get("run_dir", "runs/nemo_rl")
+    folder = values.get("run_dir", RUN_DIR)
     if not isinstance(folder, str) or not folder.strip():
         yield error("run_dir", f"run_dir={str(folder)[:80]!r} names no folder; runs/NAME would work")
-
-
-def refuse_out_of_bounds(values: Values) -> None:
-    """Raise UserError with every value that breaks its bound, a line each."""
-    found = [finding.message for finding in bounds(values)]
-    if found:
-        raise UserError("\n".join(found))
+    resume = values.get("resume", RESUME[0])
+    if resume not in RESUME:
+        yield error("resume", f"resume={str(resume)[:80]}: no such choice; choices: {', '.join(RESUME)}")

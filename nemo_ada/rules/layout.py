@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from nemo_ada.check.finding import Findings, divisors, error, listed, warning
-from nemo_ada.cluster.config import ClusterConfig
-from nemo_ada.cluster.shapes import ModelShape
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import ClusterConfig
 from nemo_ada.config.strict import suggestion
+from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
 
 LEARNER = "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"
@@ -53,7 +53,7 @@ def _fitting(gpus: int, experts: int, others: int) -> list[int]:
 
 
 def heads_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """heads % TP, kv heads % TP and ffn % TP must be 0."""
+    """Heads % TP, kv heads % TP and ffn % TP must be 0."""
     key = f"{LEARNER}.tensor_model_parallel_size"
     works = listed(divisors(shape.heads, shape.kv, shape.ffn))
     for what, size in (("attention heads", shape.heads), ("feed-forward columns", shape.ffn)):
@@ -66,7 +66,7 @@ def heads_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
 
 
 def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """layers % PP == 0, unless the first or last stage has its own size."""
+    """Layers % PP == 0, unless the first or last stage has its own size."""
     given = [n for n in (recipe.first_stage, recipe.last_stage) if n is not None]
     key = f"{LEARNER}.pipeline_model_parallel_size"
     works = listed([d for d in divisors(shape.layers) if d <= 16])
@@ -97,7 +97,7 @@ def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
 
 
 def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """vLLM's replicas must fill the cluster and split the heads."""
+    """VLLM's replicas must fill the cluster and split the heads."""
     r, key = recipe, f"{VLLM}.tensor_parallel_size"
     if r.engine_gpus % (r.vllm_tp * r.vllm_pp):
         works = [d for d in divisors(shape.heads, r.engine_gpus) if r.engine_gpus % (d * r.vllm_pp) == 0]

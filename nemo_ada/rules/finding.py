@@ -1,4 +1,4 @@
-"""What a check says: one line with a level, the dotted key that it is about, and what would work."""
+"""What a rule says: one line with a level, the dotted key that it is about, and what would work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Literal
 
 Level = Literal["ok", "skipped", "warning", "error"]
 EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 3, "error": 2}
-"""Python ends a crashed program with 1. So 1 is no answer of a check, and slurm/chain.py refuses it."""
+"""Python ends a crashed program with 1. So no check ends with 1, and slurm/chain.py refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. key: dotted key of the YAML, or the name of what was looked at."""
+    """One line of the report.
+
+    Attributes:
+        level: how bad it is.
+        key: dotted key of the YAML, or the name of what was checked.
+        message: what is wrong and what would work.
+    """
 
     level: Level
     key: str
@@ -21,11 +27,12 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-Tell = Callable[[str, str], Finding]
+MakeFinding = Callable[[str, str], Finding]
+"""One of the four functions below: (key, message) -> Finding."""
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """The exit code of `nemo-ada check`: 0 no warning and no error, 3 warnings only, 2 errors."""
+    """The exit code of `nemo-ada check`: 0 without warning and error, 3 for warnings only, 2 for errors."""
     levels = {finding.level for finding in findings}
     return next((EXIT_CODES[level] for level in ("error", "warning") if level in levels), 0)
 
@@ -36,26 +43,26 @@ def error(key: str, message: str) -> Finding:
 
 
 def warning(key: str, message: str) -> Finding:
-    """The run may work; the user should know."""
+    """The run may work, but the user should know this."""
     return Finding("warning", key, message)
 
 
 def ok(key: str, message: str) -> Finding:
-    """Looked at and fine."""
+    """It was checked, and nothing is wrong."""
     return Finding("ok", key, message)
 
 
 def skipped(key: str, message: str) -> Finding:
-    """Could not be looked at here."""
+    """It could not be checked here."""
     return Finding("skipped", key, message)
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """ "1, 2 or 4"."""
+    """The numbers as text, such as "1, 2 or 4"."""
     texts = [str(number) for number in numbers]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
 
 
 def divisors(*numbers: int) -> list[int]:
-    """Common divisors, ascending."""
+    """The common divisors in ascending order."""
     return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

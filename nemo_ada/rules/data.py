@@ -1,0 +1,103 @@
+"""Rules for data sets: their columns, their prompt files, and room for the answers of a thinking model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from nemo_ada.cluster.hub import LOCAL
+from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.config.load import PROMPT_FILES
+from nemo_ada.errors import UserError
+from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
+from nemo_ada.run.json_lines import DamagedLine, records
+
+EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
+THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
+PUBLISHED = {  # columns of the authors' sets
+    f"RLHFlow/{name}": ("problem", "gt")
+    for name in (
+        "reinforce_ada_simple_prompt_1-5b", "reinforce_ada_hard_prompt_1-5b", "reinforce_ada_easy_prompt",
+        "reinforce_ada_hard_prompt", "reinforce_ada_hard_prompt_llama",
+    )
+}  # fmt: skip
+
+
+def datasets(values: Values) -> Findings:
+    """Training and validation set, the metric that ranks checkpoints, and room for a thinking model's answers."""
+    validates = values.validates
+    yield from dataset(values, "train")
+    sets = [values.get(f"data.validation.{key}") for key in ("data_path", "dataset_name")]
+    if validates and sets == [None, None] and not values.get("data.train.split_validation_size", 0):
+        yield error("data.validation", "the run validates and names no set; dataset_name: AIME2024 would work")
+    elif validates:
+        yield from dataset(values, "validation")
+    metric = str(values.get("checkpointing.metric_name", ""))
+    if metric.startswith("val") and not validates:
+        yield error(
+            "checkpointing.metric_name", f"{metric} needs validations; set grpo.val_period, or metric_name to null"
+        )
+    model, tokens = str(values.get("policy.model_name", "")), values.number("policy.generation.max_new_tokens") or 0
+    thinks = "Qwen3" in model and not model.endswith(("Instruct-2507", "-Base"))
+    if thinks and values.get(THINKING, True) and tokens < THINKING_TOKENS:
+        yield warning(
+            THINKING,
+            f"{model} thinks, and {tokens:g} tokens cut most of its answers; set it to false, or max_new_tokens to "
+            f"{THINKING_TOKENS} or more",
+        )
+
+
+def dataset(values: Values, split: str = "train") -> Findings:
+    """A local file or a published set has the columns that `input_key` and `output_key` name."""
+    here = f"data.{split}"
+    path = values.get(f"{here}.data_path")
+    if path is None:
+        yield skipped(here, f"{values.get(f'{here}.dataset_name', 'no data set')}: read by NeMo-RL's own loader")
+        return
+    wanted = {
+        f"{here}.{key}": str(values.get(f"{here}.{key}", default))
+        for key, default in (("input_key", "input"), ("output_key", "output"))
+    }
+    local = Path(str(path))
+    if local.suffix in (".json", ".jsonl"):
+        try:
+            columns = _first_record(local)
+        except UserError as problem:
+            yield error(f"{here}.data_path", str(problem))
+            return
+    elif str(path) in PUBLISHED:
+        columns = PUBLISHED[str(path)]
+    elif local.suffix and not local.exists() and (local.is_absolute() or local.suffix in LOCAL):
+        yield error(f"{here}.data_path", f"{path} is not there; name a file or a data set of the hub")
+        return
+    else:
+        yield skipped(f"{here}.data_path", f"{path} is neither a local .jsonl nor a set whose columns are known here")
+        return
+    missing = {key: name for key, name in wanted.items() if name not in columns}
+    for key, name in missing.items():
+        yield error(key, f"{path} has no column {name!r}; its columns are {', '.join(columns)}")
+    if not missing:
+        yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
+
+
+def _first_record(path: Path) -> tuple[str, ...]:
+    """Columns of the first line that is not blank. Raises UserError where there is none."""
+    try:
+        first = next(records(path), None)
+    except DamagedLine:
+        raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}") from None
+    except (OSError, ValueError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        raise UserError(f"{path} cannot be read ({why}); name a .jsonl file that exists") from None
+    if first is None:
+        raise UserError(f"{path} is empty; write one JSON object per line, such as {EXAMPLE}")
+    return tuple(first[1])
+
+
+def prompt_files(values: Values) -> Findings:
+    """Prompt files exist in the working folder, or beside or above a YAML that the config builds on."""
+    for section in ("default", "train", "validation"):
+        for key in (f"data.{section}.{name}" for name in PROMPT_FILES):
+            named = values.get(key)
+            if named is not None and not Path(str(named)).is_file():
+                yield error(key, f"{named} is neither in the working folder nor near the config; give an absolute path")

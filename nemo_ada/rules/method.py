@@ -1,0 +1,371 @@
+"""Rules for Reinforce-Ada inside NeMo-RL: the section `reinforce_ada:` and the settings that it cannot work with.
+
+The hooks apply the same rules when they read the configuration of a run (nemo/settings.py). So they also protect a
+script of the user's own that does not go through `nemo-ada train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nemo_ada.cluster.nemo_config import Values, rollout_sizes
+from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
+from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.errors import UserError
+from nemo_ada.rules.finding import Findings, error, warning
+
+NAME = "reinforce_ada"
+"""The value of grpo.adv_estimator.name that chooses the method."""
+ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", "grpo.async_grpo.enabled=true"
+BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
+FASTEST = 0.002  # seconds of an engine step, at best
+CAPS = ("max_samples", "max_tokens", "max_seconds")
+ENGINE_SWITCHES = {
+    "vllm": ASYNC_ENGINE,
+    "sglang": "policy.generation.use_async_rollouts",
+    "megatron": "policy.generation.mcore_generation_config.async_engine",
+}
+"""Back end of the engine -> the key that makes NeMo-RL's rollouts asynchronous."""
+
+
+def uses_reinforce_ada(values: Values) -> bool:
+    """Whether the config chooses Reinforce-Ada."""
+    return bool(values.get("grpo.adv_estimator.name") == NAME)
+
+
+def uses_async_engine(values: Values) -> bool:
+    """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
+    switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
+    return switch is not None and bool(values.get(switch, False))
+
+
+def method_settings(values: Values) -> AdaSettings:
+    """The section `reinforce_ada:` of the config. Raises UserError."""
+    section = values.get(SECTION)
+    if section is None:
+        raise UserError(
+            f"grpo.adv_estimator.name={NAME} needs the top-level section {SECTION}:; add for instance "
+            f"`{SECTION}: {{preset: ada_seq_balance}}`, or set grpo.adv_estimator.name=grpo",
+            key=SECTION,
+        )
+    return ada_settings(section)
+
+
+def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
+    """The keys that give a gradient to rows without advantage. Where there are none, such rows may leave the loss."""
+    megatron = values.get("policy.megatron_cfg.enabled", False)
+    obstacles = [
+        key
+        for key in ("loss_fn.reference_policy_kl_penalty", "loss_fn.positive_example_nll_weight")
+        if (values.number(key) or 0.0) != 0.0
+    ]
+    for key in ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage"):
+        if values.get(key) is not None:
+            obstacles.append(key)
+    if values.get("policy.draft.enabled", False):
+        obstacles.append("policy.draft.enabled")
+    if megatron and values.get("policy.megatron_cfg.mtp_num_layers"):
+        obstacles.append("policy.megatron_cfg.mtp_num_layers")
+    if ada.advantage.denominator == "all_rows":  # its rescaling would move the advantages against a fixed clip
+        clips = ("grpo.advantage_clip_low", "grpo.advantage_clip_high")
+        obstacles.extend(key for key in clips if values.get(key))
+    return obstacles
+
+
+# -- with any estimator ------------------------------------------------------------------------------------------------
+
+
+def estimator(values: Values) -> Findings:
+    """The config chooses Reinforce-Ada."""
+    if not uses_reinforce_ada(values):
+        yield warning("grpo.adv_estimator.name", f"is not {NAME}: this would be NeMo-RL's own algorithm")
+
+
+def asynchronous_training(values: Values) -> Findings:
+    """What NeMo-RL's asynchronous training needs. NeMo-RL checks some of it late, some only in its example script."""
+    if not values.get(ASYNC, False):
+        return
+    if values.get(BACKEND, "") != "vllm" or not uses_async_engine(values):
+        yield error(ASYNC_ENGINE, f"{ASYNC_ON} draws responses one by one: set {BACKEND}=vllm and {ASYNC_ENGINE}=true")
+    if values.get("policy.generation.colocated.enabled", True):
+        yield error(
+            "policy.generation.colocated.enabled",
+            f"{ASYNC_ON} generates while the learner trains, so the engine needs GPUs of its own: set "
+            "policy.generation.colocated.enabled=false and policy.generation.colocated.resources",
+        )
+    if not values.get("loss_fn.use_importance_sampling_correction", False):
+        yield error(
+            "loss_fn.use_importance_sampling_correction",
+            f"{ASYNC_ON} trains on responses of older weights: set loss_fn.use_importance_sampling_correction=true",
+        )
+    age = "grpo.async_grpo.max_trajectory_age_steps"
+    if (values.number(age) or 0) < 1:
+        yield error(age, f"{ASYNC_ON} needs {age} of 1 or more")
+    for key, why in (
+        ("grpo.use_dynamic_sampling", "its collector hands out whole groups, and a filtered one would leave a gap"),
+        ("grpo.reward_scaling.enabled", "its loop scales no rewards"),
+        ("grpo.reward_shaping.enabled", "its loop shapes no rewards"),
+        ("data.use_multiple_dataloader", "its collector reads one data loader"),
+        ("on_policy_distillation.enabled", "teachers' log-probabilities were not tried with adaptive groups"),
+    ):
+        if values.get(key, False):
+            yield error(key, f"{key}=true does not work with {ASYNC_ON}: {why}; set it to false")
+
+
+# -- with Reinforce-Ada ------------------------------------------------------------------------------------------------
+
+
+def other_paths(values: Values, ada: AdaSettings) -> Findings:
+    """Trainers and rollouts that do not run through the functions that the hooks replace."""
+    if values.get("data_plane.enabled", False):
+        yield error(
+            "data_plane.enabled",
+            "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
+            "not arrive; set data_plane.enabled=false (grpo_train)",
+        )
+    if values.get("env.should_use_nemo_gym", False):
+        yield error(
+            "env.should_use_nemo_gym",
+            "env.should_use_nemo_gym=true takes rollouts from NeMo-Gym's own collection, one batch at a time; set it "
+            "to false and use an environment of NeMo-RL, such as nemo_ada.nemo.environment.AdaMathEnvironment",
+        )
+    if values.get("policy.router_replay.enabled", False):
+        yield error(
+            "policy.router_replay.enabled",
+            "policy.router_replay.enabled=true needs the expert routes of every token of a row; placeholder rows have "
+            "none, and NeMo-RL v0.7 drops those of prompts; set it to false",
+        )
+    if values.get("loss_fn.use_kl_in_reward", False):
+        yield error(
+            "loss_fn.use_kl_in_reward",
+            "loss_fn.use_kl_in_reward=true is a part of NeMo-RL's own reinforce_plus_plus estimator; set it to false "
+            "(loss_fn.reference_policy_kl_penalty adds the penalty to the loss)",
+        )
+
+
+def other_estimator(values: Values, ada: AdaSettings) -> Findings:
+    """Settings of NeMo-RL's own estimator, which would have no effect."""
+    instead = {
+        "normalize_rewards": f"{SECTION}.advantage.normalize=std divides by the standard deviation",
+        "use_leave_one_out_baseline": f"{SECTION}.advantage chooses the baseline",
+    }
+    for name, ours in instead.items():
+        if values.get(f"grpo.{name}", False):
+            yield error(
+                f"grpo.{name}",
+                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect under "
+                f"grpo.adv_estimator.name={NAME}; set it to false ({ours})",
+            )
+
+
+def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
+    """What the engine must be able to do for the settings of the method."""
+    if ada.reserve_prompts:
+        yield error(
+            f"{SECTION}.reserve_prompts",
+            f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
+            "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
+        )
+    stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
+    stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"
+    for needed, key, value, other in (
+        (ada.budget.mode == "idle", "budget.mode", "idle", "budget.mode=capped"),
+        (stops_by_prefix, "sampling.stopping.kind", "issue_order", "sampling.stopping.kind=wave"),
+    ):
+        if needed and not stops_one:
+            yield error(
+                f"{SECTION}.{key}",
+                f"{SECTION}.{key}={value} stops running responses, which only NeMo-RL's asynchronous vLLM engine "
+                f"allows; set {BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {SECTION}.{other}",
+            )
+
+
+def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
+    """Asynchronous training must not cache prefixes.
+
+    A refit does not clear the prefix cache of an engine on GPUs of its own. A later wave of a prompt would start from
+    keys and values of older weights, and nobody would know its true probabilities.
+    """
+    key = "policy.generation.vllm_cfg.enable_prefix_caching"
+    if values.get(ASYNC, False) and values.get(key) is not False:
+        yield error(
+            key,
+            f"{key} must be false with {ASYNC_ON} (NeMo-RL turns it on by itself on a GPU): later waves of a prompt "
+            "would start from the cache of older weights; set it to false",
+        )
+
+
+def single_groups(values: Values, ada: AdaSettings) -> Findings:
+    """Asynchronous training draws every group by itself, before its step. These settings need the whole step."""
+    if not values.get(ASYNC, False):
+        return
+    if isinstance(ada.sampling, EstimationSampling):
+        yield error(
+            f"{SECTION}.sampling.kind",
+            f"{SECTION}.sampling.kind=estimation divides a step's responses among its prompts before the first is "
+            f"drawn, and {ASYNC_ON} draws every group by itself; use sampling.kind=sequential",
+        )
+    elif ada.sampling.stopping.kind == "issue_order":
+        yield error(
+            f"{SECTION}.sampling.stopping.kind",
+            f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
+            f"only do for all groups of the same prompt at once, and {ASYNC_ON} runs several; use stopping.kind=wave",
+        )
+    if ada.budget.mode == "idle":
+        yield error(
+            f"{SECTION}.budget.mode",
+            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {ASYNC_ON} there is no such "
+            "phase: the engine never waits for a step's slowest response; use budget.mode=capped",
+        )
+    if ada.budget.max_seconds is not None:
+        yield error(
+            f"{SECTION}.budget.max_seconds",
+            f"{SECTION}.budget.max_seconds={ada.budget.max_seconds:g} bounds a sampling phase, and with {ASYNC_ON} "
+            "there is none: sampling runs beside the updates; set it to null, and cap max_samples or max_tokens "
+            "(max_group_seconds bounds a single group)",
+        )
+    if ada.candidate_prompts:
+        yield error(
+            f"{SECTION}.candidate_prompts",
+            f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
+            f"with {ASYNC_ON} groups begin one by one, steps ahead; set it to 0",
+        )
+    if ada.advantage.keep_fraction < 1.0:
+        yield error(
+            f"{SECTION}.advantage.keep_fraction",
+            f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and with "
+            f"{ASYNC_ON} the rows without gradient leave before the step is known; set it to 1",
+        )
+
+
+def live_rows(values: Values, ada: AdaSettings) -> Findings:
+    """Rows without advantage leave the loss only where nothing else gives them a gradient."""
+    obstacles = placeholder_obstacles(values, ada)
+    if ada.advantage.denominator == "live_rows" and obstacles:
+        yield error(
+            f"{SECTION}.advantage.denominator",
+            f"{SECTION}.advantage.denominator=live_rows leaves rows without advantage out of the loss, which "
+            f"{', '.join(obstacles)} give a gradient; set denominator: all_rows",
+        )
+
+
+def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
+    """NeMo-RL's dynamic sampling filters groups of equal size whose rewards differ."""
+    key = "grpo.use_dynamic_sampling"
+    if not values.get(key, False):
+        return
+    if isinstance(ada.sampling, EstimationSampling):
+        yield error(
+            key,
+            f"{key}=true filters groups of equal size, and {SECTION}.sampling.kind=estimation makes groups of "
+            f"different sizes; set {key}=false or sampling.kind=sequential",
+        )
+    if values.integer("grpo.num_generations_per_prompt") == 1:
+        yield error(
+            key,
+            f"{key}=true keeps groups whose rewards differ, and groups of grpo.num_generations_per_prompt=1 never do; "
+            "set use_dynamic_sampling=false",
+        )
+    caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(ada.budget, name)) is not None]
+    if caps:
+        most = values.integer("grpo.dynamic_sampling_max_gen_batches", 10)
+        yield warning(
+            key,
+            f"NeMo-RL draws up to {most} batches per step, and {', '.join(caps)} of reinforce_ada.budget bound each of "
+            f"them: a step may take {most} times as much",
+        )
+
+
+def reward_scale(values: Values, ada: AdaSettings) -> Findings:
+    """The shrunk baseline compares rewards with pass rates, so rewards must stay 0 or 1."""
+    if ada.advantage.baseline != "shrunk":
+        return
+    scaling = "grpo.reward_scaling"
+    ends = [values.number(f"{scaling}.target_{end}") for end in ("min", "max")]
+    moved = [0.0 if ends[0] is None else ends[0], 1.0 if ends[1] is None else ends[1]] != [0.0, 1.0]
+    changed = {
+        scaling: values.get(f"{scaling}.enabled", False) and moved,
+        "grpo.reward_shaping": values.get("grpo.reward_shaping.enabled", False),
+    }
+    for key in (key for key, acts in changed.items() if acts):
+        yield error(
+            f"{key}.enabled",
+            f"{key}.enabled=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
+            f"them with pass rates; set {key}.enabled=false or baseline: pool",
+        )
+
+
+def candidates(values: Values, ada: AdaSettings) -> Findings:
+    """Candidate prompts are whole batches of NeMo-RL's data loader."""
+    prompts = rollout_sizes(values.get).prompts
+    if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
+        yield error(
+            f"{SECTION}.candidate_prompts",
+            f"{SECTION}.candidate_prompts={ada.candidate_prompts} must be a multiple of the {prompts} prompts of a "
+            f"batch, {2 * prompts} or more: NeMo-RL's data loader hands out whole batches (0: no choice)",
+        )
+
+
+def first_waves(values: Values, ada: AdaSettings) -> Findings:
+    """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
+    sizes = rollout_sizes(values.get)
+    responses = sizes.prompts * sizes.group if isinstance(ada.sampling, EstimationSampling) else None
+    try:
+        ada.check_rows(sizes.group)
+        ada.plan(sizes.group, sizes.longest).check_first_waves(sizes.prompts, responses)
+    except UserError as problem:
+        yield error(problem.key or SECTION, str(problem))
+
+
+def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
+    """A cap on seconds leaves time for a response of full length."""
+    longest, cap = rollout_sizes(values.get).longest, ada.budget.max_seconds
+    if cap is not None and cap < FASTEST * longest:
+        yield error(
+            f"{SECTION}.budget.max_seconds",
+            f"{cap:g} s end before any response of {longest} tokens can; `nemo-ada plan CONFIG` suggests a cap",
+        )
+
+
+def untried(values: Values, ada: AdaSettings) -> Findings:
+    """What was tried less than the rest, or is slower than it must be."""
+    if values.get("checkpointing.metric_name") == "train:reward":
+        yield warning(
+            "checkpointing.metric_name",
+            "checkpointing.metric_name=train:reward ranks checkpoints by the mean reward of the kept rows, which "
+            "Reinforce-Ada balances towards 0.5; use train:ada/pass_rate, or a val: metric",
+        )
+    if not values.get(ASYNC, False):
+        return
+    yield warning(
+        ASYNC,
+        "asynchronous training has run with NeMo-RL's own workers on a CPU, never on a GPU "
+        "(recipes/guide/async.md); look at the first steps before a long run",
+    )
+    if not values.get("env.should_log_nemo_gym_responses", False):
+        yield warning(
+            "env.should_log_nemo_gym_responses",
+            "is not true: NeMo-RL writes every training batch to disk, about .5 GB and 25 s of the driver per step",
+        )
+
+
+ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
+    other_paths, other_estimator, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
+    reward_scale, candidates, first_waves, seconds_cap, untried,
+)  # fmt: skip
+
+
+def reinforce_ada(values: Values) -> Findings:
+    """All rules for a config that chooses Reinforce-Ada."""
+    if not uses_reinforce_ada(values):
+        return
+    try:
+        ada = method_settings(values)
+    except UserError as problem:
+        yield error(problem.key or SECTION, str(problem))
+        return
+    for rule in ADA_RULES:
+        yield from rule(values, ada)
+
+
+METHOD: tuple[Callable[[Values], Findings], ...] = (estimator, asynchronous_training, reinforce_ada)
