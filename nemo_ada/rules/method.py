@@ -233,8 +233,8 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
     if ada.advantage.keep_fraction < 1.0:
         yield error(
             f"{SECTION}.advantage.keep_fraction",
-            f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and with "
-            f"{ASYNC_ON} the rows without gradient leave before the step is known; set it to 1",
+            f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and "
+            f"with {ASYNC_ON} the rows without gradient leave before the step is known; set it to 1",
         )
 
 
