@@ -55,7 +55,7 @@ def examine(
         try:
             findings = [
                 *(() if gib else (skipped("gpu.memory", ASSUMED),)),
-                *examine_nemo_rl(config, upstream_part(path), gpu_gib=gib or H100_GIB, site=site),
+                *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib or H100_GIB, site=site),
                 *(site_findings(Values(config)) if site else ()),
             ]
         except UserError as problem:

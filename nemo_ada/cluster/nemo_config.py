@@ -15,7 +15,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.cluster.site import site_setting
-from nemo_ada.config.load import apply_overrides, find_prompt_files, load_yaml, plain
+from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
 from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
@@ -27,8 +27,9 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": 
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A YAML of either back end, with its `defaults`, overrides and interpolations resolved.
+    """A YAML of either back end, with its `defaults`, overlays, overrides and interpolations resolved.
 
+    `overrides` may name overlays, too: more YAMLs, such as configs/methods/grpo8.yaml.
     Raises UserError, with what to set where NEMO_RL_HOME is needed and missing.
     """
     for name, rule in _ARITHMETIC.items():  # as NeMo-RL's own files use them
@@ -38,7 +39,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # where the recipe's interpolations look
     try:
-        return find_prompt_files(plain(apply_overrides(load_yaml(path), overrides)), path)
+        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0])
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):
@@ -48,9 +49,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise
 
 
-def upstream_part(path: Path) -> dict[str, Any]:
-    """What a YAML that `load_config` has read takes from NeMo-RL's own files, interpolations unresolved."""
-    return cast(dict[str, Any], OmegaConf.to_container(_upstream(path), resolve=False))
+def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What YAMLs that `load_config` has read take from NeMo-RL's own files, interpolations unresolved."""
+    taken = OmegaConf.merge(*map(_upstream, split_words(path, overrides)[0]))
+    return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
 
 
 def _upstream(path: Path) -> DictConfig:

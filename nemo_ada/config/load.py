@@ -1,6 +1,8 @@
-"""From a YAML file and `key=value` overrides to a checked configuration.
+"""From YAML files and `key=value` overrides to a checked configuration.
 
-`defaults: other.yaml` (or a list) names parents, relative to the file, as in NeMo-RL; overrides have hydra's grammar.
+Every command takes one YAML and then words. A word that ends in `.yaml` is an overlay, which is merged over the YAMLs
+in front of it. Every other word is an override in hydra's grammar. Overrides apply after all overlays, wherever they
+stand. Inside a YAML, `defaults: other.yaml` (or a list) names parents, relative to the file, as in NeMo-RL.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from nemo_ada.run.redaction import secret_keys
 BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
+RUN_DIR = "run_dir"
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -87,6 +90,50 @@ def _overriding(section: DictConfig, where: str = "") -> list[str]:
     return found
 
 
+def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Split the words of a command line into YAMLs and overrides.
+
+    Args:
+        path: the first YAML.
+        words: the words behind it.
+
+    Returns:
+        All YAMLs, `path` first and then the overlays, and the overrides.
+    """
+    overlays = [word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word]
+    return [path, *map(Path, overlays)], [word for word in words if word not in overlays]
+
+
+def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:
+    """Merge YAMLs that are loaded already, each over those in front of it.
+
+    The run directory gets the overlays' names, so that runs of different methods do not share a folder:
+    `runs/qwen2.5-32b` becomes `runs/qwen2.5-32b-grpo8`. An overlay with a `run_dir` keeps it.
+
+    Args:
+        paths: files of the YAMLs.
+        configs: contents of the YAMLs, in the same order.
+
+    Raises:
+        UserError: for YAMLs that do not merge.
+    """
+    base, overlays = configs[0], configs[1:]
+    try:
+        for overlay in overlays:
+            base.merge_with(overlay)
+        if RUN_DIR in base and not any(RUN_DIR in overlay for overlay in overlays):
+            base[RUN_DIR] = "-".join([str(base[RUN_DIR]), *(path.stem for path in paths[1:])])
+    except _LIBRARY_ERRORS as error:
+        raise UserError(f"{' '.join(map(str, paths))}: {_one_line(error)}") from None
+    return base
+
+
+def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
+    """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
+    paths, overrides = split_words(path, words)
+    return apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
+
+
 def family(path: Path) -> list[Path]:
     """A YAML that `load_yaml` has read and the files that its `defaults` lead to, the file itself first."""
     content = OmegaConf.create(read_yaml(path, "the configuration"))
@@ -95,18 +142,19 @@ def family(path: Path) -> list[Path]:
     return [path, *(file for name in names for file in family((path.parent / name).resolve()))]
 
 
-def find_prompt_files(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The configuration of `path`, with the prompt files that its `data` section names as absolute paths.
+def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
+    """The configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
 
-    A relative name is looked for in the working folder, then beside each YAML that `path` builds on and in the folders
-    above that YAML. So a run may start in any folder. A name that is found nowhere stays as it is.
+    A relative name is looked up in the working folder, then beside each YAML that the configuration builds on and in
+    the folders above that YAML. So a run may start in any folder. A name without a file stays as it is.
     """
     for section in (config.get("data") or {}).values():
         for key in PROMPT_FILES if isinstance(section, dict) else ():
             name = section.get(key)
             if not isinstance(name, str) or not name or Path(name).is_file():
                 continue
-            folders = (folder for file in family(path.resolve()) for folder in file.parents)
+            files = (file for path in paths for file in family(path.resolve()))
+            folders = (folder for file in files for folder in file.parents)
             section[key] = next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
     return config
 
@@ -166,5 +214,5 @@ def backend_of(config: Mapping[str, Any]) -> str:
 
 
 def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked configuration of an embedded run."""
-    return parse(RunConfig, plain(apply_overrides(load_yaml(path), overrides)))
+    """The checked configuration of an embedded run; `overrides` may name overlays, too."""
+    return parse(RunConfig, plain(load_words(path, overrides)))

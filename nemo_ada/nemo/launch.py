@@ -20,7 +20,7 @@ import yaml
 
 from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import RUN_DIR, upstream_part
-from nemo_ada.config.load import find_prompt_files
+from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import clear_abandoned
@@ -61,7 +61,7 @@ LOST = (
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """NeMo-RL's own loading: `defaults` (with ${oc.env:...}), then hydra overrides. Raises UserError."""
+    """NeMo-RL's own loading: `defaults` (with ${oc.env:...}), overlays, then hydra overrides. Raises UserError."""
     # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
     os.environ.setdefault(AUTO_CONNECT, "0")
     try:
@@ -74,13 +74,14 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if not path.is_file():
-        raise UserError(f"cannot read the configuration {path}: no such file")
+    paths, values = split_words(path, overrides)
+    for missing in (yaml for yaml in paths if not yaml.is_file()):
+        raise UserError(f"cannot read the configuration {missing}: no such file")
     try:
         register_omegaconf_resolvers()
-        config = load_config(path)
-        if overrides:
-            config = parse_hydra_overrides(config, list(overrides))
+        config = merge_overlays(paths, [load_config(yaml) for yaml in paths])
+        if values:
+            config = parse_hydra_overrides(config, values)
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
@@ -88,13 +89,13 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
-    return find_prompt_files(resolved, path)
+    return find_prompt_files(resolved, paths)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
     """Train to the end or until a stop is requested; the process's exit code (run/job_control.py)."""
     resolved = load(config_path, overrides)
-    return train(resolved, upstream_part(config_path))
+    return train(resolved, upstream_part(config_path, overrides))
 
 
 def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -> int:

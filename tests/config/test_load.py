@@ -217,10 +217,10 @@ def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds
     own.write_text(f"defaults: {base / 'rl.yaml'}\n")
     empty.mkdir()
     monkeypatch.chdir(empty)
-    found = find_prompt_files(plain(load_yaml(own)), own)["data"]["default"]
+    found = find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"]
     assert found == {"system_prompt_file": str(base / "boxed.txt"), "prompt_file": "no.txt"}
     monkeypatch.chdir(tmp_path / "project")
-    assert find_prompt_files(plain(load_yaml(own)), own)["data"]["default"]["system_prompt_file"] == (
+    assert find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"]["system_prompt_file"] == (
         "configs/common/boxed.txt"
     ), "the working folder comes first"
 
