@@ -244,7 +244,7 @@ class AdaSettings(Section):
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts considered per step. Responses are drawn for those whose groups most probably have both labels, and the
     others are skipped. 0 = no choice. For data that is seen once, use `estimator.kind: value`. With few prompts that
-    repeat often it lost accuracy (recipes/results/presets.md)."""
+    repeat often it lost accuracy (recipes/results/log/presets.md)."""
     candidate_choice: Literal["best", "weighted"] = "best"
     """`best`: the candidates most likely to give both labels. `weighted`: a draw by predicted signal (SPO)."""
 

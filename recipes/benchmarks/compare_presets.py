@@ -8,7 +8,7 @@
 plentiful for groups of 16 or 64, with fewer prompts per step; take --baseline "grpo n=16" or "grpo n=64". `tail`:
 spell_backward with up to eight drafts, of which the last one counts, so that lengths have a tail. `words`:
 spell_backward without drafts. `smollm2`: SmolLM2-135M on arithmetic, after `make smollm2`. A killed comparison goes on
-where it was when started again with the same --out. Writes presets.md.
+where it was when started again with the same --out. Writes OUT/SETTING/leaderboard.md.
 
 Rivals are settings of our loop, named after the paper whose idea they take; the loop, the loss and the batch are the
 same for all. Each method trains at its own learning rate: RATES has those that were tuned on seeds from 3000 on. The
@@ -200,7 +200,7 @@ RATES = {
         "ada_single n=2, four updates": 1e-5,
     },
 }
-"""Learning rates that were chosen among at least two on seeds that are not reported (presets.md, smollm2.md)."""
+"""Learning rates that were chosen among at least two on seeds that are not reported (leaderboard.md, smollm2.md)."""
 UPDATES = re.compile(r"(?:four|eight|sixteen) updates")
 GUESSES = {  # setting -> rate of a method with one or two updates per step, with four or more
     "plentiful": (2e-4, 5e-5),
@@ -355,7 +355,7 @@ def main() -> int:
         f"paired, 95 % intervals, at equal ...\n\n{markdown_table(rows)}\n\n"
         f"{markdown_table([row for mine in zip(*runs.values(), strict=True) for row in comparison_rows(mine)])}\n"
     )
-    (out / "presets.md").write_text(text, encoding="utf-8")
+    (out / "leaderboard.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
 

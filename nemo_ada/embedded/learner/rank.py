@@ -99,7 +99,7 @@ class Learner:
         """The hidden state behind the last layer and norm, mean over each row's tokens: as `logprobs`, [those rows, H].
 
         The mean predicts pass rates far better than the state at the last token alone: correlation .84 against .64
-        after 8 steps of 32 prompts of mini_sudoku (recipes/results/presets.md).
+        after 8 steps of 32 prompts of mini_sudoku (recipes/results/leaderboard.md).
         """
         parts: list[Floats] = []
         hidden: list[torch.Tensor] = []
