@@ -75,11 +75,11 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     paths, values = split_words(path, overrides)
-    for missing in (yaml for yaml in paths if not yaml.is_file()):
+    for missing in (one for one in paths if not one.is_file()):
         raise UserError(f"cannot read the configuration {missing}: no such file")
     try:
         register_omegaconf_resolvers()
-        config = merge_overlays(paths, [load_config(yaml) for yaml in paths])
+        config = merge_overlays(paths, [load_config(one) for one in paths])
         if values:
             config = parse_hydra_overrides(config, values)
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
