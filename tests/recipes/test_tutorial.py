@@ -1,4 +1,4 @@
-"""recipes/guide/tutorial.md does what it says."""
+"""recipes/guide/tutorial.md and recipes/guide/extend.md do what they say."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "recipes" / "guide" / "tutorial.md").read_text(encoding="utf-8")
+EXTEND = (ROOT / "recipes" / "guide" / "extend.md").read_text(encoding="utf-8")
 ADDITIONS = ("An exit rule", "An objective", "A task")
 
 
@@ -37,7 +38,7 @@ def quoted_commands() -> list[tuple[str, str]]:
 
 
 def section(title: str) -> str:
-    return PAGE.split(f"\n### {title}\n")[1].split("\n### ")[0]
+    return EXTEND.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize(("command", "output"), quoted_commands(), ids=[c for c, _ in quoted_commands()])
@@ -72,7 +73,7 @@ def test_the_presets_cost_what_the_table_says(capsys: pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the tutorial's additions."""
+    """A copy of the package with the additions of extend.md."""
     copy = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "nemo_ada", copy / "nemo_ada", ignore=shutil.ignore_patterns("__pycache__"))
     for title in ADDITIONS:
