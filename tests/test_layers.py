@@ -45,6 +45,7 @@ LAYERS = {
     "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
     "planning": CONFIG | {"cluster", "rules", "simulate"},
     "rehearsal": {"errors", "run", "cluster", "rules", "check"},  # stands apart: see the test with this name
+    "contract": {"errors", "run", "nemo", "rehearsal"},  # the lists of names, inside functions
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

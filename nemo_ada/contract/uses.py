@@ -1,0 +1,88 @@
+"""The names of NeMo-RL that a program touches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from nemo_ada.contract.source import PACKAGE
+from nemo_ada.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Use:
+    """One name that a program touches.
+
+    Attributes:
+        name: dotted name, with its module.
+        where: what touches it.
+    """
+
+    name: str
+    where: str
+
+
+def own() -> list[Use]:
+    """The names that nemo_ada replaces, subclasses, observes or imports."""
+    from nemo_ada.nemo import async_actors, targets
+    from nemo_ada.rehearsal import observe
+    from nemo_ada.rehearsal.standins import FILES
+
+    uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in targets.TARGETS]
+    uses.append(Use(f"{targets.ROLLOUTS}.{targets.SAMPLE_ROLLOUT.name}", "called for one response"))
+    for name, methods in async_actors.METHODS.items():
+        uses += [Use(f"{async_actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
+                 for method in methods]  # fmt: skip
+    uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
+    for replacements in FILES:
+        uses += [Use(f"{change.module}.{name}", "replaced in a rehearsal")
+                 for change in replacements.changes for name in change.names]  # fmt: skip
+    package = Path(__file__).parents[1]
+    uses += imported(sorted(package.rglob("*.py")), package.parent)
+    return unique(use for use in uses if use.name.startswith(f"{PACKAGE}."))
+
+
+def imported(files: Iterable[Path], root: Path) -> Iterator[Use]:
+    """The names that `from nemo_rl... import` takes in some Python files.
+
+    Args:
+        files: Python files.
+        root: the folder that the files are named from.
+    """
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                for alias in node.names:
+                    yield Use(f"{node.module}.{alias.name}", f"imported by {path.relative_to(root)}")
+
+
+def listed(path: Path) -> list[Use]:
+    """The names of a plug-in's file: a YAML list of dotted names, or a mapping from names to what touches them.
+
+    Raises:
+        UserError: the file is missing, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
+    names = content.items() if isinstance(content, dict) else [(name, path.name) for name in content or ()]
+    uses = [Use(str(name), str(where)) for name, where in names]
+    wrong = [use.name for use in uses if not use.name.startswith(f"{PACKAGE}.")]
+    if wrong or not uses:
+        raise UserError(
+            f"{path}: {', '.join(wrong) or 'nothing'}: write dotted names such as {PACKAGE}.utils.logger.Logger"
+        )
+    return unique(uses)
+
+
+def unique(uses: Iterable[Use]) -> list[Use]:
+    """One use per name, in alphabetical order. The first one says what touches the name."""
+    first: dict[str, Use] = {}
+    for use in uses:
+        first.setdefault(use.name, use)
+    return sorted(first.values())
