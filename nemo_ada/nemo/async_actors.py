@@ -17,20 +17,22 @@ Ray sends both classes by value. The module of this file must be importable in t
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.errors import ProcessLostError, UserError
+from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
@@ -45,14 +47,13 @@ ACTORS = "nemo_rl.algorithms.async_utils"
 ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
 LOADER_FILE = "train_dataloader.pt"
 POLL_SECONDS = 0.1
+START_SECONDS = 60.0  # in which a thread of the collector begins
+BATCH_WORKER = "_run_rollout_batch_worker"
 METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "AsyncTrajectoryCollector": {
         "start_collection": ("self", "dataloader"),
         "_calculate_target_weights": ("self", "generation_weight_version"),
         "_process_batch": ("self", "batch"),
-        "_run_prompt_group_worker": (
-            "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
-        ),
         "wait_for_pending_generations": ("self",),
         "get_dataloader_state": ("self",),
         "get_weight_version": ("self",),
@@ -65,6 +66,21 @@ METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "state_dict": ("self",),
         "load_state_dict": ("self", "state"),
     },
+}
+PER_GROUP = {
+    "_run_prompt_group_worker": (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
+    ),
+}  # fmt: skip
+PER_BATCH = {
+    BATCH_WORKER: (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "num_generations",
+        "use_nemo_gym",
+    ),
+    "_iter_rollout_groups": (
+        "self", "repeated_batch", "num_generations", "use_nemo_gym", "task_index_to_group_index",
+    ),
+    "_enqueue_rollout_group": ("self", "rollout_result", "generation_weight_version", "target_weight_version"),
 }  # fmt: skip
 
 
@@ -93,10 +109,13 @@ def _original(module: Any, name: str) -> type:
     actor = getattr(module, name, None)
     metadata = getattr(actor, "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
-    advice = "this NeMo-RL is not v0.7.0, which asynchronous training was tried on; v0.8.0 is not supported yet"
+    advice = "asynchronous training was tried on NeMo-RL v0.7.0 and main of August 2026; this one differs"
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own: {advice}, or reinforce_ada is active")
-    for method, expected in METHODS[name].items():
+    methods = dict(METHODS[name])
+    if name == "AsyncTrajectoryCollector":
+        methods |= PER_BATCH if hasattr(plain, BATCH_WORKER) else PER_GROUP
+    for method, expected in methods.items():
         function = getattr(plain, method, None)
         found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
         if found != expected:
@@ -148,111 +167,225 @@ class CountedSemaphore(threading.Semaphore):
 
 
 def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
-    """A Ray actor class from NeMo-RL's collector. saved: the queue's state of the run that is resumed."""
+    """A Ray actor class from NeMo-RL's collector.
+
+    Args:
+        base: the plain class. One that draws a whole batch per thread gets `PerBatch`, the other `PerGroup`.
+        saved: the queue's state of the run that is resumed.
+    """
     import ray
 
-    class AdaTrajectoryCollector(base):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._failed = False
-            try:
-                self._prepare()
-            except BaseException as error:
-                self._fail(error)
-                raise
+    kind = PerBatch if hasattr(base, BATCH_WORKER) else PerGroup
+    return ray.remote(type("AdaTrajectoryCollector", (kind, base), {"saved": saved}))
 
-        def _prepare(self) -> None:
-            self._settings = nemo_settings.read(self.master_config)
-            sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
-            self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
-            self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
-            self._here = threading.local()
-            base._run_prompt_group_worker.__globals__[ROLLOUT] = self._rollout
 
-        def start_collection(self, dataloader: Any) -> None:
-            try:
-                self._start(dataloader)
-            except BaseException as error:  # the loop never looks at what this call returns
-                self._fail(error)
-                raise
+if TYPE_CHECKING:
+    Upstream = Any  # NeMo-RL's collector
+else:
+    Upstream = object
 
-        def _start(self, dataloader: Any) -> None:
-            delivered, groups = ray.get(self.replay_buffer.delivered.remote())
-            for target, group in groups:
-                pool = group["pool"]
-                self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
-            config = self.master_config
-            shuffled = bool(get(config, "data.shuffle", True))
-            queue = PromptQueue(
-                dataloader,
-                size=int(get(config, "grpo.num_prompts_per_step")),
-                seed=self._settings.seed if shuffled else None,
-                delivered=delivered,
-                state=saved,
-            )
-            super().start_collection(queue)
 
-        def _collection_loop(self) -> None:
-            super()._collection_loop()  # returns after an error only: the queue has no end
-            self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
+class Collector(Upstream):
+    """What both kinds of collectors share. NeMo-RL's collector is the next class in the order of inheritance."""
 
-        def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
-            """Steps that groups may be started for now; NeMo-RL leaves out those that need none."""
-            age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
-            return list(range(generation_weight_version, generation_weight_version + age + 1))
+    saved: Mapping[str, Any] | None
 
-        def _process_batch(self, batch: Any) -> None:
-            before = self._inflight_sema.acquired
-            super()._process_batch(batch)
-            started = self._inflight_sema.acquired - before
-            self.dataloader.put_back(batch[TICKET].tolist()[started:])
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._failed = False
+        try:
+            self._prepare()
+        except BaseException as error:
+            self._fail(error)
+            raise
 
-        def _run_prompt_group_worker(
-            self, repeated_batch: Any, generation_weight_version: int, target_weight_version: int, prompt_idx: int
-        ) -> None:
-            self._here.target, self._here.drawn = target_weight_version, False
-            self.dataloader.begin(int(repeated_batch[TICKET][0]))
-            super()._run_prompt_group_worker(
-                repeated_batch, generation_weight_version, target_weight_version, prompt_idx
-            )
-            if self._here.drawn:
-                self._hand_over(int(repeated_batch[TICKET][0]))
+    def _prepare(self) -> None:
+        self._settings = nemo_settings.read(self.master_config)
+        sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
+        self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
 
-        def _hand_over(self, ticket: int) -> None:
-            """The group of this prompt was drawn: see that the buffer has it. NeMo-RL prints an error of the way there,
-            and a resumed run would take the prompt for delivered."""
-            if ray.get(self.replay_buffer.holds.remote(ticket)):
-                self.dataloader.done(ticket)
-            elif self.running:
-                self._fail(RuntimeError("a group did not reach the replay buffer; the collector's log has the error"))
+    def start_collection(self, dataloader: Any) -> None:
+        try:
+            self._start(dataloader)
+        except BaseException as error:  # the loop never looks at what this call returns
+            self._fail(error)
+            raise
 
-        def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
-            """In the place of `run_async_multi_turn_rollout`, in a group's own thread."""
-            batch = given.pop("input_batch")
-            try:
-                drawn = self._groups.draw(RolloutCall(self._rollout, **given), batch, self._here.target)
-            except BaseException as error:
-                self._fail(error)
-                raise
-            self._here.drawn = True
-            return drawn
+    def _start(self, dataloader: Any) -> None:
+        delivered, groups = ray_get(self.replay_buffer.delivered.remote())
+        for target, group in groups:
+            pool = group["pool"]
+            self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
+        config = self.master_config
+        shuffled = bool(get(config, "data.shuffle", True))
+        queue = PromptQueue(
+            dataloader,
+            size=int(get(config, "grpo.num_prompts_per_step")),
+            seed=self._settings.seed if shuffled else None,
+            delivered=delivered,
+            state=self.saved,
+        )
+        super().start_collection(queue)
 
-        def _fail(self, error: BaseException) -> None:
-            self._failed = True
-            log.error("a prompt group failed", exc_info=error)
-            ray.get(self.replay_buffer.fail.remote(_sendable(error)))
+    def _collection_loop(self) -> None:
+        super()._collection_loop()  # returns after an error only: the queue has no end
+        self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
 
-        def wait_for_pending_generations(self) -> None:
-            """Wait for the responses in flight. Their groups may draw further waves with the new weights.
+    def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
+        """Steps that groups may be started for now; NeMo-RL leaves out those that need none."""
+        age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
+        return list(range(generation_weight_version, generation_weight_version + age + 1))
 
-            After an error nobody waits: the buffer raises it when the loop comes back to it."""
-            while self._groups.running > 0 and not self._failed:
-                time.sleep(POLL_SECONDS)
+    def _hand_over(self, ticket: int) -> None:
+        """The group of this prompt was drawn: see that the buffer has it.
 
-        def get_dataloader_state(self) -> dict[str, Any]:
-            return dict(self.dataloader.state_dict())
+        NeMo-RL prints an error on the way there, and a resumed run would take the prompt for delivered.
+        """
+        if ray_get(self.replay_buffer.holds.remote(ticket)):
+            self.dataloader.done(ticket)
+        elif self.running:
+            self._fail(RuntimeError("a group did not reach the replay buffer; the collector's log has the error"))
 
-    return ray.remote(AdaTrajectoryCollector)
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        log.error("a prompt group failed", exc_info=error)
+        ray_get(self.replay_buffer.fail.remote(_sendable(error)))
+
+    def wait_for_pending_generations(self) -> None:
+        """Wait for the responses in flight. Their groups may draw further waves with the new weights.
+
+        After an error nobody waits: the buffer raises it when the loop comes back to it.
+        """
+        while self._groups.running > 0 and not self._failed:
+            time.sleep(POLL_SECONDS)
+
+    def get_dataloader_state(self) -> dict[str, Any]:
+        return dict(self.dataloader.state_dict())
+
+
+class PerGroup(Collector):
+    """For a collector with one thread per group (v0.7.0)."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
+        self._here = threading.local()
+        worker: Any = super()._run_prompt_group_worker
+        worker.__func__.__globals__[ROLLOUT] = self._rollout
+
+    def _process_batch(self, batch: Any) -> None:
+        before = self._inflight_sema.acquired
+        super()._process_batch(batch)
+        started = self._inflight_sema.acquired - before
+        self.dataloader.put_back(batch[TICKET].tolist()[started:])
+
+    def _run_prompt_group_worker(
+        self, repeated_batch: Any, generation_weight_version: int, target_weight_version: int, prompt_idx: int
+    ) -> None:
+        self._here.target, self._here.drawn = target_weight_version, False
+        self.dataloader.begin(int(repeated_batch[TICKET][0]))
+        super()._run_prompt_group_worker(repeated_batch, generation_weight_version, target_weight_version, prompt_idx)
+        if self._here.drawn:
+            self._hand_over(int(repeated_batch[TICKET][0]))
+
+    def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
+        """In the place of `run_async_multi_turn_rollout`, in a group's own thread."""
+        batch = given.pop("input_batch")
+        try:
+            drawn = self._groups.draw(RolloutCall(self._rollout, **given), batch, self._here.target)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._here.drawn = True
+        return drawn
+
+
+class PerBatch(Collector):
+    """For a collector with one thread per batch of prompts, which passes on each group (pull request 3000)."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._here = threading.local()
+        self._begun: dict[int, threading.Event] = {}
+
+    def _process_batch(self, batch: Any) -> None:
+        """Start the groups of a batch that a step still needs, and put the other prompts back."""
+        started: list[int] = []
+        original = batch.slice
+
+        def sliced(first: int, last: int) -> Any:
+            started[:] = batch[TICKET].tolist()[first:last]
+            return original(first, last)
+
+        batch.slice = sliced
+        begun = threading.Event()
+        self._begun = dict.fromkeys(batch[TICKET].tolist(), begun)
+        super()._process_batch(batch)
+        if started and not begun.wait(START_SECONDS):  # the thread was not started; NeMo-RL printed why
+            started = []
+        self.dataloader.put_back(batch[TICKET].tolist()[len(started) :])
+
+    async def _run_rollout_batch_worker(self, **given: Any) -> None:
+        batch, size = given["repeated_batch"], given["num_generations"]
+        tickets = batch[TICKET].tolist()[::size]
+        self._here.target = given["target_weight_version"]
+        for ticket in tickets:
+            self.dataloader.begin(int(ticket))
+        self._begun[tickets[0]].set()
+        await super()._run_rollout_batch_worker(**given)
+
+    async def _iter_rollout_groups(
+        self, repeated_batch: Any, num_generations: int, use_nemo_gym: bool, task_index_to_group_index: dict[int, int]
+    ) -> AsyncGenerator[Any, None]:
+        """Each group as soon as it has enough responses."""
+        result = importlib.import_module(ROLLOUTS).RolloutGroupResult
+        target = self._here.target  # the thread of this event loop belongs to one batch
+        call = RolloutCall(
+            self._never,
+            policy_generation=self.policy_generation,
+            tokenizer=self.tokenizer,
+            task_to_env=self.task_to_env,
+            max_seq_len=get(self.master_config, "policy.max_total_sequence_length"),
+            max_rollout_turns=self._max_rollout_turns,
+            rest={"deduplicate_multimodal_data": self._deduplicate_multimodal_data},
+        )
+        groups = repeated_batch.size // num_generations
+        threads = ThreadPoolExecutor(groups)  # NeMo-RL limits the responses in flight in its engine
+        try:
+            loop = asyncio.get_running_loop()
+            drawing = [
+                loop.run_in_executor(threads, self._draw, call, index, batch, target)
+                for index in range(groups)
+                for batch in [repeated_batch.slice(index * num_generations, (index + 1) * num_generations)]
+            ]
+            for one in asyncio.as_completed(drawing):
+                index, batch, metrics = await one
+                yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)  # after an error the other groups are not waited for
+
+    def _draw(self, call: RolloutCall, index: int, batch: Any, target: int) -> tuple[int, Any, dict[str, Any]]:
+        try:
+            return index, *self._groups.draw(call, batch, target)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    async def _enqueue_rollout_group(self, **given: Any) -> None:
+        ticket = int(given["rollout_result"].final_batch[TICKET][0])
+        await super()._enqueue_rollout_group(**given)
+        await asyncio.to_thread(self._hand_over, ticket)
+
+    @staticmethod
+    def _never(**_: Any) -> Any:
+        raise InvariantError("the group's own rollout was asked for a whole batch")
+
+
+def ray_get(reference: Any) -> Any:
+    """The result of a call of an actor. Ray is imported where an actor runs."""
+    import ray
+
+    return ray.get(reference)
 
 
 def buffer_class(base: Any, rows: int, seed: int) -> Any:

@@ -1,0 +1,38 @@
+"""The hooks on what NeMo-RL v0.8.0 changed after main of August 2026, emulated edit by edit (nemo_support/later.py).
+
+The tests of training run once more, in a process of their own that imports the edited copy: every preset, dynamic
+sampling, resume, and the update without Reinforce-Ada. NEMO_RL_MAIN_HOME names main, else RL-main beside NEMO_RL_HOME.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nemo_support.later import later
+
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[2]
+TESTS = (
+    "test_every_preset_trains",
+    "test_grpo_by_our_code_path_is_grpo_without_normalisation",
+    "test_another_estimator_is_untouched_bit_for_bit",
+    "test_a_killed_run_resumes_as_if_nothing_happened",
+    "test_dapo_filtering_leaves_no_group_without_signal",
+)
+
+
+def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(tmp_path):
+    home = os.environ.get("NEMO_RL_HOME")
+    main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
+    if not (main / "nemo_rl").is_dir():
+        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
+    copy = later(main, tmp_path)
+    environment = {**os.environ, "NEMO_RL_HOME": str(copy), "PYTHONPATH": f"{ROOT}:{copy}"}
+    command = [sys.executable, "-m", "pytest", "-q", "tests/nemo/test_training.py", "-k", " or ".join(TESTS)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " skipped" not in done.stdout.splitlines()[-1] and " passed" in done.stdout.splitlines()[-1]
