@@ -28,12 +28,12 @@ class Use:
 
 def own() -> list[Use]:
     """The names that nemo_ada replaces, subclasses, observes or imports."""
-    from nemo_ada.nemo import async_actors, targets
+    from nemo_ada.nemo import async_actors, patch_points
     from nemo_ada.rehearsal import observe
     from nemo_ada.rehearsal.standins import FILES
 
-    uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in targets.TARGETS]
-    uses.append(Use(f"{targets.ROLLOUTS}.{targets.SAMPLE_ROLLOUT.name}", "called for one response"))
+    uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in patch_points.PATCH_POINTS]
+    uses.append(Use(f"{patch_points.ROLLOUTS}.{patch_points.SAMPLE_ROLLOUT.name}", "called for one response"))
     for name, methods in async_actors.METHODS.items():
         uses += [Use(f"{async_actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip

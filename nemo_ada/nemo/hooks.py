@@ -29,6 +29,7 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as nemo_metrics
+from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GroupAdvantageEstimator
@@ -37,6 +38,7 @@ from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.patch_points import BASELINES
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
 from nemo_ada.nemo.step import build_batch, pool_moments
@@ -70,6 +72,8 @@ class Hooks:
         settings: NemoSettings,
         originals: Mapping[str, Callable[..., Any]],
         stop_check: StopCheck | None = None,
+        *,
+        marks_trivial_groups: bool = False,
     ) -> None:
         """Make the hooks. They do nothing before `replacements` stand in the loop's module.
 
@@ -78,7 +82,9 @@ class Hooks:
             settings: Settings of the run.
             originals: NeMo-RL's functions by name: all of PATCH_POINTS, and SAMPLE_ROLLOUT.
             stop_check: Whether the job nears its end.
+            marks_trivial_groups: Whether the baselines have a third value (trivial_groups.py).
         """
+        self._marks_trivial_groups = marks_trivial_groups
         self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
         self.draws = 0
@@ -143,11 +149,12 @@ class Hooks:
             "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
             "validate": self._validate,
             "_create_advantage_estimator": self._create_estimator,
-            "calculate_baseline_and_std_per_prompt": self._baseline_and_std,
+            BASELINES: self._baseline_and_std,
             "scale_rewards": self._done_already("scale_rewards"),
             "apply_reward_shaping": self._done_already("apply_reward_shaping"),
         }
-        return hooks | {PERFORMANCE: self._performance} if PERFORMANCE in self._originals else hooks
+        optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
+        return hooks | {name: hook for name, hook in optional.items() if name in self._originals}
 
     def _performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's throughputs, with the engine's corrected.
@@ -225,16 +232,29 @@ class Hooks:
 
         return rollout
 
-    def _baseline_and_std(
-        self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of each row's pool, and not of the selected rows."""
+    def _baseline_and_std(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Mean and standard deviation of each row's pool, and not of the selected rows.
+
+        NeMo-RL v0.8.0 also wants to know which pools have one reward value.
+        """
         if not self._active:
-            return self._originals["calculate_baseline_and_std_per_prompt"](prompts, rewards, *args, **kwargs)
+            return self._originals[BASELINES](prompts, rewards, *args, **kwargs)
+        batch = self._batch_of(rewards)
+        moments = batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
+        return (*moments, trivial_groups.trivial(moments[1])) if self._marks_trivial_groups else moments
+
+    def _trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Which rows dynamic sampling leaves out: those whose pool has one reward value."""
+        if not self._active:
+            return self._originals[trivial_groups.NAME](prompts, rewards, *args, **kwargs)
+        return trivial_groups.trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
+
+    def _batch_of(self, rewards: torch.Tensor) -> Any:
+        """The batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
         batch = self._current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
             raise InvariantError("the loop wants baselines for other rows than the rollout returned")
-        return batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
+        return batch
 
     # -- a step ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.async_actors import adaptive_actors, check_actors
 from nemo_ada.nemo.checkpoint import restore, saved_with
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
@@ -52,12 +53,11 @@ def installed(
     master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, stop_check: StopCheck | None = None
 ) -> Iterator[Hooks]:
     """`reinforce_ada` on given modules."""
-    settings = _checked(master_config, loop, rollouts)
+    settings, marks_trivial_groups = _checked(master_config, loop, rollouts)
     originals = {target.name: getattr(loop, target.name) for target in PATCH_POINTS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
-    if hasattr(loop, PERFORMANCE):
-        originals[PERFORMANCE] = getattr(loop, PERFORMANCE)
-    hooks = Hooks(master_config, settings, originals, stop_check)
+    originals |= {name: getattr(loop, name) for name in (PERFORMANCE, trivial_groups.NAME) if hasattr(loop, name)}
+    hooks = Hooks(master_config, settings, originals, stop_check, marks_trivial_groups=marks_trivial_groups)
     state = restore(checkpointer)
     if state is not None:
         hooks.load_state_dict(state)
@@ -78,15 +78,15 @@ def check_config(master_config: Any) -> None:
     """Raise UserError for everything that `reinforce_ada` would refuse. Call it before NeMo-RL's set-up, which loads
     engine and learner for minutes."""
     if nemo_settings.uses_reinforce_ada(master_config):
-        settings = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
+        settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.ahead:
             check_actors()
 
 
-def _checked(master_config: Any, loop: Any, rollouts: Any) -> NemoSettings:
+def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
+    """The settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
     for target in PATCH_POINTS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)
-    check_returns(loop, master_config)
-    return settings
+    return settings, check_returns(loop, master_config)

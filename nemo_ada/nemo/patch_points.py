@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import UserError
+from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.lookup import get
 
 LOOP = "nemo_rl.algorithms.grpo"
@@ -25,8 +26,8 @@ _ROLLOUT = (
     "greedy",
 )
 ADVICE = (
-    "this NeMo-RL is not one of v0.6.0, v0.7.0 or main of August 2026, which the hooks were tried on; v0.8.0 is not "
-    "supported yet; use v0.7.0"
+    "this NeMo-RL is not one of those that the hooks were tried on (v0.6.0, v0.7.0, main of August 2026, and the changes "
+    "of v0.8.0 that are known); use v0.7.0, and `nemo-ada contract OLD NEW` lists what differs"
 )
 BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
 _SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
@@ -84,7 +85,7 @@ PATCH_POINTS = (
 SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
 
 
-def check_returns(module: Any, master_config: Any) -> None:
+def check_returns(module: Any, master_config: Any) -> bool:
     """Call the originals that need no engine on a batch of two rows, as the loop does.
 
     A signature does not show what a function returns. R rows of T tokens.
@@ -93,6 +94,9 @@ def check_returns(module: Any, master_config: Any) -> None:
         module: The loop's module.
         master_config: NeMo-RL's configuration.
 
+    Returns:
+        Whether the baselines have a third value (trivial_groups.py).
+
     Raises:
         UserError: A function returns something else than the hook that replaces it.
     """
@@ -100,9 +104,14 @@ def check_returns(module: Any, master_config: Any) -> None:
     prompts_RT = torch.tensor([[5, 6], [5, 6]])
     baselines = getattr(module, BASELINES)
     result = _result(BASELINES, baselines, prompts_RT, rewards_R, torch.ones(2), leave_one_out_baseline=True)
-    parts = result if isinstance(result, tuple) else (result,)
-    if len(parts) != 2 or not all(torch.is_tensor(part) and part.shape == (2,) for part in parts):
-        _refuse(BASELINES, "2 tensors (baselines and standard deviations) of shape (2,)", result)
+    marks = trivial_groups.marked(result)
+    if marks is None:
+        _refuse(BASELINES, trivial_groups.MOMENTS, result)
+    if hasattr(module, trivial_groups.NAME):
+        decide = getattr(module, trivial_groups.NAME)
+        result = _result(trivial_groups.NAME, decide, prompts_RT, rewards_R, torch.ones(2))
+        if not torch.is_tensor(result) or result.shape != (2,) or result.dtype != torch.bool:
+            _refuse(trivial_groups.NAME, "a tensor of truth values of shape (2,)", result)
     for name, section in ((SCALE, "grpo.reward_scaling"), (SHAPE, "grpo.reward_shaping")):
         settings = get(master_config, section)
         if settings is None or (name == SHAPE and not get(settings, "enabled", False)):  # the loop does not call it
@@ -114,6 +123,7 @@ def check_returns(module: Any, master_config: Any) -> None:
         reward_R: Any = result.get("total_reward") if isinstance(result, Mapping) else None
         if not torch.is_tensor(reward_R) or reward_R.shape != (2,):
             _refuse(name, "the batch with total_reward, a tensor of shape (2,)", result)
+    return bool(marks)
 
 
 def _result(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

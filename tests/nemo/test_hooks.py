@@ -501,8 +501,8 @@ def test_a_changed_signature_is_named_before_anything_is_touched(make):
     ("name", "changed", "message"),
     [
         (
-            "calculate_baseline_and_std_per_prompt",  # as in v0.8.0
-            lambda original: lambda *args, **kwargs: (*original(*args, **kwargs), torch.tensor([True, True])),
+            "calculate_baseline_and_std_per_prompt",
+            lambda original: lambda *args, **kwargs: (*original(*args, **kwargs), torch.tensor([1.0, 1.0])),
             r"returns 3 values \(tensor \(2,\), tensor \(2,\), tensor \(2,\)\), expected 2 tensors",
         ),
         ("scale_rewards", lambda original: lambda batch, section: original(batch, section)["total_reward"], "tensor"),
@@ -515,7 +515,7 @@ def test_a_changed_result_is_named_before_anything_is_touched(make, name, change
     original = getattr(run.loop, name)
     setattr(run.loop, name, functools.wraps(original)(changed(original)))
     before = run.names()
-    with pytest.raises(UserError, match=f"{name}.*{message}.*v0.8.0 is not supported yet"):
+    with pytest.raises(UserError, match=f"{name}.*{message}.*contract OLD NEW"):
         run.steps()
     assert run.names() == before
 

@@ -172,16 +172,15 @@ def test_rows_without_advantage_cost_two_tokens_and_change_nothing(run, batch):
     assert skipped > 0 and tokens[0] < tokens[1] - skipped
 
 
-def test_a_nemo_rl_whose_baselines_come_as_in_v0_8_is_refused_before_anything_runs(harness, run, monkeypatch):
+def test_a_nemo_rl_whose_baselines_come_with_a_fourth_value_is_refused_before_anything_runs(harness, run, monkeypatch):
     original = harness.grpo.calculate_baseline_and_std_per_prompt
 
     @functools.wraps(original)
     def changed(*args, **kwargs):
-        baseline, std = original(*args, **kwargs)
-        return baseline, std, std == 0
+        return *original(*args, **kwargs)[:2], torch.zeros(2).bool(), torch.zeros(2)
 
     monkeypatch.setattr(harness.grpo, "calculate_baseline_and_std_per_prompt", changed)
-    with pytest.raises(UserError, match=r"returns 3 values .* v0.8.0 is not supported yet"):
+    with pytest.raises(UserError, match=r"returns 4 values .* `nemo-ada contract OLD NEW` lists what differs"):
         run("grpo", steps=1)
 
 
