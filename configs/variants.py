@@ -15,7 +15,7 @@ from pathlib import Path
 from nemo_ada.check.command import examine
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.errors import UserError
-from nemo_ada.planning.command import make_plan
+from nemo_ada.planning.command import PlanOptions, make_plan
 
 HERE = Path(__file__).parent
 NEVER_RAN = "# Never ran on a GPU.\n"
@@ -120,7 +120,7 @@ def measured(path: Path) -> list[str]:
     gib = [re.match(r"(learner|refit)[^:]*: ([\d.]+) of", finding.message) for finding in found]
     learner = max((float(match[2]) for match in gib if match), default=float("nan"))
     memory = f"# Memory: learner {learner:.0f} of {H100_GIB} GiB per GPU (`nemo-ada check`).\n"
-    step = make_plan(path, [], time="04:00:00", steps=6).forecast
+    step = make_plan(path, [], PlanOptions("04:00:00", steps=6)).forecast
     return [
         memory,
         f"# Forecast: {step.step.p50:.0f} s per step, {step.low:.0f} to {step.high:.0f} (`nemo-ada plan`).\n",

@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_ada.check.site import job_folder
 from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase, vllm_cache
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 
@@ -17,57 +17,58 @@ SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
 
 
-def learner_memory(recipe: ClusterConfig, shape: ModelShape, gpu_gib: float) -> Findings:
+def learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Findings:
     """The learner's phase on the fullest GPU."""
     phases = {
-        "policy.train_micro_batch_size": learner_phase(recipe, shape),
-        f"{VLLM}.tensor_parallel_size": refit_phase(recipe, shape),
-        _logprob_key(recipe): logprob_phase(recipe, shape),
+        "policy.train_micro_batch_size": learner_phase(config, shape),
+        f"{VLLM}.tensor_parallel_size": refit_phase(config, shape),
+        _logprob_key(config): logprob_phase(config, shape),
     }
     for key, phase in phases.items():
         text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
         if phase.gib > TIGHT * gpu_gib:
             tell = error if phase.gib > gpu_gib else warning
-            yield tell(key, f"{text}; {_what_helps(recipe, phase.name)} would lower it")
+            yield tell(key, f"{text}; {_what_helps(config, phase.name)} would lower it")
         else:
             yield ok(key, text)
 
 
-def _logprob_key(recipe: ClusterConfig) -> str:
+def _logprob_key(config: NemoConfig) -> str:
     """The key that sets the micro-batch of the pass for log-probabilities."""
-    if recipe.packing:
+    batch = config.batch
+    if batch.packing:
         return "policy.sequence_packing.logprob_mb_tokens"
-    return "policy.dynamic_batching.logprob_mb_tokens" if recipe.dynamic else "policy.logprob_batch_size"
+    return "policy.dynamic_batching.logprob_mb_tokens" if batch.dynamic else "policy.logprob_batch_size"
 
 
-def _what_helps(recipe: ClusterConfig, phase: str) -> str:
+def _what_helps(config: NemoConfig, phase: str) -> str:
+    learner, batch = config.learner, config.batch
     if phase == "log-probs":
-        return (
-            f"{_logprob_key(recipe)} of {max(recipe.max_length, recipe.logprob_tokens // 8)} tokens, a larger TP or PP"
-        )
+        return f"{_logprob_key(config)} of {max(batch.length, config.logprob_tokens // 8)} tokens, a larger TP or PP"
     if phase == "refit":
         return f"a larger {LEARNER}.tensor_model_parallel_size or {VLLM}.tensor_parallel_size"
-    v = recipe.values
+    v = config.values
     helps = []
     if not v.get(f"{LEARNER}.activation_checkpointing", False):
         helps.append(f"{LEARNER}.activation_checkpointing=true")
-    if recipe.micro_rows > 1:
-        helps.append(f"policy.train_micro_batch_size={recipe.micro_rows // 2}")
+    if batch.micro_rows > 1:
+        helps.append(f"policy.train_micro_batch_size={batch.micro_rows // 2}")
     if not v.get(f"{LEARNER}.defer_fp32_logits", False):
         helps.append(f"{LEARNER}.defer_fp32_logits=true")
-    if recipe.tp > 1 and not recipe.sequence_parallel:
+    if learner.tp > 1 and not learner.sequence_parallel:
         helps.append(f"{LEARNER}.sequence_parallel=true")
     return ", ".join([*helps, "a larger TP or PP, or more nodes"])
 
 
-def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
-    """VLLM's phase: weights and a cache for the first wave, the moment of highest concurrency."""
+def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
+    """Memory of the sampling phase. The first wave is the moment with the most responses at once."""
+    engine, rollout = config.engine, config.rollout
     key = f"{VLLM}.gpu_memory_utilization"
-    cache = vllm_cache(recipe, shape, first_wave, gpu_gib)
-    longest = recipe.max_prompt + recipe.max_new
+    cache = vllm_cache(config, shape, first_wave, gpu_gib)
+    longest = rollout.max_prompt + rollout.max_new
     text = f"vLLM: {cache.arithmetic}; a first wave of {cache.responses:.0f} responses per replica"
-    each = f"{cache.tokens_each:.0f} tokens each (half of prompt {recipe.max_prompt} + response {recipe.max_new})"
-    seqs, room = recipe.max_num_seqs, min(cache.responses, cache.concurrency)
+    each = f"{cache.tokens_each:.0f} tokens each (half of prompt {rollout.max_prompt} + response {rollout.max_new})"
+    seqs, room = engine.max_num_seqs, min(cache.responses, cache.concurrency)
     if cache.tokens >= longest and seqs < room:
         yield error(
             SEQS,
@@ -78,7 +79,7 @@ def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gp
         yield error(
             key,
             f"{text}, and not even one response of {longest} tokens fits; a larger share (now "
-            f"{recipe.values.get(key, 0.9)}) or a larger {VLLM}.tensor_parallel_size (now {recipe.vllm_tp}) would help",
+            f"{config.values.get(key, 0.9)}) or a larger {VLLM}.tensor_parallel_size (now {engine.tp}) would help",
         )
     elif cache.concurrency < 0.25 * cache.responses:
         yield warning(
@@ -91,13 +92,13 @@ def rollout_memory(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gp
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(recipe: ClusterConfig, shape: ModelShape, tell: MakeFinding = warning) -> Findings:
+def checkpoint_disk(config: NemoConfig, shape: ModelShape, tell: MakeFinding = warning) -> Findings:
     """Room for the checkpoints that are kept and the one being written. tell: level where a job's folder is full."""
-    v, key = recipe.values, "checkpointing.checkpoint_dir"
+    v, key = config.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
         yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
-    keep = int(v.get("checkpointing.keep_top_k", 1))
+    keep = v.integer("checkpointing.keep_top_k", 1)
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
     need = (keep + 1) * each
     named = str(v.get(key, "."))

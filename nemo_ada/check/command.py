@@ -16,7 +16,7 @@ from nemo_ada.check.site import image
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.check.verifier import verifier as verifier_findings
 from nemo_ada.cluster.memory import H100_GIB
-from nemo_ada.cluster.nemo_config import ClusterConfig, Values, load_config, rollout_sizes, upstream_part
+from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config, upstream_part
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
@@ -113,7 +113,7 @@ def capacity(values: Values, *, gpu_gib: float, site: bool) -> Findings:
     if not values.get("policy.megatron_cfg.enabled", False):
         return
     try:
-        config, known = ClusterConfig.of(values.config), rules.model_shape(values)
+        config, known = NemoConfig.of_megatron(values.config), rules.model_shape(values)
     except UserError:
         return
     if known is None:
@@ -125,20 +125,11 @@ def capacity(values: Values, *, gpu_gib: float, site: bool) -> Findings:
         return
     yield from learner_memory(config, shape, gpu_gib)
     yield from checkpoint_disk(config, shape, error if site else warning)
-    first_wave = first_wave_responses(values, config)
-    if first_wave is not None:
-        yield from rollout_memory(config, shape, first_wave, gpu_gib)
-
-
-def first_wave_responses(values: Values, config: ClusterConfig) -> int | None:
-    """Responses of the first wave. None where `reinforce_ada` is wrong, which is a finding already."""
     try:
-        settings = ada_settings(values.get("reinforce_ada", {}))
-        plan = settings.plan(config.group, config.max_new)
-    except UserError:
-        return None
-    prompts = rollout_sizes(values.get).prompts
-    return prompts * (config.group if settings.sampling.kind == "estimation" else plan.first_issue)
+        first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
+    except UserError:  # a rule has said so
+        return
+    yield from rollout_memory(config, shape, first_wave, gpu_gib)
 
 
 def _of_unknown_model(finding: Finding) -> bool:

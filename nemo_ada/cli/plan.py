@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_ada.planning.command import make_plan
+from nemo_ada.planning.command import PlanOptions, make_plan
 from nemo_ada.planning.render import render, write
 
 
@@ -36,10 +36,11 @@ def plan(
     be H100-80GB. The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is
     for that run.
     """
-    made = make_plan(
-        config, overrides or [], time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
+    options = PlanOptions(
+        time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
         median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
+    made = make_plan(config, overrides or [], options)
     typer.echo(render(made, as_json=as_json))
     folder = write_to or (run if made.own_run else None)
     if folder is not None:

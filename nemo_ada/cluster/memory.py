@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 
 GIB = float(1 << 30)
 H100_GIB = 79.6  # what an H100-80GB reports
@@ -77,42 +77,46 @@ class Held:
         return self.dense + self.experts
 
 
-def held(recipe: ClusterConfig, shape: ModelShape, layers: int, embeddings: int) -> Held:
+def held(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> Held:
     """Parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
-    table = shape.padded_vocab(recipe.tp) * shape.hidden / recipe.tp * embeddings
+    learner = config.learner
+    table = shape.padded_vocab(learner.tp) * shape.hidden / learner.tp * embeddings
     split = shape.attention_parameters + (0 if shape.experts else shape.ffn_parameters)
-    dense = layers * (split / recipe.tp + shape.replicated_parameters) + table
-    experts = layers * shape.ffn_parameters / (recipe.ep * recipe.etp) if shape.experts else 0.0
+    dense = layers * (split / learner.tp + shape.replicated_parameters) + table
+    experts = layers * shape.ffn_parameters / (learner.ep * learner.etp) if shape.experts else 0.0
     return Held(dense, experts)
 
 
-def stages(recipe: ClusterConfig, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
+def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
     """First and last stage: (parameters, layers, position). One entry without a pipeline."""
-    first, last = recipe.stage_layers(shape.layers)
-    if recipe.pp == 1:
-        return ((held(recipe, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
-    return ((held(recipe, shape, first, 1), first, 0), (held(recipe, shape, last, 1), last, recipe.pp - 1))
+    learner = config.learner
+    first, last = learner.stage_layers(shape.layers)
+    if learner.pp == 1:
+        return ((held(config, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
+    return ((held(config, shape, first, 1), first, 0), (held(config, shape, last, 1), last, learner.pp - 1))
 
 
-def layer_bytes_per_token(recipe: ClusterConfig, shape: ModelShape) -> float:
+def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Activations of one layer on one GPU, per token of its context-parallel share."""
-    tp, own = recipe.tp, recipe.tp if recipe.sequence_parallel else 1
+    learner = config.learner
+    tp, own = learner.tp, learner.tp if learner.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
     if not shape.experts:
         return 8.0 * shape.hidden / own + attention + 6.0 * shape.ffn / tp
-    routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / recipe.etp) / own
+    routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / learner.etp) / own
     return 8.0 * shape.hidden / own + attention + routed
 
 
-def learner_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
+def learner_phase(config: NemoConfig, shape: ModelShape) -> Phase:
     """The fullest GPU while it trains."""
-    return max((_stage_phase(recipe, shape, *stage) for stage in stages(recipe, shape)), key=lambda phase: phase.gib)
+    return max((_stage_phase(config, shape, *stage) for stage in stages(config, shape)), key=lambda phase: phase.gib)
 
 
-def _stage_phase(recipe: ClusterConfig, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
-    r, v, here = recipe, recipe.values, "policy.megatron_cfg"
+def _stage_phase(config: NemoConfig, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
+    learner, batch = config.learner, config.batch
+    v, here = config.values, "policy.megatron_cfg"
     distributed = bool(v.get(f"{here}.optimizer.use_distributed_optimizer", True))
-    dense_dp, expert_dp = (r.replicas * r.cp, r.expert_replicas) if distributed else (1, 1)
+    dense_dp, expert_dp = (learner.replicas * learner.cp, learner.expert_replicas) if distributed else (1, 1)
     wide = bool(v.get(f"{here}.distributed_data_parallel_config.grad_reduce_in_fp32", False))
     aware = bool(v.get(f"{here}.optimizer.use_precision_aware_optimizer", False))
     state = 12 if wide or aware else 16
@@ -125,41 +129,42 @@ def _stage_phase(recipe: ClusterConfig, shape: ModelShape, params: Held, layers:
     ]
     shards = f"x {state} / {dense_dp} replicas" + (f", experts / {expert_dp}" if shape.experts else "")
     terms.append(Term("optimizer", 0.0 if offloaded else state * sharded, "on the CPU" if offloaded else shards))
-    tokens = r.pack_tokens / r.cp
-    each = layer_bytes_per_token(r, shape)
-    per_replica = -(-r.train_rows // r.replicas)
-    flights = min(r.pp, per_replica) - position if position == 0 else 1
-    if r.recompute:
-        kept = 2.0 * shape.hidden / (r.tp if r.sequence_parallel else 1)
+    tokens = config.pack_tokens / learner.cp
+    each = layer_bytes_per_token(config, shape)
+    per_replica = -(-batch.rows // learner.replicas)
+    flights = min(learner.pp, per_replica) - position if position == 0 else 1
+    if learner.recompute:
+        kept = 2.0 * shape.hidden / (learner.tp if learner.sequence_parallel else 1)
         activations = tokens * (kept * layers * flights + each)
         how = f"{tokens:.0f} tokens x ({kept:.0f} x {layers} layers x {flights} in flight + {each:.0f} recomputed)"
     else:
         activations = tokens * each * layers * flights
         how = f"{tokens:.0f} tokens x {each:.0f} x {layers} layers x {flights} in flight"
     terms.append(Term("activations", activations, how))
-    if position == r.pp - 1:
-        width = shape.padded_vocab(r.tp) / r.tp
+    if position == learner.pp - 1:
+        width = shape.padded_vocab(learner.tp) / learner.tp
         each_logit = 4 if v.get(f"{here}.defer_fp32_logits", False) else 10
         terms.append(Term("logits", tokens * width * each_logit, f"{tokens:.0f} x {width:.0f} x {each_logit}"))
     terms.append(Term("context", CONTEXT_GIB * GIB, "assumed"))
-    name = "learner" if r.pp == 1 else f"learner, stage {position + 1} of {r.pp}"
+    name = "learner" if learner.pp == 1 else f"learner, stage {position + 1} of {learner.pp}"
     return Phase(name, tuple(terms))
 
 
-def logprob_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
+def logprob_phase(config: NemoConfig, shape: ModelShape) -> Phase:
     """The fullest GPU in the pass for log-probabilities: no gradients, but the logits of a whole micro-batch.
 
     Logits: BF16, an FP32 copy and its softmax (10 bytes per entry). With policy.logprob_chunk_size only a chunk has the
     FP32 copies. The optimizer is on the CPU meanwhile.
     """
-    r, v = recipe, recipe.values
-    params, _, _ = stages(r, shape)[-1]
-    tokens = r.logprob_tokens / r.cp
-    width = shape.padded_vocab(r.tp) / r.tp
-    chunk = v.get("policy.logprob_chunk_size")
-    wide = tokens if not chunk else min(tokens, float(chunk) * r.logprob_rows)
+    learner, batch = config.learner, config.batch
+    v = config.values
+    params, _, _ = stages(config, shape)[-1]
+    tokens = config.logprob_tokens / learner.cp
+    width = shape.padded_vocab(learner.tp) / learner.tp
+    chunk = v.number("policy.logprob_chunk_size")
+    wide = tokens if not chunk else min(tokens, chunk * batch.logprob_rows)
     logits = width * (2 * tokens + 8 * wide)
-    each = layer_bytes_per_token(r, shape)
+    each = layer_bytes_per_token(config, shape)
     return Phase(
         "log-probs",
         (
@@ -171,18 +176,20 @@ def logprob_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
     )
 
 
-def vllm_weight_bytes(recipe: ClusterConfig, shape: ModelShape) -> float:
+def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
     """vLLM's weights on one GPU; with FP8 the layers take one byte per parameter, embeddings two."""
+    engine = config.engine
     table = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     body = shape.parameters - table
-    return (body * (1 if recipe.fp8_rollout else 2) / recipe.vllm_pp + 2.0 * table) / recipe.vllm_tp
+    return (body * (1 if engine.fp8 else 2) / engine.pp + 2.0 * table) / engine.tp
 
 
-def cache_bytes_per_token(recipe: ClusterConfig, shape: ModelShape) -> float:
+def cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Keys and values of one token on one GPU; fewer key-value heads than TP are duplicated."""
-    heads = max(shape.kv / recipe.vllm_tp, 1.0)
-    width = 1 if str(recipe.values.get("policy.generation.vllm_cfg.kv_cache_dtype", "auto")).startswith("fp8") else 2
-    return 2.0 * (shape.layers / recipe.vllm_pp) * heads * shape.head_dim * width
+    engine = config.engine
+    heads = max(shape.kv / engine.tp, 1.0)
+    width = 1 if engine.fp8_cache else 2
+    return 2.0 * (shape.layers / engine.pp) * heads * shape.head_dim * width
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,28 +207,30 @@ class Cache:
         return max(self.tokens, 0.0) / self.tokens_each
 
 
-def vllm_cache(recipe: ClusterConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
+def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
     """Room for the first wave: `first_wave` responses over all replicas, each half way to its longest."""
-    share = float(recipe.values.get("policy.generation.vllm_cfg.gpu_memory_utilization", 0.9))
-    weights = vllm_weight_bytes(recipe, shape) / GIB
+    engine, rollout = config.engine, config.rollout
+    share = engine.memory_share
+    weights = vllm_weight_bytes(config, shape) / GIB
     room = share * gpu_gib - weights - VLLM_RESERVE_GIB
-    each = cache_bytes_per_token(recipe, shape)
+    each = cache_bytes_per_token(config, shape)
     tokens = room * GIB / each
     text = (
         f"{share:g} x {gpu_gib:.1f} - weights {weights:.1f} - {VLLM_RESERVE_GIB:g} reserve = {room:.1f} GiB / "
         f"{each / 1024:.0f} KiB per token = {max(tokens, 0) / 1e3:.0f} k tokens"
     )
-    return Cache(tokens, first_wave / recipe.engines, recipe.max_prompt / 2 + recipe.max_new / 2, text)
+    return Cache(tokens, first_wave / engine.replicas, rollout.max_prompt / 2 + rollout.max_new / 2, text)
 
 
-def refit_phase(recipe: ClusterConfig, shape: ModelShape) -> Phase:
+def refit_phase(config: NemoConfig, shape: ModelShape) -> Phase:
     """Both copies of the weights while the learner hands them over; gradients and optimizer are on the CPU then."""
-    params = max((stage[0].total for stage in stages(recipe, shape)), default=0.0)
+    engine = config.engine
+    params = max((stage[0].total for stage in stages(config, shape)), default=0.0)
     return Phase(
         "refit",
         (
             Term("learner's weights", 2 * params, f"{params / 1e9:.2f} B x 2"),
-            Term("vLLM's weights", vllm_weight_bytes(recipe, shape), "FP8" if recipe.fp8_rollout else "BF16"),
+            Term("vLLM's weights", vllm_weight_bytes(config, shape), "FP8" if engine.fp8 else "BF16"),
             Term("buffers", (REFIT_BUFFER_GIB + CONTEXT_GIB) * GIB, "assumed"),
         ),
     )

@@ -1,6 +1,6 @@
-"""The one reader of a NeMo-RL config: what `check` and `plan` need of the resolved YAML.
+"""The one reader of a NeMo-RL config. `NemoConfig` holds what the rules, the hooks, `check` and `plan` derive from it.
 
-The hooks in `nemo/` read the live configuration of a run; what both derive (`rollout_sizes`) stands here once.
+Nothing here imports NeMo-RL.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
 from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
 RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
-# What vLLM 0.20 takes where nobody sets max_num_seqs (NeMo-RL pull request 4221).
+# The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
 
@@ -30,14 +31,16 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """A YAML of either back end, with its `defaults`, overlays, overrides and interpolations resolved.
 
     `overrides` may name overlays, too: more YAMLs, such as configs/methods/grpo8.yaml.
-    Raises UserError, with what to set where NEMO_RL_HOME is needed and missing.
+
+    Raises:
+        UserError: for a YAML that cannot be read. It says what to set where NEMO_RL_HOME is missing.
     """
-    for name, rule in _ARITHMETIC.items():  # as NeMo-RL's own files use them
+    for name, rule in _ARITHMETIC.items():  # NeMo-RL's own files use them
         if not OmegaConf.has_resolver(name):
             OmegaConf.register_new_resolver(name, rule)
     home = site_setting(HOME)
     if home and HOME not in os.environ and Path(home).is_dir():
-        os.environ[HOME] = home  # where the recipe's interpolations look
+        os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
         return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0])
     except UserError as problem:
@@ -50,7 +53,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What YAMLs that `load_config` has read take from NeMo-RL's own files, interpolations unresolved."""
+    """The part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
     taken = OmegaConf.merge(*map(_upstream, split_words(path, overrides)[0]))
     return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
 
@@ -59,15 +62,19 @@ def _upstream(path: Path) -> DictConfig:
     home = os.environ.get(HOME)
     if home is not None and Path(home).resolve() in path.resolve().parents:
         return load_yaml(path)
-    taken = OmegaConf.create({})
+    merged = OmegaConf.create({})
     parents = cast(DictConfig, OmegaConf.load(path)).get("defaults", [])
     for name in [parents] if isinstance(parents, str) else parents:
-        taken.merge_with(_upstream(path.parent / name))
-    return taken
+        merged.merge_with(_upstream(path.parent / name))
+    return merged
 
 
 class Values:
-    """Dotted look-up in a nested mapping; a missing key is an error that names it unless a default is given."""
+    """Dotted look-up in a nested mapping. An error names the key.
+
+    Attributes:
+        config: the mapping.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -88,6 +95,10 @@ class Values:
             raise UserError(f"{dotted}={str(value)[:80]!r} must be a whole number above 0; set it", key=dotted)
         return value
 
+    def optional_integer(self, dotted: str) -> int | None:
+        """A positive whole number, None where it is not set. Raises UserError."""
+        return None if self.get(dotted) is None else self.integer(dotted)
+
     def section(self, dotted: str) -> Mapping[str, Any]:
         """A section, empty where it is not set. Raises UserError."""
         value = self.get(dotted, {})
@@ -97,13 +108,13 @@ class Values:
 
     @property
     def validates(self) -> bool:
-        """Whether the run validates; NeMo-RL takes a val_period of 0 or -1 for never."""
+        """Whether the run validates. NeMo-RL takes a val_period of 0 or -1 for never."""
         return (self.number("grpo.val_period") or 0) > 0 or any(
             self.get(f"grpo.val_at_{end}", False) for end in ("start", "end")
         )
 
     def number(self, dotted: str) -> float | None:
-        """A number, also one that YAML reads as text (1e-6); None where it is not set. Raises UserError."""
+        """A number, also one that YAML reads as text (1e-6). None where it is not set. Raises UserError."""
         value = self.get(dotted)
         if value is None:
             return None
@@ -116,37 +127,180 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutSizes:
-    """Prompts of one rollout call, rows kept per prompt, tokens of the longest response over all of its turns."""
+class Rollout:
+    """What a step samples.
 
+    Attributes:
+        prompts_per_step: prompts that a step trains on.
+        prompts: prompts of one rollout call. Dynamic sampling draws grpo.batch_multiplier times the prompts of a step.
+        max_calls: rollout calls of a step at most. It is above 1 under dynamic sampling only.
+        group: rows that are kept per prompt.
+        max_prompt: tokens of the longest prompt.
+        max_new: tokens of the longest response of one turn.
+        longest: tokens of the longest response over all of its turns.
+    """
+
+    prompts_per_step: int
     prompts: int
+    max_calls: int
     group: int
+    max_prompt: int
+    max_new: int
     longest: int
 
+    @classmethod
+    def of(cls, values: Values) -> Rollout:
+        """Read it from a config. Raises UserError."""
+        dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
+        multiplier = values.number("grpo.batch_multiplier") or 1.0
+        prompts, length = (
+            values.integer("grpo.num_prompts_per_step"),
+            values.integer("policy.max_total_sequence_length"),
+        )
+        max_new = values.integer("policy.generation.max_new_tokens", length)
+        return cls(
+            prompts_per_step=prompts,
+            prompts=max(1, int(prompts * multiplier)) if dynamic else prompts,
+            # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches.
+            max_calls=values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1,
+            group=values.integer("grpo.num_generations_per_prompt"),
+            max_prompt=values.integer("data.max_input_seq_length", length),
+            max_new=max_new,
+            longest=min(max_new * values.integer("grpo.max_rollout_turns", 1), length),
+        )
 
-def rollout_sizes(get: Callable[..., Any]) -> RolloutSizes:
-    """As NeMo-RL derives them; dynamic sampling draws grpo.batch_multiplier times the prompts of a step.
+    @property
+    def rows(self) -> int:
+        """Rows of a step."""
+        return self.prompts_per_step * self.group
 
-    get(key, default) looks up a dotted key.
-    """
-    multiplier = float(get("grpo.batch_multiplier", 1)) if get("grpo.use_dynamic_sampling", False) else 1.0
-    room = int(get("policy.max_total_sequence_length"))
-    turns = int(get("grpo.max_rollout_turns", 1))
-    return RolloutSizes(
-        prompts=max(1, int(int(get("grpo.num_prompts_per_step")) * multiplier)),
-        group=int(get("grpo.num_generations_per_prompt")),
-        longest=min(int(get("policy.generation.max_new_tokens", room)) * turns, room),
-    )
+    def reserved_responses(self, ada: AdaSettings) -> int | None:
+        """Responses of a rollout call that the estimation variant divides. None for the sequential variant."""
+        return self.prompts * self.group if isinstance(ada.sampling, EstimationSampling) else None
+
+    def first_wave(self, ada: AdaSettings) -> int:
+        """Responses of a rollout call that are issued before the first label. Raises UserError."""
+        reserved = self.reserved_responses(ada)
+        return self.prompts * ada.plan(self.group, self.longest).first_issue if reserved is None else reserved
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterConfig:
-    """Parallel layout, batches and lengths. Lengths in tokens, batches in rows."""
+class Batch:
+    """How the learner cuts the rows of a step.
 
-    values: Values
-    model_name: str
-    nodes: int
-    gpus_per_node: int
+    Attributes:
+        rows: rows of one optimizer step.
+        micro_rows: rows of one training micro-batch.
+        logprob_rows: rows of one micro-batch of the pass for log-probabilities.
+        length: tokens of the longest row.
+        packing: whether rows are packed.
+        dynamic: whether micro-batches are made by their tokens.
+        train_tokens: tokens of one training micro-batch. None where the rows decide.
+        logprob_tokens: the same for the pass for log-probabilities.
+    """
+
+    rows: int
+    micro_rows: int
+    logprob_rows: int
+    length: int
+    packing: bool
+    dynamic: bool
+    train_tokens: int | None
+    logprob_tokens: int | None
+
+    @classmethod
+    def of(cls, values: Values, rows: int) -> Batch:
+        """Read it from a config whose steps have `rows` rows. Raises UserError."""
+        micro = values.integer("policy.train_micro_batch_size", None if _uses_megatron(values) else 1)
+        packing = bool(values.get("policy.sequence_packing.enabled", False))
+        dynamic = bool(values.get("policy.dynamic_batching.enabled", False))
+        section = "policy.sequence_packing" if packing else "policy.dynamic_batching"
+        by_tokens = packing or dynamic
+        return cls(
+            rows=values.integer("policy.train_global_batch_size", rows),
+            micro_rows=micro,
+            logprob_rows=values.integer("policy.logprob_batch_size", micro),
+            length=values.integer("policy.max_total_sequence_length"),
+            packing=packing,
+            dynamic=dynamic,
+            train_tokens=values.optional_integer(f"{section}.train_mb_tokens") if by_tokens else None,
+            logprob_tokens=values.optional_integer(f"{section}.logprob_mb_tokens") if by_tokens else None,
+        )
+
+    def micro_batch_tokens(self, rows: int, tokens: int | None) -> int:
+        """Tokens of a micro-batch of `rows` rows, or of `tokens` tokens where they are set. A pack holds any row."""
+        wanted = rows * self.length if tokens is None else tokens
+        return max(wanted, self.length) if self.packing else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """vLLM.
+
+    Attributes:
+        gpus: GPUs that it uses.
+        tp: tensor-parallel size.
+        pp: pipeline-parallel size.
+        fp8: whether its weights are FP8.
+        fp8_cache: whether its key-value cache is FP8.
+        memory_share: its share of a GPU's memory.
+        max_num_seqs: responses that one engine decodes at once, however large its cache is.
+    """
+
+    gpus: int
+    tp: int
+    pp: int
+    fp8: bool
+    fp8_cache: bool
+    memory_share: float
+    max_num_seqs: int
+
+    @classmethod
+    def of(cls, values: Values, nodes: int, gpus_per_node: int) -> Engine:
+        """Read it from a config. Raises UserError."""
+        vllm, resources = "policy.generation.vllm_cfg", "policy.generation.colocated.resources"
+        gpus = nodes * gpus_per_node
+        if not values.get("policy.generation.colocated.enabled", True):
+            engine_nodes = 1 if nodes == 1 else values.integer(f"{resources}.num_nodes", 1)
+            gpus = engine_nodes * values.integer(f"{resources}.gpus_per_node", gpus_per_node)
+        default = ASYNC_MAX_NUM_SEQS if values.get(f"{vllm}.async_engine", False) else SYNC_MAX_NUM_SEQS
+        share = values.number(f"{vllm}.gpu_memory_utilization")
+        return cls(
+            gpus=gpus,
+            tp=values.integer(f"{vllm}.tensor_parallel_size", 1),
+            pp=values.integer(f"{vllm}.pipeline_parallel_size", 1),
+            fp8=values.get(f"{vllm}.precision") == "fp8",
+            fp8_cache=str(values.get(f"{vllm}.kv_cache_dtype", "auto")).startswith("fp8"),
+            memory_share=0.9 if share is None else share,
+            max_num_seqs=values.integer("policy.generation.vllm_kwargs.max_num_seqs", default),
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that generate."""
+        return max(1, self.gpus // (self.tp * self.pp))
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """Megatron's layout.
+
+    Attributes:
+        gpus: GPUs that it uses.
+        tp: tensor-parallel size.
+        pp: pipeline-parallel size.
+        cp: context-parallel size.
+        ep: expert-parallel size.
+        etp: tensor-parallel size of the experts.
+        first_stage: layers of the first pipeline stage. None where the layers divide evenly.
+        last_stage: layers of the last pipeline stage. None as above.
+        sequence_parallel: whether the tensor-parallel ranks split the tokens of the norms, too.
+        fp8: whether it trains in FP8.
+        recompute: whether it recomputes all activations.
+        logprob_passes: forward passes of a step for log-probabilities: the policy's and the reference's, as needed.
+    """
+
+    gpus: int
     tp: int
     pp: int
     cp: int
@@ -155,159 +309,61 @@ class ClusterConfig:
     first_stage: int | None
     last_stage: int | None
     sequence_parallel: bool
-    packing: bool
-    dynamic: bool
-    train_rows: int
-    micro_rows: int
-    logprob_rows: int
-    prompts: int
-    group: int
-    max_length: int
-    max_new: int
-    max_prompt: int
-    fp8_train: bool
-    fp8_rollout: bool
-    vllm_tp: int
-    vllm_pp: int
+    fp8: bool
+    recompute: bool
+    logprob_passes: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> ClusterConfig:
-        """Read a resolved NeMo-RL configuration. Raises UserError for what is missing."""
-        v = Values(config)
-        if not v.get("policy.megatron_cfg.enabled", False):
-            raise UserError(
-                "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
-                "policy.dtensor_cfg.enabled to false)",
-                key="policy.megatron_cfg.enabled",
-            )
-        learner, vllm = "policy.megatron_cfg", "policy.generation.vllm_cfg"
-        length = v.integer("policy.max_total_sequence_length")
-        micro = v.integer("policy.train_micro_batch_size")
+    def of(cls, values: Values, gpus: int) -> Learner:
+        """Read it from a config. Without Megatron all sizes are 1. Raises UserError."""
+        here, default = "policy.megatron_cfg", None if _uses_megatron(values) else 1
+        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
+        policy = not values.get("loss_fn.force_on_policy_ratio", False)
+        reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
         return cls(
-            values=v,
-            model_name=str(v.get("policy.model_name", "")),
-            nodes=v.integer("cluster.num_nodes"),
-            gpus_per_node=v.integer("cluster.gpus_per_node"),
-            tp=v.integer(f"{learner}.tensor_model_parallel_size"),
-            pp=v.integer(f"{learner}.pipeline_model_parallel_size"),
-            cp=v.integer(f"{learner}.context_parallel_size", 1),
-            ep=v.integer(f"{learner}.expert_model_parallel_size", 1),
-            etp=v.integer(f"{learner}.expert_tensor_parallel_size", 1),
-            first_stage=v.get(f"{learner}.num_layers_in_first_pipeline_stage"),
-            last_stage=v.get(f"{learner}.num_layers_in_last_pipeline_stage"),
-            sequence_parallel=bool(v.get(f"{learner}.sequence_parallel", False)),
-            packing=bool(v.get("policy.sequence_packing.enabled", False)),
-            dynamic=bool(v.get("policy.dynamic_batching.enabled", False)),
-            train_rows=v.integer("policy.train_global_batch_size"),
-            micro_rows=micro,
-            logprob_rows=v.integer("policy.logprob_batch_size", micro),
-            prompts=v.integer("grpo.num_prompts_per_step"),
-            group=v.integer("grpo.num_generations_per_prompt"),
-            max_length=length,
-            max_new=v.integer("policy.generation.max_new_tokens", length),
-            max_prompt=v.integer("data.max_input_seq_length", length),
-            fp8_train=bool(v.get(f"{learner}.fp8_cfg.enabled", False)),
-            fp8_rollout=v.get(f"{vllm}.precision") == "fp8",
-            vllm_tp=v.integer(f"{vllm}.tensor_parallel_size", 1),
-            vllm_pp=v.integer(f"{vllm}.pipeline_parallel_size", 1),
+            gpus=gpus,
+            tp=values.integer(f"{here}.tensor_model_parallel_size", default),
+            pp=values.integer(f"{here}.pipeline_model_parallel_size", default),
+            cp=values.integer(f"{here}.context_parallel_size", 1),
+            ep=values.integer(f"{here}.expert_model_parallel_size", 1),
+            etp=values.integer(f"{here}.expert_tensor_parallel_size", 1),
+            first_stage=values.optional_integer(f"{here}.num_layers_in_first_pipeline_stage"),
+            last_stage=values.optional_integer(f"{here}.num_layers_in_last_pipeline_stage"),
+            sequence_parallel=bool(values.get(f"{here}.sequence_parallel", False)),
+            fp8=bool(values.get(f"{here}.fp8_cfg.enabled", False)),
+            recompute=bool(values.get(f"{here}.activation_checkpointing", False)) and recompute,
+            logprob_passes=int(policy) + int(reference),
         )
 
     @property
-    def gpus(self) -> int:
-        """GPUs of the job."""
-        return self.nodes * self.gpus_per_node
-
-    @property
-    def engine_gpus(self) -> int:
-        """GPUs that vLLM uses: all, or those of policy.generation.colocated.resources where it has its own."""
-        v, resources = self.values, "policy.generation.colocated.resources"
-        if v.get("policy.generation.colocated.enabled", True):
-            return self.gpus
-        nodes = 1 if self.nodes == 1 else v.integer(f"{resources}.num_nodes", 1)
-        return nodes * v.integer(f"{resources}.gpus_per_node", self.gpus_per_node)
-
-    @property
-    def learner_gpus(self) -> int:
-        """GPUs that the learner uses."""
-        return self.gpus if self.engine_gpus == self.gpus else self.gpus - self.engine_gpus
-
-    @property
     def model_parallel(self) -> int:
-        """GPUs that share one replica of the learner."""
+        """GPUs that share one replica."""
         return self.tp * self.pp * self.cp
 
     @property
     def replicas(self) -> int:
-        """Data-parallel replicas of the learner."""
-        return max(1, self.learner_gpus // self.model_parallel)
+        """Data-parallel replicas."""
+        return max(1, self.gpus // self.model_parallel)
 
     @property
     def expert_replicas(self) -> int:
         """Data-parallel replicas of the experts."""
-        return max(1, self.learner_gpus // (self.ep * self.etp * self.pp))
+        return max(1, self.gpus // (self.ep * self.etp * self.pp))
 
     @property
-    def rows(self) -> int:
-        """Rows of a step."""
-        return self.prompts * self.group
-
-    @property
-    def engines(self) -> int:
-        """vLLM replicas."""
-        return max(1, self.engine_gpus // (self.vllm_tp * self.vllm_pp))
-
-    @property
-    def recompute(self) -> bool:
-        """Whether the learner recomputes all activations."""
-        full = self.values.get("policy.megatron_cfg.recompute_granularity", "full") == "full"
-        return bool(self.values.get("policy.megatron_cfg.activation_checkpointing", False)) and full
-
-    @property
-    def logprob_passes(self) -> int:
-        """Forward passes of a step for log-probabilities: the policy's and the reference's, where they are needed."""
-        policy = not self.values.get("loss_fn.force_on_policy_ratio", False)
-        reference = not self.values.get("grpo.skip_reference_policy_logprobs_calculation", False)
-        return int(policy) + int(reference)
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Responses that one engine decodes at once, whatever its cache holds. vLLM's default depends on the caller."""
-        asynchronous = self.values.get("policy.generation.vllm_cfg.async_engine", False)
-        default = ASYNC_MAX_NUM_SEQS if asynchronous else SYNC_MAX_NUM_SEQS
-        return self.values.integer("policy.generation.vllm_kwargs.max_num_seqs", default)
+    def length_unit(self) -> int:
+        """The number of tokens of a row must be a multiple of this."""
+        return (self.tp if self.sequence_parallel else 1) * (2 * self.cp if self.cp > 1 else 1)
 
     @property
     def pack_unit(self) -> int:
         """Packs (or rows) are padded to a multiple of this many tokens."""
-        unit = (self.tp if self.sequence_parallel else 1) * (2 * self.cp if self.cp > 1 else 1)
-        if self.fp8_train:
-            unit = lcm(unit, 128 * (2 * self.cp if self.cp > 1 else 1) * self.tp)
-        return unit
-
-    @property
-    def pack_tokens(self) -> int:
-        """Tokens of one training micro-batch before context parallelism splits it, padding included."""
-        v = self.values
-        tokens = self.micro_rows * self.max_length
-        if self.packing:
-            tokens = max(int(v.get("policy.sequence_packing.train_mb_tokens", tokens)), self.max_length)
-        elif self.dynamic:
-            tokens = int(v.get("policy.dynamic_batching.train_mb_tokens", tokens))
-        return -(-tokens // self.pack_unit) * self.pack_unit
-
-    @property
-    def logprob_tokens(self) -> int:
-        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
-        v = self.values
-        tokens = self.logprob_rows * self.max_length
-        if self.packing:
-            return max(int(v.get("policy.sequence_packing.logprob_mb_tokens", tokens)), self.max_length)
-        if self.dynamic:
-            return int(v.get("policy.dynamic_batching.logprob_mb_tokens", tokens))
-        return tokens
+        if self.fp8:
+            return lcm(self.length_unit, 128 * (2 * self.cp if self.cp > 1 else 1) * self.tp)
+        return self.length_unit
 
     def stage_layers(self, layers: int) -> tuple[int, int]:
-        """Layers of the first and of the last pipeline stage (rounded up where they do not divide)."""
+        """Layers of the first and of the last pipeline stage, rounded up where they do not divide."""
         given = [n for n in (self.first_stage, self.last_stage) if n is not None]
         stages = self.pp - len(given)
         each = -(-(layers - sum(given)) // stages) if stages > 0 else 0
@@ -315,3 +371,82 @@ class ClusterConfig:
             self.first_stage if self.first_stage is not None else each,
             self.last_stage if self.last_stage is not None else each,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NemoConfig:
+    """What this project derives from a resolved NeMo-RL config.
+
+    Attributes:
+        values: the config itself, for keys that only one reader needs.
+        model_name: a folder or a repository of the hub.
+        nodes: nodes of the job.
+        gpus_per_node: GPUs of a node.
+        async_grpo: whether NeMo-RL trains asynchronously.
+        rollout: what a step samples.
+        batch: how the learner cuts the rows of a step.
+        engine: vLLM.
+        learner: Megatron's layout.
+    """
+
+    values: Values
+    model_name: str
+    nodes: int
+    gpus_per_node: int
+    async_grpo: bool
+    rollout: Rollout
+    batch: Batch
+    engine: Engine
+    learner: Learner
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> NemoConfig:
+        """Read a resolved NeMo-RL config. Raises UserError for what is missing or of a wrong kind."""
+        values = Values(config)
+        default = None if _uses_megatron(values) else 1
+        nodes = values.integer("cluster.num_nodes", default)
+        gpus_per_node = values.integer("cluster.gpus_per_node", default)
+        rollout, engine = Rollout.of(values), Engine.of(values, nodes, gpus_per_node)
+        gpus = nodes * gpus_per_node
+        return cls(
+            values=values,
+            model_name=str(values.get("policy.model_name", "")),
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            async_grpo=bool(values.get("grpo.async_grpo.enabled", False)),
+            rollout=rollout,
+            batch=Batch.of(values, rollout.rows),
+            engine=engine,
+            learner=Learner.of(values, gpus if engine.gpus == gpus else gpus - engine.gpus),
+        )
+
+    @classmethod
+    def of_megatron(cls, config: Mapping[str, Any]) -> NemoConfig:
+        """The same for a reader that needs Megatron's layout. Raises UserError for another learner."""
+        if not _uses_megatron(Values(config)):
+            raise UserError(
+                "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
+                "policy.dtensor_cfg.enabled to false)",
+                key="policy.megatron_cfg.enabled",
+            )
+        return cls.of(config)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def pack_tokens(self) -> int:
+        """Tokens of one training micro-batch with its padding, before context parallelism splits it."""
+        tokens = self.batch.micro_batch_tokens(self.batch.micro_rows, self.batch.train_tokens)
+        return -(-tokens // self.learner.pack_unit) * self.learner.pack_unit
+
+    @property
+    def logprob_tokens(self) -> int:
+        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
+        return self.batch.micro_batch_tokens(self.batch.logprob_rows, self.batch.logprob_tokens)
+
+
+def _uses_megatron(values: Values) -> bool:
+    return bool(values.get("policy.megatron_cfg.enabled", False))

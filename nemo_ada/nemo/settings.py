@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import Values, rollout_sizes
+from nemo_ada.cluster.nemo_config import NemoConfig, Values
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION
 from nemo_ada.core.sampler import AdaSampler
@@ -32,24 +32,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NemoSettings:
-    """Values out of NeMo-RL's sections, and ours.
+    """What the hooks read of NeMo-RL's configuration and of the section `reinforce_ada:`.
 
-    group: n rows per prompt. prompts: prompts per rollout call. global_batch: rows per optimizer step. longest:
-    generated tokens of a response at most, over all of its turns. async_engine: responses are issued one by one.
-    token_loss: the loss is a mean over tokens (else over rows). placeholder_rows: rows with zero advantage may leave
-    the loss.
-    keep_denominator: such rows still count in the loss's denominator. overlong: NeMo-RL masks truncated rows.
-    dynamic: NeMo-RL filters groups without signal (grpo.use_dynamic_sampling), so a step may have several draws.
-    ahead: groups are drawn ahead of the step, in a collector of their own (grpo.async_grpo.enabled). max_steps: of the
-    run.
+    Attributes:
+        config: what is derived from NeMo-RL's sections.
+        ada: the section `reinforce_ada:`.
+        seed: seed of the run.
+        max_steps: steps of the run.
+        async_engine: whether responses are issued one by one.
+        backend: NeMo-RL's name of the engine.
+        token_loss: whether the loss is a mean over tokens. Otherwise it is a mean over rows.
+        placeholder_rows: whether rows with zero advantage may leave the loss.
+        keep_denominator: whether such rows still count in the loss's denominator.
+        overlong: whether NeMo-RL masks truncated rows.
+        dynamic: whether NeMo-RL filters groups without signal, so that a step may have several rollout calls.
     """
 
+    config: NemoConfig
     ada: AdaSettings
-    group: int
-    prompts: int
-    global_batch: int
     seed: int
-    longest: int
+    max_steps: int
     async_engine: bool
     backend: str
     token_loss: bool
@@ -57,12 +59,35 @@ class NemoSettings:
     keep_denominator: bool
     overlong: bool
     dynamic: bool
-    ahead: bool
-    max_steps: int
+
+    @property
+    def group(self) -> int:
+        """Rows that are kept per prompt."""
+        return self.config.rollout.group
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of one rollout call."""
+        return self.config.rollout.prompts
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest response over all of its turns."""
+        return self.config.rollout.longest
+
+    @property
+    def global_batch(self) -> int:
+        """Rows of one optimizer step."""
+        return self.config.batch.rows
+
+    @property
+    def ahead(self) -> bool:
+        """Whether groups are drawn ahead of their step, by asynchronous training."""
+        return self.config.async_grpo
 
     @property
     def estimated(self) -> bool:
-        """True for the estimation variant, whose groups differ in size."""
+        """Whether the estimation variant draws, whose groups differ in size."""
         return isinstance(self.ada.sampling, EstimationSampling)
 
     def sampler(self) -> AdaSampler:
@@ -92,7 +117,7 @@ def read(master_config: Any) -> NemoSettings:
     rules.raise_errors(said)
     for finding in said:
         log.warning("%s: %s", finding.key, finding.message)
-    ada, sizes = method_settings(values), rollout_sizes(values.get)
+    ada = method_settings(values)
     async_engine = uses_async_engine(values)
     if not async_engine and isinstance(ada.sampling, SequentialSampling) and ada.sampling.scheduler == "continuous":
         log.info(
@@ -105,12 +130,10 @@ def read(master_config: Any) -> NemoSettings:
     if obstacles:
         log.info("rows without advantage stay in the update: %s", ", ".join(obstacles))
     return NemoSettings(
+        config=NemoConfig.of(values.config),
         ada=ada,
-        group=sizes.group,
-        prompts=sizes.prompts,
-        global_batch=values.integer("policy.train_global_batch_size", sizes.prompts * sizes.group),
         seed=int(values.get("grpo.seed", 0)),
-        longest=sizes.longest,
+        max_steps=int(values.get("grpo.max_num_steps", 0)),
         async_engine=async_engine,
         backend=str(values.get("policy.generation.backend", "")),
         token_loss=bool(values.get("loss_fn.token_level_loss", True)),
@@ -118,6 +141,4 @@ def read(master_config: Any) -> NemoSettings:
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(values.get("grpo.overlong_filtering", False)),
         dynamic=bool(values.get("grpo.use_dynamic_sampling", False)),
-        ahead=bool(values.get("grpo.async_grpo.enabled", False)),
-        max_steps=int(values.get("grpo.max_num_steps", 0)),
     )

@@ -1,4 +1,4 @@
-"""`nemo-ada plan`: put the parts together."""
+"""`nemo-ada plan` puts the parts together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.planning.assumptions import lengths_of, rates_of
-from nemo_ada.planning.caps import EvenCap, StepCap, SuggestedCaps, even_cap, step_cap, suggest_caps
+from nemo_ada.planning.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
 from nemo_ada.planning.forecast import (
     Bounds,
     Forecast,
-    Pace,
+    SamplingTimeModel,
+    StepWork,
     Time,
     drain_seconds,
     of_history,
@@ -26,10 +27,10 @@ from nemo_ada.planning.forecast import (
     trained_tokens,
 )
 from nemo_ada.planning.history import MAX_VALUE, History
-from nemo_ada.planning.job import COLD_START, Job
+from nemo_ada.planning.job_slots import MAX_SECONDS, JobSlots, check_cold_start, clock, parse_time, plan_slots
+from nemo_ada.planning.planned_run import COLD_START, PlannedRun
 from nemo_ada.planning.roofline import PROMPT_TOKENS
-from nemo_ada.planning.sampling import Phases, SimulatedJob, capped, variant
-from nemo_ada.planning.slots import MAX_SECONDS, Slots, check_cold_start, clock, parse_time, plan_slots
+from nemo_ada.planning.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
 from nemo_ada.simulate.steps import Variant
 
@@ -49,8 +50,9 @@ class Cost:
         responses: responses drawn.
         sampling: seconds of sampling.
         step: seconds of the whole step.
-        zero_signal: share of groups without signal; None where every row has an advantage of its own.
+        zero_signal: share of groups without signal. None where every row has an advantage of its own.
         utilisation: share of the engine's places that are occupied.
+        origin: where these figures come from.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Cost:
     step: float
     zero_signal: float | None
     utilisation: float
-    source: str = "simulated"
+    origin: str = "simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ class Plan:
         slots: job slots.
         caps: values for the budget. None under dynamic sampling, whose batches they would bound one by one, and in
             asynchronous training, where no longest response holds up a step.
-        even: the cap that makes steps even; None as above.
+        steady: the cap that makes steps take equal time. None as above.
         costs: this plan and the presets.
         left_out: presets that cannot run with this config, each with the reason.
-        step_cap: the cap for --step-seconds; None where nobody asked.
+        step_cap: the cap for --step-seconds. None without this option.
         own_run: whether the plan was made from a run with this configuration.
         warnings: what will not work as its user may expect.
     """
@@ -84,9 +86,9 @@ class Plan:
     rates: str
     lengths: str
     forecast: Forecast
-    slots: Slots
+    slots: JobSlots
     caps: SuggestedCaps | None
-    even: EvenCap | None
+    steady: SteadyCap | None
     costs: tuple[Cost, ...]
     left_out: tuple[tuple[str, str], ...]
     step_cap: StepCap | None
@@ -94,41 +96,11 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def past_run(run_dir: Path, job: Job) -> tuple[Variant, int] | None:
-    """What an earlier run sampled, for how many prompts per step: from its config.yaml, None where there is none."""
-    path = run_dir / "config.yaml"
-    config = read_yaml(path, "the run's configuration") if path.is_file() else {}
-    section = config.get("reinforce_ada") if isinstance(config, dict) else None
-    grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
-    if not isinstance(section, dict) or not isinstance(grpo, dict):
-        return None
-    group = grpo.get("num_generations_per_prompt", job.group)
-    prompts = grpo.get("num_prompts_per_step", job.prompts)
-    for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
-            raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-    return variant(ada_settings(section), group, job.longest), prompts
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The options of `nemo-ada plan`.
 
-
-def make_plan(
-    config: Path,
-    overrides: Sequence[str],
-    *,
-    time: str,
-    run: Path | None = None,
-    run_steps: int | None = None,
-    pass_rates: Path | None = None,
-    cold_start: float | None = None,
-    median_tokens: float | None = None,
-    step_seconds: float | None = None,
-    steps: int = STEPS,
-    compare: bool = True,
-) -> Plan:
-    """The plan for a configuration.
-
-    Args:
-        config: the YAML.
-        overrides: key=value.
+    Attributes:
         time: length of a job slot, as SLURM writes it.
         run: an earlier run's folder.
         run_steps: use only the first steps of that run.
@@ -138,87 +110,144 @@ def make_plan(
         step_seconds: wanted longest step.
         steps: simulated steps.
         compare: simulate the presets, too.
+    """
+
+    time: str
+    run: Path | None = None
+    run_steps: int | None = None
+    pass_rates: Path | None = None
+    cold_start: float | None = None
+    median_tokens: float | None = None
+    step_seconds: float | None = None
+    steps: int = STEPS
+    compare: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a run samples.
+
+    Attributes:
+        variant: the sampling plan.
+        prompts_per_step: prompts that a step trains on.
+    """
+
+    variant: Variant
+    prompts_per_step: int
+
+
+def past_run(run_dir: Path, run: PlannedRun) -> Sampled | None:
+    """What an earlier run sampled, by its config.yaml. None where the folder has no such file, or it says nothing."""
+    path = run_dir / "config.yaml"
+    config = read_yaml(path, "the run's configuration") if path.is_file() else {}
+    section = config.get("reinforce_ada") if isinstance(config, dict) else None
+    grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
+    if not isinstance(section, dict) or not isinstance(grpo, dict):
+        return None
+    group = grpo.get("num_generations_per_prompt", run.rollout.group)
+    prompts = grpo.get("num_prompts_per_step", run.rollout.prompts_per_step)
+    for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
+            raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
+    return Sampled(variant(ada_settings(section), group, run.rollout.longest), prompts)
+
+
+def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
+    """The plan for a configuration: a YAML and key=value overrides.
 
     Raises:
         UserError: for what cannot be planned, with what would work.
     """
-    if run is None and run_steps is not None:
-        raise UserError(f"--run-steps={run_steps} needs --run with the folder of the run whose first steps it means")
-    seconds, start = parse_time(time), None if cold_start is None else check_cold_start(cold_start)
-    job = Job.read(config, overrides)
-    if job.ahead and run is not None:
+    if options.run is None and options.run_steps is not None:
+        raise UserError(
+            f"--run-steps={options.run_steps} needs --run with the folder of the run whose first steps it means"
+        )
+    seconds = parse_time(options.time)
+    cold_start = None if options.cold_start is None else check_cold_start(options.cold_start)
+    run = PlannedRun.read(config, overrides)
+    if run.async_grpo and options.run is not None:
         raise UserError(
             "--run: a run of asynchronous training does not say how long sampling took, only how long the learner "
             "waited for it; plan without --run, or with the median of time/step in its metrics.jsonl"
         )
-    history = None if run is None else History.read(run, steps=run_steps)
-    rates, rates_said = rates_of(job.data, pass_rates, history, job.group)
-    lengths, lengths_said = lengths_of(job.longest, history, median_tokens)
-    simulated = SimulatedJob(job, rates, lengths, steps)
-    asked = variant(job.ada, job.group, job.longest)
-    asked.plan.check_first_waves(job.drawn, None if asked.allocation is None else job.drawn * job.group)
-    past = None if run is None else past_run(run, job)
-    own = asked, job.prompts
-    forecast, work, pace = _forecast(simulated, asked, history, past or own)
+    history = None if options.run is None else History.read(options.run, steps=options.run_steps)
+    rates, rates_origin = rates_of(run.data, options.pass_rates, history, run.rollout.group)
+    lengths, lengths_origin = lengths_of(run.rollout.longest, history, options.median_tokens)
+    simulated = SimulatedRun(run, rates, lengths, options.steps)
+    planned = Sampled(variant(run.ada, run.rollout.group, run.rollout.longest), run.rollout.prompts_per_step)
+    plan = planned.variant.plan
+    plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
+    past = None if options.run is None else past_run(options.run, run)
+    forecast, work, model = _forecast(simulated, planned, history, past or planned)
     slots = plan_slots(
-        forecast, seconds=seconds, steps=job.steps, val_period=job.val_period, save_period=job.save_period,
-        gpus=job.gpus, cold_start=COLD_START[job.backend] if start is None else start,
-        source="assumed" if start is None else "given",
+        forecast, run.schedule, seconds=seconds, gpus=run.gpus,
+        cold_start=COLD_START[run.backend] if cold_start is None else cold_start,
+        origin="assumed" if cold_start is None else "given",
     )  # fmt: skip
-    caps, even = None, None
-    if job.max_batches == 1 and not job.ahead:
-        if not asked.plan.only_first_waves:
+    caps, steady = None, None
+    if run.rollout.max_calls == 1 and not run.async_grpo:
+        if not plan.only_first_waves:
             caps = suggest_caps(
                 forecast,
                 samples_p95=float(np.quantile(work.responses_S, 0.95)),
                 tokens_p95=float(np.quantile(work.tokens_S, 0.95)),
-                first_wave=job.prompts * asked.plan.first_issue,
-                drain=forecast.slow * drain_seconds(pace, work, job.longest),
-                available=slots.kept,
+                first_wave=run.rollout.first_wave(run.ada),
+                drain=forecast.slow * drain_seconds(model, work, run.rollout.longest),
+                available=slots.step_seconds,
             )
-        even = even_cap(lambda cap: simulated.phases(capped(asked, cap), pace.clock, min(steps, STEPS_CAPPED)))
-    bound = None if step_seconds is None else _step_cap(simulated, asked, forecast, work, pace, step_seconds)
-    costs, left_out = _costs(simulated, forecast, work, pace) if compare else ((), ())
+        few = min(options.steps, STEPS_CAPPED)
+        steady = steady_cap(lambda cap: simulated.steps_of(capped(planned.variant, cap), model.clock, few))
+    limit = None
+    if options.step_seconds is not None:
+        limit = _step_cap(simulated, planned.variant, forecast, work, model, options.step_seconds)
+    costs, left_out = _costs(simulated, forecast, work, model) if options.compare else ((), ())
     return Plan(
-        rates_said, lengths_said, forecast, slots, caps, even, costs, left_out, bound, past == own,
-        tuple(_warnings(job, work, slots)),
+        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == planned,
+        tuple(_warnings(run, work, slots)),
     )  # fmt: skip
 
 
 def _step_cap(
-    simulated: SimulatedJob, asked: Variant, forecast: Forecast, work: Phases, pace: Pace, wanted: float
+    simulated: SimulatedRun,
+    planned: Variant,
+    forecast: Forecast,
+    work: SimulatedSteps,
+    model: SamplingTimeModel,
+    wanted: float,
 ) -> StepCap:
     """The cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
-    job = simulated.job
+    run = simulated.run
     if not 0 < wanted <= MAX_SECONDS:
         raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
-    if job.ahead or job.max_batches > 1:
+    if run.async_grpo or run.rollout.max_calls > 1:
         why = (
             "in asynchronous training sampling and training overlap"
-            if job.ahead
+            if run.async_grpo
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
-    first = simulated.phases(variant(ada_settings({"preset": "grpo"}), asked.plan.first_issue, job.longest), pace.clock)
-    drain = forecast.slow * drain_seconds(pace, work, job.longest)
-    return step_cap(forecast, wanted, drain, forecast.slow * float(pace.seconds(first).max()))
+    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.first_issue, run.rollout.longest)
+    first = simulated.steps_of(first_waves, model.clock)
+    drain = forecast.slow * drain_seconds(model, work, run.rollout.longest)
+    return step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
 
 
 def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
     """Whether a job of this length has time for a step, and spends most of its time on steps.
 
-    A short simulation: the number of steps does not matter.
+    Two simulated steps are enough for that.
     """
+    options = PlanOptions(time, steps=2, compare=False)
     try:
-        slots = make_plan(config, overrides, time=time, steps=2, compare=False).slots
+        slots = make_plan(config, overrides, options).slots
         text = f"--time={time}: {slots.steps} steps expected per job, which take {slots.useful:.0%} of its time"
         if not slots.steps:
             text = f"--time={time}: 0 steps expected per job, and the chain would never end"
             return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
-        many = [warning("--time", said) for said in _too_many(slots)]
-        if slots.useful >= MIN_USEFUL or slots.slots <= 1:
+        many = [warning("--time", message) for message in _too_many(slots)]
+        if slots.useful >= MIN_USEFUL or slots.count <= 1:
             return [*many, ok("--time", text)]
-        others = [make_plan(config, overrides, time=other, steps=2, compare=False).slots for other in LONGER]
+        others = [make_plan(config, overrides, replace(options, time=other)).slots for other in LONGER]
     except UserError as problem:
         return [error("--time", str(problem))]
     better = max(others, key=lambda other: other.useful)
@@ -234,115 +263,117 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
 
 
 def _forecast(
-    simulated: SimulatedJob, asked: Variant, history: History | None, past: tuple[Variant, int]
-) -> tuple[Forecast, Phases, Pace]:
-    """Forecast, simulated steps of the plan, and the pace. past: the run that `history` is of."""
-    job, plan = simulated.job, asked.plan
-    rows, save_seconds = job.prompts * job.group, job.save_seconds
+    simulated: SimulatedRun, planned: Sampled, history: History | None, past: Sampled
+) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
+    """The forecast, the simulated steps of the plan and the model of their time. `past`: what `history` sampled."""
+    run, plan = simulated.run, planned.variant.plan
+    save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
-    responses = job.max_batches * job.drawn * plan.max_responses
-    bounds = Bounds(*simulated.worst(plan), responses, plan.caps.max_seconds, job.longest)
+    responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
+    bounds = Bounds(*simulated.worst(plan), responses, plan.caps.max_seconds, run.rollout.longest)
     if history is None:
-        if job.roofline is None:
+        if run.roofline is None:
             raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")
-        pace = Pace.of_roofline(job.roofline, simulated.phases(capped(asked, None)).mean_tokens)
-        work = simulated.phases(asked, pace.clock)
-        made = of_roofline(
-            job.roofline, pace, work, bounds, rows=rows, val_samples=job.val_samples, save=save,
-            live=live_share(job, job.ada, work), ahead=job.ahead,
-        )  # fmt: skip
-        return made, work, pace
-    pace = Pace.fit(history)
-    past_variant, past_prompts = past
-    theirs = replace(simulated, job=replace(job, prompts=past_prompts, drawn=past_prompts))
-    ran = theirs.phases(past_variant, pace.clock)
-    pace = pace.calibrated(history, ran)
-    work = simulated.phases(asked, pace.clock)
+        uncapped = simulated.steps_of(capped(planned.variant, None))
+        model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
+        work = simulated.steps_of(planned.variant, model.clock)
+        step = StepWork(work, bounds, run.rollout.rows, live_share(run, run.ada, work), run.async_grpo)
+        return of_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save), work, model
+    prompts = past.prompts_per_step
+    rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
+    fitted = SamplingTimeModel.fit(history)
+    ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past.variant, fitted.clock)
+    model = fitted.calibrated(history, ran)
+    work = simulated.steps_of(planned.variant, model.clock)
     carried = None
-    if past != (asked, job.prompts):
-        carried = job.prompts * (1.0 - work.zero_signal) / max(past_prompts * (1.0 - ran.zero_signal), 1e-9)
-    return of_history(history, pace, work, bounds, rows=rows, save=save, carried=carried), work, pace
+    if past != planned:
+        carried = planned.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
+    return of_history(history, model, StepWork(work, bounds, run.rollout.rows), save=save, carried=carried), work, model
 
 
-def live_share(job: Job, ada: AdaSettings, work: Phases) -> float:
+def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float:
     """Share of a step's rows that the learner computes whole.
 
     Rows without advantage become placeholder rows under Reinforce-Ada, where nothing else of the loss has a gradient
     for them. A baseline of the prompt's own pass rate gives every row an advantage.
     """
-    if not job.placeholders or ada.advantage.baseline == "shrunk":
+    if not run.placeholders or ada.advantage.baseline == "shrunk":
         return 1.0
     return 1.0 - work.zero_signal
 
 
 def _costs(
-    simulated: SimulatedJob, forecast: Forecast, work: Phases, pace: Pace
+    simulated: SimulatedRun, forecast: Forecast, work: SimulatedSteps, model: SamplingTimeModel
 ) -> tuple[tuple[Cost, ...], tuple[tuple[str, str], ...]]:
     """This plan and all presets without caps, on these prompts; and the presets that cannot run, with the reason."""
-    own = simulated.job
-    prompt = 0.0 if own.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
-    base = prompt + trained_tokens(work, live_share(own, own.ada, work))
+    planned = simulated.run
+    prompt = 0.0 if planned.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
+    base = prompt + trained_tokens(work, live_share(planned, planned.ada, work))
 
-    def cost(name: str, work: Phases, job: Job, ada: AdaSettings) -> Cost:
-        seconds = float(np.median(pace.seconds(work)))
+    def cost(name: str, work: SimulatedSteps, run: PlannedRun, ada: AdaSettings) -> Cost:
+        seconds = float(np.median(model.seconds(work)))
         responses = float(np.median(work.responses_S))
-        trained = (prompt + trained_tokens(work, live_share(job, ada, work))) / base
-        step = forecast.with_sampling(seconds, trained * job.prompts * job.group / (own.prompts * own.group))
+        trained = (prompt + trained_tokens(work, live_share(run, ada, work))) / base
+        step = forecast.with_sampling(seconds, trained * run.rollout.rows / planned.rollout.rows)
         zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
         return Cost(name, responses, seconds, step, zero_signal, work.utilisation)
 
-    costs, left_out = [cost("this plan", work, own, own.ada)], []
+    costs, left_out = [cost("this plan", work, planned, planned.ada)], []
     for name in presets():
         ada = ada_settings({"preset": name})
-        job, label = own, name
+        run, label = planned, name
         if ada.advantage.baseline == "shrunk":  # single stream: one row per prompt, and as many prompts as rows
-            job, label = (
-                replace(own, prompts=own.prompts * own.group, drawn=own.drawn * own.group, group=1),
-                f"{name} n=1",
+            rollout = replace(
+                planned.rollout,
+                prompts_per_step=planned.rollout.rows,
+                prompts=planned.rollout.prompts * planned.rollout.group,
+                group=1,
             )
+            run, label = replace(planned, rollout=rollout), f"{name} n=1"
         try:
-            compared = variant(ada, job.group, job.longest)
-            phases = replace(simulated, job=job).phases(compared, pace.clock)
+            compared = variant(ada, run.rollout.group, run.rollout.longest)
+            steps = replace(simulated, run=run).steps_of(compared, model.clock)
         except UserError as problem:
             left_out.append((name, str(problem)))
             continue
-        costs.append(cost(label, phases, job, ada))
+        costs.append(cost(label, steps, run, ada))
     return tuple(costs), tuple(left_out)
 
 
-def _warnings(job: Job, work: Phases, slots: Slots) -> Iterator[str]:
+def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
     """What will not work as its user may expect."""
-    if job.ahead:
+    if run.async_grpo:
         yield (
             "asynchronous training: the forecast takes the longer of sampling and learner, and sampling as if a step's "
             "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "
             "run was measured"
         )
+    rollout, save_period = run.rollout, run.schedule.save_period
     if work.unfilled > 0:
         yield (
-            f"{work.unfilled:.0%} of the steps do not find {job.prompts} groups with signal in {job.max_batches} "
-            f"batches of {job.drawn} prompts, and NeMo-RL ends the run there: raise grpo.batch_multiplier or "
-            "grpo.dynamic_sampling_max_gen_batches, or take easier prompts"
+            f"{work.unfilled:.0%} of the steps do not find {rollout.prompts_per_step} groups with signal in "
+            f"{rollout.max_calls} batches of {rollout.prompts} prompts, and NeMo-RL ends the run there: raise "
+            "grpo.batch_multiplier or grpo.dynamic_sampling_max_gen_batches, or take easier prompts"
         )
-    if 0 < slots.steps < min(job.save_period, job.steps):
+    if 0 < slots.steps < min(save_period, run.schedule.steps):
         yield (
-            f"checkpointing.save_period={job.save_period} is above the {slots.steps} steps of a slot: a node that "
+            f"checkpointing.save_period={save_period} is above the {slots.steps} steps of a slot: a node that "
             f"fails loses the whole slot; {max(1, slots.steps // 3)} would lose a third of it at most"
         )
     if slots.save_share > MAX_SAVE_SHARE:
         yield (
             f"saves take {slots.save_share:.0%} of a slot's steps (assumed speed of the file system); raise "
-            f"checkpointing.save_period={job.save_period} to lower that"
+            f"checkpointing.save_period={save_period} to lower that"
         )
     yield from _too_many(slots)
 
 
-def _too_many(slots: Slots) -> Iterator[str]:
+def _too_many(slots: JobSlots) -> Iterator[str]:
     """Slots that are more than the jobs of a chain."""
     given = site_setting("MAX_ATTEMPTS")
     max_attempts = int(given) if given.isdecimal() else MAX_ATTEMPTS
-    if slots.slots > max_attempts:
+    if slots.count > max_attempts:
         yield (
-            f"{slots.slots} slots are more than the {max_attempts} jobs of a chain: raise MAX_ATTEMPTS in "
-            f"slurm/site.env to {slots.slots} or more, or ask for a longer --time"
+            f"{slots.count} slots are more than the {max_attempts} jobs of a chain: raise MAX_ATTEMPTS in "
+            f"slurm/site.env to {slots.count} or more, or ask for a longer --time"
         )

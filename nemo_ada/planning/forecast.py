@@ -1,7 +1,8 @@
-"""Step times: the pace of an earlier run, or of the roofline, over the simulated work of the sampling phase.
+"""Step times from the simulated work of the sampling phase, and the speed of an earlier run or of the roofline.
 
-Sampling of a step = (a * engine steps + b * tokens) * noise. A run's noise is fitted and resampled, so that its p95 has
-the machine's noise in it. The roofline has none: its p95 and worst take the slow end of its range.
+Seconds of a sampling phase = (a * engine steps + b * tokens) * noise. The noise of a run is fitted and resampled, so
+that p95 has the noise of the machine in it. The roofline has no noise. Its p95 and worst case take the slow end of its
+range.
 """
 
 from __future__ import annotations
@@ -15,34 +16,47 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.planning.history import History
 from nemo_ada.planning.roofline import RANGE, Roofline
-from nemo_ada.planning.sampling import Phases
+from nemo_ada.planning.sampling import SimulatedSteps
 
 DRAWS = 4000
 LEARNING = ("log-probs", "update")  # phases whose time grows with the tokens that are trained on
 UNCOVERED = {"asynchronous training": (0.32, 1.49), "FP8": RANGE}
-"""What no fitted point covers, and published / forecast seconds of rows that nobody had fitted.
+"""What no fitted point covers -> published / forecast seconds of rows that were not fitted, smallest and largest.
 
 Compared on 24 November 2026 with NeMo-RL's performance page: five asynchronous rows (forecast / published 1.14, 1.04,
 .67, 1.79 and 3.13) and one FP8 row (1.05). recipes/results/forecast.md has the fitted points.
 """
-# of CPU per response in one thread of NeMo-RL's driver (no GPU); 0.3 ms of it are ours (bench_driver.py)
+# CPU seconds per response in one thread of NeMo-RL's driver; 0.3 ms of it are ours (bench_driver.py)
 DRIVER_SECONDS = 0.0077
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Seconds of a phase and how far to trust them: measured here, roofline or assumed."""
+    """Seconds of a phase.
+
+    Attributes:
+        p50: median.
+        p95: 95th percentile.
+        worst: worst case.
+        origin: how far to trust them: measured here, roofline or assumed.
+    """
 
     p50: float
     p95: float
     worst: float
-    source: str
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds of the sampling phase = (per_step * engine steps + per_token * tokens) * one of noise_S, and no less than
-    per_response for each response."""
+class SamplingTimeModel:
+    """Seconds of a sampling phase = (per_step * engine steps + per_token * tokens) * one of noise_S.
+
+    Attributes:
+        per_step: seconds per engine step.
+        per_token: seconds per token.
+        noise_S: true seconds over these seconds, of the steps of a run.
+        per_response: seconds per response that the phase takes at least.
+    """
 
     per_step: float
     per_token: float
@@ -54,24 +68,24 @@ class Pace:
         """Seconds of a simulated engine step, and more of it per running response."""
         return max(self.per_step, 1e-9), self.per_token
 
-    def seconds(self, work: Phases) -> FloatArray:
-        """Of simulated steps, without noise."""
+    def seconds(self, work: SimulatedSteps) -> FloatArray:
+        """Seconds of simulated steps, without noise."""
         engine = self.per_step * work.engine_steps_S + self.per_token * work.tokens_S
         return np.asarray(np.maximum(engine, self.per_response * work.responses_S), np.float64)
 
     def bound(self, engine_steps: float, tokens: float, responses: float = 0.0) -> float:
-        """Of work that no step passes, at the slowest pace seen."""
+        """Seconds of the largest possible work, at the slowest speed that was seen."""
         slowest = max(1.0, float(self.noise_S.max()))
         return max(self.per_step * engine_steps + self.per_token * tokens, self.per_response * responses) * slowest
 
     @classmethod
-    def of_roofline(cls, roofline: Roofline, mean_tokens: float) -> Pace:
-        """Without a run. mean_tokens: of a response."""
+    def of_roofline(cls, roofline: Roofline, mean_tokens: float) -> SamplingTimeModel:
+        """The model without a run. `mean_tokens`: mean tokens of a response."""
         return cls(*roofline.clock(mean_tokens), np.ones(1), DRIVER_SECONDS)
 
     @classmethod
-    def fit(cls, history: History) -> Pace:
-        """Least squares with both coefficients >= 0 over the run's steps; engine steps alone where that is as good."""
+    def fit(cls, history: History) -> SamplingTimeModel:
+        """Fit both coefficients, which are not negative, to the run's steps. One of them where that is as good."""
         steps_S, tokens_S = history.engine_steps_S, history.tokens_S
         zeros_S = np.zeros_like(tokens_S)
         best: tuple[float, FloatArray] | None = None
@@ -91,9 +105,9 @@ class Pace:
         middle = float(np.median(ratio_S))
         return cls(float(a) * middle, float(b) * middle, ratio_S / middle)
 
-    def calibrated(self, history: History, own: Phases) -> Pace:
-        """With the run's median as the median of its own simulated phases."""
-        factor = float(np.median(history.sampling_S) / np.median(self.seconds(own)))
+    def calibrated(self, history: History, simulated: SimulatedSteps) -> SamplingTimeModel:
+        """The model whose median on the simulated steps of the run is the median of the run itself."""
+        factor = float(np.median(history.sampling_S) / np.median(self.seconds(simulated)))
         return replace(self, per_step=factor * self.per_step, per_token=factor * self.per_token)
 
 
@@ -108,8 +122,8 @@ class Forecast:
         save: a checkpoint, between steps.
         low: lower end of the median step's range.
         high: upper end of the median step's range.
-        ahead: whether the next steps are sampled while this one is trained on.
-        uncovered: what of the configuration no published step time covers; empty where all is covered.
+        async_grpo: whether the next steps are sampled while this one is trained on.
+        uncovered: what of the configuration no published step time covers. Empty where all is covered.
     """
 
     phases: dict[str, Time]
@@ -118,17 +132,17 @@ class Forecast:
     save: Time
     low: float
     high: float
-    ahead: bool = False
+    async_grpo: bool = False
     uncovered: tuple[str, ...] = ()
 
     @property
     def slow(self) -> float:
-        """Seconds on the slowest machine of the range, over the median's."""
+        """Seconds on the slowest machine of the range / seconds on the median machine."""
         return self.high / self.step.p50 if self.step.p50 else 1.0
 
     @property
     def sampling(self) -> Time:
-        """The first phase, which the caps bound."""
+        """The sampling phase, which the caps bound."""
         return self.phases["sampling"]
 
     def with_sampling(self, seconds: float, trained: float = 1.0) -> float:
@@ -139,13 +153,16 @@ class Forecast:
             trained: tokens that its update computes, relative to those of this forecast.
         """
         phases = {name: time.p50 * (trained if name in LEARNING else 1.0) for name, time in self.phases.items()}
-        return float(whole_step(phases | {"sampling": seconds}, self.ahead))
+        return float(whole_step(phases | {"sampling": seconds}, self.async_grpo))
 
 
-def whole_step(seconds: Mapping[str, Any], ahead: bool) -> Any:
-    """Of a step, from those of its phases. In asynchronous training engine and learner have GPUs of their own and work
-    at the same time; both stop for the refit. Whoever takes longer sets the pace."""
-    if not ahead:
+def whole_step(seconds: Mapping[str, Any], async_grpo: bool) -> Any:
+    """Seconds of a step from those of its phases.
+
+    In asynchronous training engine and learner have separate GPUs and work at the same time. The slower one decides,
+    and both stop for the refit.
+    """
+    if not async_grpo:
         return sum(seconds.values())
     learner = sum(value for name, value in seconds.items() if name not in ("sampling", "refit"))
     return np.maximum(seconds["sampling"], learner) + seconds["refit"]
@@ -153,8 +170,15 @@ def whole_step(seconds: Mapping[str, Any], ahead: bool) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no step passes: engine steps, tokens and responses; seconds after which no response starts
-    (budget.max_seconds), and tokens that the longest response in flight may still take."""
+    """The largest possible work of a step.
+
+    Attributes:
+        engine_steps: engine steps.
+        tokens: tokens.
+        responses: responses.
+        max_seconds: seconds after which no response starts (budget.max_seconds). None without this cap.
+        longest: tokens of the longest response, which may still be in flight then.
+    """
 
     engine_steps: float
     tokens: float
@@ -163,69 +187,88 @@ class Bounds:
     longest: int
 
 
-def forecast(
-    pace: Pace,
-    work: Phases,
-    bounds: Bounds,
-    others: Mapping[str, tuple[FloatArray, float]],
-    *,
-    evaluation: Time,
-    save: Time,
-    source: str,
-    error: tuple[float, float] = (1.0, 1.0),
-    ahead: bool = False,
-    seed: int = 0,
-) -> Forecast:
-    """A step's phases. work: simulated. others: phase -> (seconds of the steps that pace.noise_S is of, worst). error:
-    true seconds over forecast seconds, smallest and largest; p95 and worst take the largest."""
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of a step.
+
+    Attributes:
+        sampling: its simulated sampling phases.
+        bounds: the largest possible work.
+        rows: rows of a step.
+        live: share of rows that the learner computes whole. A placeholder row has one token of response.
+        async_grpo: whether NeMo-RL trains asynchronously.
+    """
+
+    sampling: SimulatedSteps
+    bounds: Bounds
+    rows: int
+    live: float = 1.0
+    async_grpo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPhases:
+    """Everything of a step beside sampling.
+
+    Attributes:
+        phases: per phase, its seconds for the same steps as `noise_S`, and its worst case.
+        evaluation: a validation.
+        save: a checkpoint.
+        origin: where these figures come from.
+        error: true seconds over forecast seconds, smallest and largest. p95 and worst case take the largest.
+    """
+
+    phases: Mapping[str, tuple[FloatArray, float]]
+    evaluation: Time
+    save: Time
+    origin: str
+    error: tuple[float, float] = (1.0, 1.0)
+
+
+def forecast(model: SamplingTimeModel, step: StepWork, others: OtherPhases, seed: int = 0) -> Forecast:
+    """The seconds of a step, with the spread of its simulated sampling phases and of the noise."""
     rng = np.random.default_rng(seed)
-    drawn = rng.integers(len(pace.noise_S), size=DRAWS)  # phases of a step together: a slow machine slows all
-    sampling = rng.choice(pace.seconds(work), DRAWS) * pace.noise_S[drawn]
-    slow = error[1]
-    worst = slow * max(pace.bound(bounds.engine_steps, bounds.tokens, bounds.responses), float(sampling.max()))
+    drawn = rng.integers(len(model.noise_S), size=DRAWS)  # phases of a step together: a slow machine slows all
+    sampling = rng.choice(model.seconds(step.sampling), DRAWS) * model.noise_S[drawn]
+    fast, slow = others.error
+    bounds = step.bounds
+    worst = slow * max(model.bound(bounds.engine_steps, bounds.tokens, bounds.responses), float(sampling.max()))
     if bounds.max_seconds is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
-        drain = slow * drain_seconds(pace, work, bounds.longest)
+        drain = slow * drain_seconds(model, step.sampling, bounds.longest)
         worst = min(worst, max(bounds.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
     draws = {"sampling": (sampling, worst)}
-    draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.items()}
+    draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.phases.items()}
     phases = {
-        name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, source)
+        name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, others.origin)
         for name, (seconds, most) in draws.items()
     }
-    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, ahead)
+    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, step.async_grpo)
     median = float(np.median(total))
-    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, ahead))
-    step = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, source)
-    return Forecast(phases, step, evaluation, save, error[0] * median, slow * median, ahead)
+    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, step.async_grpo))
+    time = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, others.origin)
+    return Forecast(phases, time, others.evaluation, others.save, fast * median, slow * median, step.async_grpo)
 
 
-def drain_seconds(pace: Pace, work: Phases, longest: int) -> float:
-    """Seconds that the longest response takes beside as many as run on average."""
+def drain_seconds(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
+    """Seconds that the longest response takes beside as many responses as run on average."""
     running = float((work.tokens_S / np.maximum(work.engine_steps_S, 1)).mean())
-    return pace.bound(longest, longest * running)
+    return model.bound(longest, longest * running)
 
 
 def of_roofline(
-    roofline: Roofline,
-    pace: Pace,
-    work: Phases,
-    bounds: Bounds,
-    *,
-    rows: int,
-    val_samples: int,
-    save: Time,
-    live: float = 1.0,
-    ahead: bool = False,
+    roofline: Roofline, model: SamplingTimeModel, step: StepWork, *, val_samples: int, save: Time
 ) -> Forecast:
-    """Without a run.
+    """The forecast without a run.
 
     Args:
-        rows: rows of a step.
+        roofline: seconds of the other phases.
+        model: seconds of the sampling phase.
+        step: the work of a step.
         val_samples: responses of a validation.
-        live: share of rows that the learner computes whole; a placeholder row has one token of response.
-        ahead: asynchronous training.
+        save: seconds of a checkpoint.
     """
-    mean = trained_tokens(work, live)
+    rows, work, bounds = step.rows, step.sampling, step.bounds
+    mean = trained_tokens(work, step.live)
     others = {
         "log-probs": roofline.logprobs(rows, mean),
         "update": roofline.update(rows, mean),
@@ -234,35 +277,41 @@ def of_roofline(
     }
     longest = roofline.logprobs(rows, bounds.longest), roofline.update(rows, bounds.longest)
     worst = others | {"log-probs": longest[0], "update": longest[1]}
-    seconds = pace.per_step * bounds.longest + pace.per_token * val_samples * work.mean_tokens + roofline.refit
-    c = roofline.config
-    missing = {"asynchronous training": ahead, "FP8": c.fp8_train or c.fp8_rollout}
+    seconds = model.per_step * bounds.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
+    config = roofline.config
+    missing = {"asynchronous training": step.async_grpo, "FP8": config.learner.fp8 or config.engine.fp8}
     uncovered = tuple(name for name, absent in missing.items() if absent)
     error = next((UNCOVERED[name] for name in uncovered), RANGE)  # the widest comes first
     evaluation = Time(seconds, error[1] * seconds, 2 * error[1] * seconds, "roofline")
-    made = forecast(
-        pace, work, bounds, {name: (np.array([value]), worst[name]) for name, value in others.items()},
-        evaluation=evaluation, save=save, source="roofline, H100-80GB", error=error, ahead=ahead,
-    )  # fmt: skip
-    return replace(made, uncovered=uncovered)
+    phases = {name: (np.array([value]), worst[name]) for name, value in others.items()}
+    rest = OtherPhases(phases, evaluation, save, "roofline, H100-80GB", error)
+    return replace(forecast(model, step, rest), uncovered=uncovered)
 
 
-def trained_tokens(work: Phases, live: float) -> float:
-    """Mean tokens of a row's response that the learner computes. live: share of rows that are no placeholders."""
+def trained_tokens(work: SimulatedSteps, live: float) -> float:
+    """Mean tokens of a row's response that the learner computes. `live`: share of rows that are not placeholders."""
     return live * work.mean_tokens + (1.0 - live)
 
 
 def of_history(
-    history: History, pace: Pace, work: Phases, bounds: Bounds, *, rows: int, save: Time, carried: float | None
+    history: History, model: SamplingTimeModel, step: StepWork, *, save: Time, carried: float | None
 ) -> Forecast:
-    """From a run. rows: of a step. carried: where the plan is not the run's own, its rows with an advantage over the
-    run's, which is what the update costs."""
+    """The forecast from a run.
+
+    Args:
+        history: the run.
+        model: seconds of its sampling phase.
+        step: the work of a step.
+        save: seconds of a checkpoint.
+        carried: rows with an advantage in the plan / in the run, which is what the update costs. None where the plan is
+            the run's own.
+    """
     label = "measured here" + ("" if carried is None else ", carried to this plan by simulation")
-    every_row = max(rows / max(float(np.median(history.rows_S)), 1.0), 1.0)
-    others = {
+    every_row = max(step.rows / max(float(np.median(history.rows_S)), 1.0), 1.0)
+    phases = {
         "update": (history.update_S * (carried or 1.0), float(history.update_S.max()) * every_row),
         "refit": (history.refit_S, float(history.refit_S.max())),
     }
     seen = history.evaluation
     evaluation = Time(seen, 1.5 * seen, 2 * seen, "measured here") if seen else Time(0.0, 0.0, 0.0, "not measured")
-    return forecast(pace, work, bounds, others, evaluation=evaluation, save=save, source=label)
+    return forecast(model, step, OtherPhases(phases, evaluation, save, label))

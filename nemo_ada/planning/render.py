@@ -7,22 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.planning.caps import EVEN, EvenCap, StepCap, SuggestedCaps
+from nemo_ada.planning.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
 from nemo_ada.planning.command import Plan
-from nemo_ada.planning.slots import Slots, clock
+from nemo_ada.planning.job_slots import JobSlots, clock
 from nemo_ada.run.files import write_atomically
 
 PLAN_FILE = "plan.json"
 
 
 def render(plan: Plan, *, as_json: bool) -> str:
-    """What is printed."""
+    """The text that `nemo-ada plan` prints."""
     if as_json:
         return json.dumps(asdict(plan), indent=1)
     forecast, slots = plan.forecast, plan.slots
     lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
     named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
-    lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.source}" for name, t in named.items()]
+    lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.origin}" for name, t in named.items()]
     if forecast.uncovered:
         lines += [
             f"median step: {forecast.low:.0f} to {forecast.high:.0f} s. No published step time that was fitted covers "
@@ -33,13 +33,13 @@ def render(plan: Plan, *, as_json: bool) -> str:
     lines += [
         "",
         f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
-        f"slots: {slots.slots}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
-        f"(cold start {slots.cold_start:.0f} s, {slots.source})"
+        f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
+        f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
         + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
         f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
         *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
-        *([] if plan.even is None else [_even_line(plan.even)]),
+        *([] if plan.steady is None else [_steady_line(plan.steady)]),
         "",
         "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
     ]
@@ -54,7 +54,7 @@ def render(plan: Plan, *, as_json: bool) -> str:
 
 
 def write(plan: Plan, run_dir: Path) -> Path:
-    """Leave the plan in a run directory, which may not have begun. Raises UserError."""
+    """Write the plan into a run directory, which need not exist yet. Raises UserError."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / PLAN_FILE, render(plan, as_json=True) + "\n")
@@ -63,13 +63,13 @@ def write(plan: Plan, run_dir: Path) -> Path:
     return run_dir / PLAN_FILE
 
 
-def _caps_line(slots: Slots, caps: SuggestedCaps) -> str:
+def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:
     if caps.max_seconds is None:
         return "no cap makes the worst step fit: ask for a longer --time, or lower max_new_tokens or prompts per step"
     state = "fits the slot already" if slots.fits else "does not fit the slot without caps"
     return (
         f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
-        f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.source})"
+        f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.origin})"
     )
 
 
@@ -96,14 +96,14 @@ def _step_line(cap: StepCap) -> str:
     )
 
 
-def _even_line(even: EvenCap) -> str:
-    found = f"p95/p50 of the sampling phase without a cap on seconds: {even.uncapped:.2f} ({even.source})"
-    if even.uncapped <= EVEN:
-        return found
-    if even.max_seconds is None:
-        return f"{found}; no cap makes it smaller: the first waves alone vary as much"
-    rest = "" if even.capped <= EVEN else f"; no cap brings it to {EVEN}: the first waves alone vary by more"
+def _steady_line(cap: SteadyCap) -> str:
+    spread = f"p95/p50 of the sampling phase without a cap on seconds: {cap.uncapped:.2f} ({cap.origin})"
+    if cap.uncapped <= STEADY:
+        return spread
+    if cap.max_seconds is None:
+        return f"{spread}; no cap makes it smaller: the first waves alone vary as much"
+    rest = "" if cap.capped <= STEADY else f"; no cap brings it to {STEADY}: the first waves alone vary by more"
     return (
-        f"{found}; reinforce_ada.budget.max_seconds={even.max_seconds:g} makes it {even.capped:.2f} and refuses "
-        f"{even.cut:.0%} of the prompts another response{rest}"
+        f"{spread}; reinforce_ada.budget.max_seconds={cap.max_seconds:g} makes it {cap.capped:.2f} and refuses "
+        f"{cap.cut:.0%} of the prompts another response{rest}"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nemo_ada.cluster.memory import cache_bytes_per_token, vllm_weight_bytes
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
@@ -53,38 +53,47 @@ RANGE = (0.66, 1.37)  # published seconds over forecast, of left-out points: the
 class Roofline:
     """The seconds of one job's phases."""
 
-    config: ClusterConfig
+    config: NemoConfig
     shape: ModelShape
     efficiencies: Efficiencies
     gpu: Gpu = H100
 
     @classmethod
-    def of(cls, config: ClusterConfig, shape: ModelShape) -> Roofline:
+    def of(cls, config: NemoConfig, shape: ModelShape) -> Roofline:
         """With the fitted efficiencies of dense models, or of mixtures of experts."""
         return cls(config, shape, EXPERTS if shape.experts else DENSE)
 
     def clock(self, response: float) -> tuple[float, float]:
         """Seconds of an engine step, and more of it per response that runs on any engine. response: mean tokens."""
-        c, e = self.config, self.efficiencies
+        engine = self.config.engine
+        e = self.efficiencies
         bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
         context = PROMPT_TOKENS + response / 2
-        weights = vllm_weight_bytes(c, self.shape) / bytes_per_second
-        read = cache_bytes_per_token(c, self.shape) * context / bytes_per_second
-        compute = self._flops(context) / (c.vllm_tp * c.vllm_pp * self.gpu.flops * e.mfu)
-        compute *= FP8_SPEED if c.fp8_rollout else 1.0
-        return weights + e.layer_step * self.shape.layers, (read + compute) / c.engines
+        weights = vllm_weight_bytes(self.config, self.shape) / bytes_per_second
+        read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
+        compute = self._flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
+        compute *= FP8_SPEED if engine.fp8 else 1.0
+        return weights + e.layer_step * self.shape.layers, (read + compute) / engine.replicas
 
     def update(self, rows: float, response: float) -> float:
         """Forward and backward pass of a step's rows; with full recomputation a second forward pass."""
-        c = self.config
-        tokens = c.train_rows * (PROMPT_TOKENS + response) / c.replicas  # of an optimizer step on a replica
-        return (4 if c.recompute else 3) * self._forward(rows, response) * self._bubble(tokens / c.pack_tokens)
+        learner, batch = self.config.learner, self.config.batch
+        tokens = batch.rows * (PROMPT_TOKENS + response) / learner.replicas  # of an optimizer step on a replica
+        return (
+            (4 if learner.recompute else 3)
+            * self._forward(rows, response)
+            * self._bubble(tokens / self.config.pack_tokens)
+        )
 
     def logprobs(self, rows: float, response: float) -> float:
         """Forward passes of the policy and, where there is a KL penalty, of the reference."""
-        c = self.config
-        tokens = rows * (PROMPT_TOKENS + response) / c.replicas
-        return c.logprob_passes * self._forward(rows, response) * self._bubble(tokens / (c.logprob_rows * c.max_length))
+        learner, batch = self.config.learner, self.config.batch
+        tokens = rows * (PROMPT_TOKENS + response) / learner.replicas
+        return (
+            learner.logprob_passes
+            * self._forward(rows, response)
+            * self._bubble(tokens / (batch.logprob_rows * batch.length))
+        )
 
     @property
     def refit(self) -> float:
@@ -92,10 +101,11 @@ class Roofline:
         return self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
 
     def _forward(self, rows: float, response: float) -> float:
+        learner = self.config.learner
         length = PROMPT_TOKENS + response
-        flops = self.config.learner_gpus * self.gpu.flops * self.efficiencies.mfu
+        flops = learner.gpus * self.gpu.flops * self.efficiencies.mfu
         seconds = rows * length * self._flops(length / 2) / flops
-        return seconds * (FP8_SPEED if self.config.fp8_train else 1.0)
+        return seconds * (FP8_SPEED if learner.fp8 else 1.0)
 
     def _flops(self, context: float) -> float:
         """Of a forward pass, per token with `context` tokens before it: 2 per weight, 4 per query width and token."""
@@ -103,4 +113,5 @@ class Roofline:
 
     def _bubble(self, micro_batches: float) -> float:
         """What an idle pipeline stage adds."""
-        return 1.0 + (self.config.pp - 1) / max(micro_batches, 1.0)
+        learner = self.config.learner
+        return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

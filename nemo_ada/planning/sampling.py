@@ -1,6 +1,6 @@
-"""The simulated sampling phase of a job's steps: the sampler that trains, on the discrete-event engine.
+"""The simulated sampling phase of a run's steps: the sampler that trains, on the discrete-event engine.
 
-P prompts, S steps.
+Arrays have the axes P (prompts) and S (steps).
 """
 
 from __future__ import annotations
@@ -17,19 +17,29 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.planning.job import Job
+from nemo_ada.planning.planned_run import PlannedRun
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.simulate.steps import RateDistribution, Variant, simulated_steps
 
 WARM_UP = 2  # steps in which the latency model learns
-MAX_PROMPTS = 64  # of the simulated step; engine and prompts are scaled down together
+MAX_PROMPTS = 64  # prompts of a simulated step; engine and prompts are scaled down together
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
-    """Simulated steps S: engine steps, tokens, responses, seconds by the source's clock. Means over steps: groups
-    without signal, occupancy of the engine, prompts that a cap refused another response (shares); batches per step, and
-    the share of steps that dynamic sampling could not fill."""
+class SimulatedSteps:
+    """The sampling phases of simulated steps.
+
+    Attributes:
+        engine_steps_S: steps of the engine.
+        tokens_S: tokens that were generated.
+        responses_S: responses that were drawn.
+        seconds_S: seconds by the clock of the simulated engine.
+        zero_signal: mean share of groups without signal.
+        utilisation: mean share of the engine's places that are occupied.
+        cut: mean share of prompts that a cap refused another response.
+        batches: mean rollout calls of a step.
+        unfilled: share of steps that dynamic sampling could not fill.
+    """
 
     engine_steps_S: FloatArray
     tokens_S: FloatArray
@@ -47,23 +57,44 @@ class Phases:
         return float(self.tokens_S.sum() / self.responses_S.sum())
 
 
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the prompts of a step ask of the engine.
+
+    Attributes:
+        rates: pass rates of the prompts.
+        lengths: lengths of the responses.
+    """
+
+    rates: RateDistribution
+    lengths: LengthModel
+
+
 @lru_cache(maxsize=128)
 def simulate(
     variant: Variant,
-    rates: RateDistribution,
-    lengths: LengthModel,
+    workload: Workload,
     *,
     prompts: int,
     steps: int,
-    slots: int | None = None,
-    step_seconds: float = 1.0,
-    row_seconds: float = 0.0,
+    max_concurrent: int | None = None,
+    clock: tuple[float, float] = (1.0, 0.0),
     seed: int = 0,
-) -> Phases:
-    """`steps` steps after warm-up, each with its own prompts. step_seconds, row_seconds: see DiscreteEventSource."""
-    engine = partial(DiscreteEventSource, slots=slots, step_seconds=step_seconds, row_seconds=row_seconds)
+) -> SimulatedSteps:
+    """Simulated steps after a warm-up, each with its own prompts.
+
+    Args:
+        variant: the sampling plan.
+        workload: pass rates and lengths.
+        prompts: prompts of a step.
+        steps: steps.
+        max_concurrent: responses that decode at once. None means all of them.
+        clock: seconds of an engine step, and more of it per running response.
+        seed: seed of the prompts and of the engine.
+    """
+    engine = partial(DiscreteEventSource, slots=max_concurrent, step_seconds=clock[0], row_seconds=clock[1])
     run = simulated_steps(
-        variant, lambda step: rates.draw(prompts, seed * 100_003 + step), lengths,
+        variant, lambda step: workload.rates.draw(prompts, seed * 100_003 + step), workload.lengths,
         steps=WARM_UP + steps, seed=seed, engine=engine,
     )  # fmt: skip
     measured = [
@@ -75,12 +106,19 @@ def simulate(
     ]  # fmt: skip
     steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(measured, np.float64).T
     zero, busy, cut = (float(share_S.mean()) for share_S in shares)
-    return Phases(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
+    return SimulatedSteps(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
 
 
-def drawn_again(batch: Phases, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> Phases:
-    """Steps of NeMo-RL's dynamic sampling, which draws batches of `prompts` prompts until `wanted` groups have signal,
-    at most `max_batches`. batch: simulated batches, which are drawn with replacement."""
+def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> SimulatedSteps:
+    """Steps of NeMo-RL's dynamic sampling, which draws batches until enough groups have signal.
+
+    Args:
+        batch: simulated batches, which are drawn with replacement.
+        wanted: groups with signal that a step needs.
+        prompts: prompts of a batch.
+        max_batches: batches of a step, at most.
+        seed: seed of the draw.
+    """
     rng = np.random.default_rng(seed)
     count = len(batch.engine_steps_S)
     parts: list[IntArray] = []
@@ -100,8 +138,8 @@ def drawn_again(batch: Phases, wanted: int, prompts: int, max_batches: int, seed
     )  # fmt: skip
 
 
-def worst_work(plan: SamplingPlan, prompts: int, slots: int | None, longest: int) -> tuple[float, float]:
-    """Engine steps and tokens that no step passes: Graham's bound for work over `slots` behind the longest chain."""
+def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
+    """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
     responses = prompts * plan.max_responses
     if plan.caps.max_samples is not None:
         responses = min(responses, plan.caps.max_samples)
@@ -109,11 +147,11 @@ def worst_work(plan: SamplingPlan, prompts: int, slots: int | None, longest: int
     if plan.caps.max_tokens is not None and plan.token_reservation == "worst_case":
         tokens = min(tokens, float(plan.caps.max_tokens))
     chain = 1 if plan.idle else _max_waves(plan)
-    return (0.0 if slots is None else tokens / slots) + chain * longest, tokens
+    return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
 
 
 def _max_waves(plan: SamplingPlan) -> int:
-    """Waves of a prompt one after another, at most."""
+    """The most waves of a prompt that follow one another."""
     if plan.window is not None:
         return -(-plan.max_responses // plan.window) + 1
     if isinstance(plan.exit, FixedExit):
@@ -122,46 +160,64 @@ def _max_waves(plan: SamplingPlan) -> int:
 
 
 def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
-    """What is simulated for some settings, for groups of `group` and responses of at most `longest` tokens."""
+    """The sampling plan of some settings, for groups of `group` rows and responses of at most `longest` tokens."""
     return Variant("", ada.plan(group, longest), ada.sampler(group, longest, run_seed=0, features=1).allocation)
 
 
-def capped(asked: Variant, max_seconds: float | None) -> Variant:
+def capped(variant: Variant, max_seconds: float | None) -> Variant:
     """The variant with another cap on seconds."""
-    return replace(asked, plan=replace(asked.plan, caps=replace(asked.plan.caps, max_seconds=max_seconds)))
+    return replace(variant, plan=replace(variant.plan, caps=replace(variant.plan.caps, max_seconds=max_seconds)))
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedJob:
-    """A job's sampling phases. Where a step has many prompts, MAX_PROMPTS of them are simulated, with slots and caps on
-    samples and tokens in proportion, so that a phase takes as many engine steps."""
+class SimulatedRun:
+    """The sampling phases of a run.
 
-    job: Job
+    Where a step has many prompts, MAX_PROMPTS of them are simulated. The places of the engine and the caps on samples
+    and tokens shrink in proportion, so that a phase takes as many engine steps.
+
+    Attributes:
+        run: the run.
+        rates: pass rates of its prompts.
+        lengths: lengths of its responses.
+        steps: steps that are simulated.
+    """
+
+    run: PlannedRun
     rates: RateDistribution
     lengths: LengthModel
     steps: int
 
-    def phases(self, asked: Variant, clock: tuple[float, float] = (1.0, 0.0), steps: int | None = None) -> Phases:
-        """Whole steps, of as many batches as dynamic sampling draws. clock: seconds of an engine step, and more of it
-        per running response."""
-        prompts = min(self.job.drawn, MAX_PROMPTS)
-        scale = self.job.drawn / prompts
-        caps = asked.plan.caps
+    def steps_of(
+        self, variant: Variant, clock: tuple[float, float] = (1.0, 0.0), steps: int | None = None
+    ) -> SimulatedSteps:
+        """Whole steps, of as many batches as dynamic sampling draws.
+
+        Args:
+            variant: the sampling plan.
+            clock: seconds of an engine step, and more of it per running response.
+            steps: steps; the default is the number of this object.
+        """
+        rollout = self.run.rollout
+        prompts = min(rollout.prompts, MAX_PROMPTS)
+        scale = rollout.prompts / prompts
+        caps = variant.plan.caps
         samples, tokens = (
             None if cap is None else ceil(cap / scale - 1e-9) for cap in (caps.max_samples, caps.max_tokens)
         )
-        plan = replace(asked.plan, caps=replace(caps, max_samples=samples, max_tokens=tokens))
+        plan = replace(variant.plan, caps=replace(caps, max_samples=samples, max_tokens=tokens))
         batch = simulate(
-            replace(asked, plan=plan), self.rates, self.lengths, prompts=prompts, steps=steps or self.steps,
-            slots=max(1, self.job.slots * prompts // self.job.drawn),
-            step_seconds=clock[0], row_seconds=clock[1] * scale,
+            replace(variant, plan=plan), Workload(self.rates, self.lengths), prompts=prompts, steps=steps or self.steps,
+            max_concurrent=max(1, self.run.max_concurrent * prompts // rollout.prompts),
+            clock=(clock[0], clock[1] * scale),
         )  # fmt: skip
         batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
-        if self.job.max_batches == 1:
+        if rollout.max_calls == 1:
             return batch
-        return drawn_again(batch, self.job.prompts, self.job.drawn, self.job.max_batches)
+        return drawn_again(batch, rollout.prompts_per_step, rollout.prompts, rollout.max_calls)
 
     def worst(self, plan: SamplingPlan) -> tuple[float, float]:
-        """Engine steps and tokens that no step passes."""
-        steps, tokens = worst_work(plan, self.job.drawn, self.job.slots, self.job.longest)
-        return self.job.max_batches * steps, self.job.max_batches * tokens
+        """The most engine steps and tokens that a step can take."""
+        rollout = self.run.rollout
+        steps, tokens = worst_work(plan, rollout.prompts, self.run.max_concurrent, rollout.longest)
+        return rollout.max_calls * steps, rollout.max_calls * tokens

@@ -136,7 +136,7 @@ class Run:
         return [sample for sample in found if isinstance(sample, dict)] if isinstance(found, list) else []
 
     def forecast(self, phase: str) -> Mapping[str, Any]:
-        """What plan.json says of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds), source."""
+        """What plan.json says of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds), origin."""
         forecast = as_mapping(self.plan.get("forecast"))
         phases = as_mapping(forecast.get("phases"))
         names = (name for name in (phase, PLANNED_AS.get(phase, phase)) if name in phases)

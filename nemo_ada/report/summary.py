@@ -99,7 +99,7 @@ def _prediction(run: Run) -> tuple[str, ...]:
     if len(seen_N):
         quantiles = (*np.percentile(seen_N, (50, 95)), seen_N.max())
         seen = (_joined(quantiles), number_text(quantiles[0] / p50), _above(seen_N, p95), _above(seen_N, worst))
-    source = clean(step.get("source") or "not recorded") + own
+    source = clean(step.get("origin") or "not recorded") + own
     return (run.name, _joined((p50, p95, worst)), *seen, listed or "–", source)
 
 

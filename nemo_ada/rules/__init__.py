@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_ada.cluster.models import ModelShape, find_shape
-from nemo_ada.cluster.nemo_config import ClusterConfig, Values
+from nemo_ada.cluster.nemo_config import NemoConfig, Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.data import datasets, prompt_files
@@ -86,7 +86,7 @@ def of_model(values: Values) -> list[Finding]:
             )
         ]
     try:
-        config = ClusterConfig.of(values.config)
+        config = NemoConfig.of_megatron(values.config)
         known = model_shape(values)
     except UserError as problem:
         return [of_error(problem)]

@@ -1,11 +1,11 @@
-"""Layout: GPUs, heads, layers, experts, batches, sequence lengths, as Megatron-core and NeMo-RL v0.7.0 want them."""
+"""Rules for the layout: GPUs, heads, layers, experts, batches and lengths, as Megatron-core and NeMo-RL want them."""
 
 from __future__ import annotations
 
 import os
 
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.config.strict import suggestion
 from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
 
@@ -15,70 +15,77 @@ IGNORE_TP = "NRL_IGNORE_TP_ACCURACY_CHECK"
 PACKERS = ("concatenative", "first_fit_decreasing", "first_fit_shuffle", "modified_first_fit_decreasing")
 
 
-def gpus_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """GPUs % (TP * PP * CP) == 0, and for experts % (EP * ETP * PP)."""
-    r = recipe
-    if r.learner_gpus != r.gpus and r.learner_gpus % r.model_parallel:
+def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The GPUs divide by TP * PP * CP, and with experts by EP * ETP * PP."""
+    learner, engine = config.learner, config.engine
+    if learner.gpus != config.gpus and learner.gpus % learner.model_parallel:
         yield error(
             "policy.generation.colocated.resources.gpus_per_node",
-            f"{r.engine_gpus} of {r.gpus} GPUs for vLLM leave {r.learner_gpus} for the learner, which do not divide by "
-            f"TP {r.tp} * PP {r.pp} * CP {r.cp} = {r.model_parallel}",
+            f"{engine.gpus} of {config.gpus} GPUs for vLLM leave {learner.gpus} for the learner, which do not divide "
+            f"by TP {learner.tp} * PP {learner.pp} * CP {learner.cp} = {learner.model_parallel}",
         )
-    elif r.learner_gpus % r.model_parallel:
-        nodes = [n for n in range(1, 65) if n * r.gpus_per_node % r.model_parallel == 0][:3]
+    elif learner.gpus % learner.model_parallel:
+        nodes = [n for n in range(1, 65) if n * config.gpus_per_node % learner.model_parallel == 0][:3]
         yield error(
             "cluster.num_nodes",
-            f"{r.nodes} nodes x {r.gpus_per_node} GPUs = {r.gpus} do not divide by TP {r.tp} * PP {r.pp} * CP {r.cp} = "
-            f"{r.model_parallel}; cluster.num_nodes={listed(nodes)} would work, or a smaller layout",
+            f"{config.nodes} nodes x {config.gpus_per_node} GPUs = {config.gpus} do not divide by TP "
+            f"{learner.tp} * PP {learner.pp} * CP {learner.cp} = {learner.model_parallel}; "
+            f"cluster.num_nodes={listed(nodes)} would work, or a smaller layout",
         )
     if shape.experts:
-        expert = r.ep * r.etp * r.pp
-        if r.learner_gpus % expert:
+        expert = learner.ep * learner.etp * learner.pp
+        if learner.gpus % expert:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{r.learner_gpus} GPUs do not divide by EP {r.ep} * expert TP {r.etp} * PP {r.pp} = {expert}; EP of "
-                f"{listed(_fitting(r.learner_gpus, shape.experts, r.etp * r.pp))} would work",
+                f"{learner.gpus} GPUs do not divide by EP {learner.ep} * expert TP {learner.etp} * PP {learner.pp} = "
+                f"{expert}; EP of {listed(_fitting(learner.gpus, shape.experts, learner.etp * learner.pp))} would work",
             )
-        if shape.experts % r.ep:
+        if shape.experts % learner.ep:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{shape.experts} experts do not divide by EP {r.ep}; {listed(divisors(shape.experts))} would work",
+                f"{shape.experts} experts do not divide by EP {learner.ep}; {listed(divisors(shape.experts))} would "
+                "work",
             )
-    elif r.ep > 1:
-        yield error(f"{LEARNER}.expert_model_parallel_size", f"EP {r.ep} for a model without experts; set it to 1")
+    elif learner.ep > 1:
+        yield error(
+            f"{LEARNER}.expert_model_parallel_size", f"EP {learner.ep} for a model without experts; set it to 1"
+        )
 
 
 def _fitting(gpus: int, experts: int, others: int) -> list[int]:
     return [size for size in divisors(gpus, experts) if gpus % (size * others) == 0]
 
 
-def heads_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Heads % TP, kv heads % TP and ffn % TP must be 0."""
+def heads_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+    """Attention heads, key-value heads and feed-forward columns divide by TP."""
+    learner = config.learner
     key = f"{LEARNER}.tensor_model_parallel_size"
     works = listed(divisors(shape.heads, shape.kv, shape.ffn))
     for what, size in (("attention heads", shape.heads), ("feed-forward columns", shape.ffn)):
-        if size % recipe.tp:
-            yield error(key, f"{size} {what} do not divide by TP {recipe.tp}; {works} would work")
-    if shape.kv % recipe.tp:
+        if size % learner.tp:
+            yield error(key, f"{size} {what} do not divide by TP {learner.tp}; {works} would work")
+    if shape.kv % learner.tp:
         yield error(
-            key, f"{shape.kv} key-value heads do not divide by TP {recipe.tp}, as Megatron wants; {works} would work"
+            key,
+            f"{shape.kv} key-value heads do not divide by TP {learner.tp}, as Megatron wants; {works} would work",
         )
 
 
-def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Layers % PP == 0, unless the first or last stage has its own size."""
-    given = [n for n in (recipe.first_stage, recipe.last_stage) if n is not None]
+def layers_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The layers divide by PP, unless the first or the last stage has a size of its own."""
+    learner = config.learner
+    given = [n for n in (learner.first_stage, learner.last_stage) if n is not None]
     key = f"{LEARNER}.pipeline_model_parallel_size"
     works = listed([d for d in divisors(shape.layers) if d <= 16])
     if not given:
-        if shape.layers % recipe.pp:
+        if shape.layers % learner.pp:
             yield error(
                 key,
-                f"{shape.layers} layers do not divide by PP {recipe.pp}; {works} would work, or set "
+                f"{shape.layers} layers do not divide by PP {learner.pp}; {works} would work, or set "
                 f"{LEARNER}.num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage",
             )
         return
-    rest, stages = shape.layers - sum(given), recipe.pp - len(given)
+    rest, stages = shape.layers - sum(given), learner.pp - len(given)
     if stages < 0 or rest < 0 or (stages == 0 and rest) or (stages > 0 and (rest % stages or rest == 0)):
         fitting = [
             n for n in range(1, shape.layers) if stages > 0 and (shape.layers - n * len(given)) % stages == 0
@@ -87,7 +94,7 @@ def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         yield error(
             f"{LEARNER}.num_layers_in_first_pipeline_stage",
             f"{shape.layers} layers less {given} for the outer stages leave {rest} for {stages} stages of PP "
-            f"{recipe.pp}; "
+            f"{learner.pp}; "
             + (
                 f"outer stages of {listed(fitting)} layers would work"
                 if fitting
@@ -96,109 +103,121 @@ def layers_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
 
 
-def vllm_divides(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """VLLM's replicas must fill the cluster and split the heads."""
-    r, key = recipe, f"{VLLM}.tensor_parallel_size"
-    if r.engine_gpus % (r.vllm_tp * r.vllm_pp):
-        works = [d for d in divisors(shape.heads, r.engine_gpus) if r.engine_gpus % (d * r.vllm_pp) == 0]
+def vllm_divides(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The replicas of vLLM use all of its GPUs and split the heads."""
+    engine = config.engine
+    key = f"{VLLM}.tensor_parallel_size"
+    if engine.gpus % (engine.tp * engine.pp):
+        works = [d for d in divisors(shape.heads, engine.gpus) if engine.gpus % (d * engine.pp) == 0]
         yield error(
             key,
-            f"{r.engine_gpus} GPUs do not divide by vLLM's TP {r.vllm_tp} * PP {r.vllm_pp}; TP {listed(works)} would "
+            f"{engine.gpus} GPUs do not divide by vLLM's TP {engine.tp} * PP {engine.pp}; TP {listed(works)} would "
             "work",
         )
-    if shape.heads % r.vllm_tp or (shape.kv % r.vllm_tp and r.vllm_tp % shape.kv):
+    if shape.heads % engine.tp or (shape.kv % engine.tp and engine.tp % shape.kv):
         yield error(
             key,
-            f"{shape.heads} heads and {shape.kv} key-value heads do not split over vLLM's TP {r.vllm_tp}; "
+            f"{shape.heads} heads and {shape.kv} key-value heads do not split over vLLM's TP {engine.tp}; "
             f"{listed(divisors(shape.heads, shape.kv))} would work",
         )
-    shared = r.values.get("policy.generation.colocated.enabled", True)
-    if not shared and r.engine_gpus >= r.gpus:
+    shared = config.values.get("policy.generation.colocated.enabled", True)
+    if not shared and engine.gpus >= config.gpus:
         yield error(
             "policy.generation.colocated.resources.gpus_per_node",
             "colocated.enabled=false, and none of the GPUs are vLLM's own, or none are left for the learner; give vLLM "
             "some of them, or set enabled to true",
         )
-    ep, asynchronous = int(r.values.get(f"{VLLM}.expert_parallel_size", 1)), r.values.get(f"{VLLM}.async_engine", False)
-    if ep > 1 and (ep % r.vllm_tp or (ep != r.vllm_tp and asynchronous)):
+    ep, asynchronous = (
+        config.values.integer(f"{VLLM}.expert_parallel_size", 1),
+        config.values.get(f"{VLLM}.async_engine", False),
+    )
+    if ep > 1 and (ep % engine.tp or (ep != engine.tp and asynchronous)):
         yield error(
             f"{VLLM}.expert_parallel_size",
-            f"expert_parallel_size={ep} with TP {r.vllm_tp}: NeMo-RL wants a multiple of TP, and with async_engine TP "
-            f"itself; {r.vllm_tp} would work",
+            f"expert_parallel_size={ep} with TP {engine.tp}: NeMo-RL wants a multiple of TP, and with async_engine TP "
+            f"itself; {engine.tp} would work",
         )
-    if r.vllm_pp > 1 and not asynchronous:
-        yield error(f"{VLLM}.async_engine", f"vLLM with PP {r.vllm_pp} needs async_engine: true")
+    if engine.pp > 1 and not asynchronous:
+        yield error(f"{VLLM}.async_engine", f"vLLM with PP {engine.pp} needs async_engine: true")
 
 
-def batches_divide(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Rows of a step into optimizer steps, optimizer steps over replicas."""
-    r, key = recipe, "policy.train_global_batch_size"
-    works = listed([d for d in divisors(r.rows) if d % r.replicas == 0][-4:])
-    if r.rows % r.train_rows:
+def batches_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The rows of a step divide into optimizer steps, and the rows of an optimizer step over the replicas."""
+    learner, batch, rollout = config.learner, config.batch, config.rollout
+    key = "policy.train_global_batch_size"
+    works = listed([d for d in divisors(rollout.rows) if d % learner.replicas == 0][-4:])
+    if rollout.rows % batch.rows:
         yield error(
             key,
-            f"train_global_batch_size={r.train_rows} does not divide num_prompts_per_step * num_generations_per_prompt "
-            f"= {r.prompts} * {r.group} = {r.rows}; {works} would work",
+            f"train_global_batch_size={batch.rows} does not divide num_prompts_per_step * num_generations_per_prompt "
+            f"= {rollout.prompts_per_step} * {rollout.group} = {rollout.rows}; {works} would work",
         )
-    if r.train_rows % r.replicas:
+    if batch.rows % learner.replicas:
         yield error(
             key,
-            f"train_global_batch_size={r.train_rows} does not divide over {r.replicas} data-parallel replicas; "
+            f"train_global_batch_size={batch.rows} does not divide over {learner.replicas} data-parallel replicas; "
             f"{works} would work",
         )
-    elif not (r.packing or r.dynamic) and (r.train_rows // r.replicas) % r.micro_rows:
+    elif not (batch.packing or batch.dynamic) and (batch.rows // learner.replicas) % batch.micro_rows:
         yield error(
             "policy.train_micro_batch_size",
-            f"{r.train_rows // r.replicas} rows per replica do not divide by train_micro_batch_size={r.micro_rows}; "
-            f"{listed(divisors(r.train_rows // r.replicas)[:5])} would work",
+            f"{batch.rows // learner.replicas} rows per replica do not divide by train_micro_batch_size="
+            f"{batch.micro_rows}; {listed(divisors(batch.rows // learner.replicas)[:5])} would work",
         )
 
 
-def tp_accuracy(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """From TP 4 on, log-probabilities depend on the batch: equal micro-batches, a forced ratio, or a knowing waiver."""
-    r = recipe
-    forced = bool(r.values.get("loss_fn.force_on_policy_ratio", False))
-    if forced and r.rows != r.train_rows:
+def tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
+    """From TP 4 on, log-probabilities depend on the batch.
+
+    So the micro-batches of both passes must be equal, or the ratio is forced, or the user waives the check.
+    """
+    learner, batch, rollout = config.learner, config.batch, config.rollout
+    forced = bool(config.values.get("loss_fn.force_on_policy_ratio", False))
+    if forced and rollout.rows != batch.rows:
         yield error(
             "loss_fn.force_on_policy_ratio",
-            f"force_on_policy_ratio needs one update per step: train_global_batch_size={r.train_rows}, rows per step "
-            f"{r.rows}; set policy.train_global_batch_size={r.rows} or force_on_policy_ratio=false",
+            f"force_on_policy_ratio needs one update per step: train_global_batch_size={batch.rows}, rows per step "
+            f"{rollout.rows}; set policy.train_global_batch_size={rollout.rows} or force_on_policy_ratio=false",
         )
-    if r.tp < 4 or r.micro_rows == r.logprob_rows or forced:
+    if learner.tp < 4 or batch.micro_rows == batch.logprob_rows or forced:
         return
     if os.environ.get(IGNORE_TP):
-        yield warning("policy.logprob_batch_size", f"TP {r.tp} with unequal micro-batches, waived by {IGNORE_TP}")
+        yield warning("policy.logprob_batch_size", f"TP {learner.tp} with unequal micro-batches, waived by {IGNORE_TP}")
         return
     yield error(
         "policy.logprob_batch_size",
-        f"TP {r.tp}: train_micro_batch_size={r.micro_rows} and logprob_batch_size={r.logprob_rows} give different "
-        f"log-probabilities; set logprob_batch_size={r.micro_rows}, or loss_fn.force_on_policy_ratio=true (one "
-        f"update per step), or {IGNORE_TP}=1 if you accept it",
+        f"TP {learner.tp}: train_micro_batch_size={batch.micro_rows} and logprob_batch_size={batch.logprob_rows} give "
+        f"different log-probabilities; set logprob_batch_size={batch.micro_rows}, or "
+        f"loss_fn.force_on_policy_ratio=true (one update per step), or {IGNORE_TP}=1 if you accept it",
     )
 
 
-def packing(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Packing, dynamic batching, pipeline and context parallelism exclude or need each other."""
-    r = recipe
-    if r.packing and r.dynamic:
+def packing(config: NemoConfig, shape: ModelShape) -> Findings:
+    """Packing, dynamic batching, and pipeline and context parallelism fit together."""
+    learner, batch = config.learner, config.batch
+    if batch.packing and batch.dynamic:
         yield error(
             "policy.dynamic_batching.enabled", "dynamic batching excludes sequence packing; set it to false (Megatron)"
         )
-    if r.dynamic and r.pp > 1:
+    if batch.dynamic and learner.pp > 1:
         yield error(
             "policy.dynamic_batching.enabled",
-            f"dynamic batching works with PP 1 only, PP is {r.pp}; set it to false and "
+            f"dynamic batching works with PP 1 only, PP is {learner.pp}; set it to false and "
             "policy.sequence_packing.enabled=true",
         )
-    if r.cp > 1 and not r.packing:
-        yield error("policy.sequence_packing.enabled", f"CP {r.cp} needs sequence packing; set it to true")
-    packer = str(r.values.get("policy.sequence_packing.algorithm", PACKERS[-1]))
-    if r.packing and packer.lower() not in PACKERS:
+    if learner.cp > 1 and not batch.packing:
+        yield error("policy.sequence_packing.enabled", f"CP {learner.cp} needs sequence packing; set it to true")
+    packer = str(config.values.get("policy.sequence_packing.algorithm", PACKERS[-1]))
+    if batch.packing and packer.lower() not in PACKERS:
         choices = suggestion(packer.lower(), PACKERS, "choices")
         yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL v0.7.0; {choices}")
-    hybrid = r.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
-    padded = [why for why, holds in ((f"PP {r.pp}", r.pp > 1), ("FP8", r.fp8_train), ("HybridEP", hybrid)) if holds]
-    if r.packing and padded and r.values.get("policy.sequence_packing.fuse_loss", False):
+    hybrid = config.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
+    padded = [
+        why
+        for why, holds in ((f"PP {learner.pp}", learner.pp > 1), ("FP8", learner.fp8), ("HybridEP", hybrid))
+        if holds
+    ]
+    if batch.packing and padded and config.values.get("policy.sequence_packing.fuse_loss", False):
         yield error(
             "policy.sequence_packing.fuse_loss",
             f"{' and '.join(padded)} pads each pack, and NeMo-RL v0.7.0's fused loss ends on that padding (its pull "
@@ -206,83 +225,86 @@ def packing(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         )
 
 
-def length_multiple(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """make_sequence_length_divisible_by: of TP with sequence parallel, of 2 * CP with CP, of both with both."""
-    r, key = recipe, "policy.make_sequence_length_divisible_by"
-    found = int(r.values.get(key, 1))
-    unit = (r.tp if r.sequence_parallel else 1) * (2 * r.cp if r.cp > 1 else 1)
-    if found % unit:
+def length_multiple(config: NemoConfig, shape: ModelShape) -> Findings:
+    """Rows are padded to a multiple of TP with sequence parallelism, and of 2 * CP with context parallelism."""
+    learner = config.learner
+    key = "policy.make_sequence_length_divisible_by"
+    multiple, unit = config.values.integer(key, 1), learner.length_unit
+    if multiple % unit:
         yield error(
             key,
-            f"{key.rpartition('.')[2]}={found} must be a multiple of {unit}"
-            + (f" (TP {r.tp} with sequence parallel" if r.sequence_parallel else " (")
-            + (f"{', ' if r.sequence_parallel else ''}2 * CP {r.cp}" if r.cp > 1 else "")
+            f"{key.rpartition('.')[2]}={multiple} must be a multiple of {unit}"
+            + (f" (TP {learner.tp} with sequence parallel" if learner.sequence_parallel else " (")
+            + (f"{', ' if learner.sequence_parallel else ''}2 * CP {learner.cp}" if learner.cp > 1 else "")
             + f"); {unit} would work",
         )
 
 
-def lengths(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """Prompt + response <= policy.max_total_sequence_length <= positions; vLLM must hold as much."""
-    r, v = recipe, recipe.values
-    positions = int(v.get("policy.hf_config_overrides.max_position_embeddings", shape.positions))
-    if r.max_length > positions:
+def lengths(config: NemoConfig, shape: ModelShape) -> Findings:
+    """Prompt + response <= policy.max_total_sequence_length <= positions, and vLLM has room for as many tokens."""
+    batch, rollout = config.batch, config.rollout
+    v = config.values
+    positions = v.integer("policy.hf_config_overrides.max_position_embeddings", shape.positions)
+    if batch.length > positions:
         yield error(
             "policy.max_total_sequence_length",
-            f"{r.max_length} tokens, the model has {positions} positions; {positions} would work, or set "
+            f"{batch.length} tokens, the model has {positions} positions; {positions} would work, or set "
             "policy.hf_config_overrides.max_position_embeddings and megatron_cfg.force_reconvert_from_hf=true",
         )
-    if r.max_prompt + r.max_new > r.max_length:
-        room = r.max_length - r.max_prompt
+    if rollout.max_prompt + rollout.max_new > batch.length:
+        room = batch.length - rollout.max_prompt
         works = (
-            f"max_new_tokens={room} would work" if room > 0 else f"data.max_input_seq_length={r.max_length // 2} would"
+            f"max_new_tokens={room} would work" if room > 0 else f"data.max_input_seq_length={batch.length // 2} would"
         )
         yield warning(
             "policy.generation.max_new_tokens",
-            f"prompts of data.max_input_seq_length={r.max_prompt} and responses of {r.max_new} tokens do not fit "
-            f"policy.max_total_sequence_length={r.max_length}: behind long prompts responses are cut earlier; {works}",
+            f"prompts of data.max_input_seq_length={rollout.max_prompt} and responses of {rollout.max_new} tokens do "
+            f"not fit policy.max_total_sequence_length={batch.length}: behind long prompts responses are cut earlier; "
+            f"{works}",
         )
-    held = int(v.get(f"{VLLM}.max_model_len", r.max_length))
-    wanted = min(r.max_prompt + r.max_new, r.max_length)
-    if held > positions:
+    vllm_room = v.integer(f"{VLLM}.max_model_len", batch.length)
+    wanted = min(rollout.max_prompt + rollout.max_new, batch.length)
+    if vllm_room > positions:
         yield error(
             f"{VLLM}.max_model_len",
-            f"{held} tokens, the model has {positions} positions, and vLLM refuses more; {positions} would work",
+            f"{vllm_room} tokens, the model has {positions} positions, and vLLM refuses more; {positions} would work",
         )
-    if held < wanted:
+    if vllm_room < wanted:
         yield error(
             f"{VLLM}.max_model_len",
-            f"{held} tokens do not hold prompt {r.max_prompt} + response {r.max_new}; {wanted} would work",
+            f"{vllm_room} tokens do not hold prompt {rollout.max_prompt} + response {rollout.max_new}; {wanted} would "
+            "work",
         )
 
 
-def experts(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """A trained or low-precision router, or a balancing loss, makes training and rollout disagree."""
+def experts(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The router is frozen and exact, and has no balancing loss. Otherwise training and rollout disagree."""
     if not shape.experts:
         return
     wanted = {"freeze_moe_router": True, "moe_router_dtype": "fp64", "moe_router_load_balancing_type": "none"}
     for name, value in wanted.items():
-        found = recipe.values.get(f"{LEARNER}.{name}")
-        if found != value:
+        setting = config.values.get(f"{LEARNER}.{name}")
+        if setting != value:
             yield error(
                 f"{LEARNER}.{name}",
-                f"{name}={found!r} makes the log-probabilities of experts drift; set it to {value!r}",
+                f"{name}={setting!r} makes the log-probabilities of experts drift; set it to {value!r}",
             )
 
 
-def chunked_logprobs(recipe: ClusterConfig, shape: ModelShape) -> Findings:
+def chunked_logprobs(config: NemoConfig, shape: ModelShape) -> Findings:
     """logprob_chunk_size needs defer_fp32_logits."""
-    chunk = recipe.values.get("policy.logprob_chunk_size")
-    if chunk and not recipe.values.get(f"{LEARNER}.defer_fp32_logits", False):
+    chunk = config.values.get("policy.logprob_chunk_size")
+    if chunk and not config.values.get(f"{LEARNER}.defer_fp32_logits", False):
         yield error(
             "policy.logprob_chunk_size",
             f"logprob_chunk_size={chunk} needs {LEARNER}.defer_fp32_logits=true; set it, or null",
         )
 
 
-def reference_pass(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """With a KL penalty the reference pass must not be skipped; without one NeMo-RL v0.7.0 skips it by itself."""
-    penalty = float(recipe.values.get("loss_fn.reference_policy_kl_penalty", 0.0))
-    skip = bool(recipe.values.get("grpo.skip_reference_policy_logprobs_calculation", False))
+def reference_pass(config: NemoConfig, shape: ModelShape) -> Findings:
+    """A KL penalty needs the reference pass. Without a penalty NeMo-RL v0.7.0 skips the pass by itself."""
+    penalty = config.values.number("loss_fn.reference_policy_kl_penalty") or 0.0
+    skip = bool(config.values.get("grpo.skip_reference_policy_logprobs_calculation", False))
     key = "grpo.skip_reference_policy_logprobs_calculation"
     if penalty != 0.0 and skip:
         yield error(key, f"loss_fn.reference_policy_kl_penalty={penalty} needs the reference pass; set it to false")

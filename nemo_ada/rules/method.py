@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.cluster.nemo_config import Values, rollout_sizes
+from nemo_ada.cluster.nemo_config import Rollout, Values
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.errors import UserError
@@ -268,7 +268,7 @@ def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
         )
     caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(ada.budget, name)) is not None]
     if caps:
-        most = values.integer("grpo.dynamic_sampling_max_gen_batches", 10)
+        most = Rollout.of(values).max_calls
         yield warning(
             key,
             f"NeMo-RL draws up to {most} batches per step, and {', '.join(caps)} of reinforce_ada.budget bound each of "
@@ -297,7 +297,7 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
 
 def candidates(values: Values, ada: AdaSettings) -> Findings:
     """Candidate prompts are whole batches of NeMo-RL's data loader."""
-    prompts = rollout_sizes(values.get).prompts
+    prompts = Rollout.of(values).prompts
     if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
         yield error(
             f"{SECTION}.candidate_prompts",
@@ -308,18 +308,18 @@ def candidates(values: Values, ada: AdaSettings) -> Findings:
 
 def first_waves(values: Values, ada: AdaSettings) -> Findings:
     """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
-    sizes = rollout_sizes(values.get)
-    responses = sizes.prompts * sizes.group if isinstance(ada.sampling, EstimationSampling) else None
+    rollout = Rollout.of(values)
     try:
-        ada.check_rows(sizes.group)
-        ada.plan(sizes.group, sizes.longest).check_first_waves(sizes.prompts, responses)
+        ada.check_rows(rollout.group)
+        plan = ada.plan(rollout.group, rollout.longest)
+        plan.check_first_waves(rollout.prompts, rollout.reserved_responses(ada))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
 
 
 def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
     """A cap on seconds leaves time for a response of full length."""
-    longest, cap = rollout_sizes(values.get).longest, ada.budget.max_seconds
+    longest, cap = Rollout.of(values).longest, ada.budget.max_seconds
     if cap is not None and cap < FASTEST * longest:
         yield error(
             f"{SECTION}.budget.max_seconds",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, error, listed, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 from nemo_ada.run import mismatch
@@ -14,45 +14,47 @@ FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
 
 
 def rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
-    """VLLM TP sizes at which FP8 blocks fit: feed-forward and key-value widths per shard are multiples of 128."""
+    """Tensor-parallel sizes of vLLM at which the feed-forward and key-value widths per GPU are multiples of a block."""
     sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= limit and shape.kv % tp == 0 and shape.heads % tp == 0]
     return [tp for tp in sizes if shape.ffn % (BLOCK * tp) == 0 and shape.kv_width % (BLOCK * tp) == 0]
 
 
-def fp8_rollout(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """FP8 in vLLM: block shapes, and the importance-sampling correction."""
-    if not recipe.fp8_rollout:
+def fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
+    """FP8 in vLLM needs block shapes that fit, and the importance-sampling correction."""
+    learner, engine = config.learner, config.engine
+    if not engine.fp8:
         return
     works = rollout_parallel_sizes(shape)
-    if recipe.vllm_tp not in works:
+    if engine.tp not in works:
         yield error(
             f"{VLLM}.precision",
             f"FP8 blocks of 128 need feed-forward and key-value widths per GPU in multiples of 128; {shape.ffn} and "
-            f"{shape.kv_width} over TP {recipe.vllm_tp} are not; {VLLM}.tensor_parallel_size={listed(works)} would "
+            f"{shape.kv_width} over TP {engine.tp} are not; {VLLM}.tensor_parallel_size={listed(works)} would "
             "work, or precision=bfloat16",
         )
-    if not recipe.values.get("loss_fn.use_importance_sampling_correction", False):
+    if not config.values.get("loss_fn.use_importance_sampling_correction", False):
         yield error(
             "loss_fn.use_importance_sampling_correction",
             "an FP8 rollout samples from another distribution than the one that is trained; set it to true",
         )
-    if not recipe.fp8_train:
+    if not learner.fp8:
         yield warning(
             f"{LEARNER}.fp8_cfg.enabled",
             f"FP8 rollout with BF16 training: watch {mismatch.METRIC}, above {mismatch.HIGHEST} go back to BF16",
         )
 
 
-def fp8_training(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """FP8 in Megatron: Transformer Engine's block scaling as NeMo-RL ran it."""
-    if not recipe.fp8_train:
+def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
+    """FP8 in Megatron uses Transformer Engine's block scaling as NeMo-RL ran it."""
+    learner, batch = config.learner, config.batch
+    if not learner.fp8:
         return
-    v, here = recipe.values, f"{LEARNER}.fp8_cfg"
+    v, here = config.values, f"{LEARNER}.fp8_cfg"
     for name, wanted in FP8_CFG.items():
-        found = v.get(f"{here}.{name}")
-        if found != wanted:
+        setting = v.get(f"{here}.{name}")
+        if setting != wanted:
             why = "true gave NaN above TP 2" if name == "fp8_param" else "the combination that was run on Hopper"
-            yield error(f"{here}.{name}", f"{name}={found!r}; set it to {wanted!r}: {why}")
+            yield error(f"{here}.{name}", f"{name}={setting!r}; set it to {wanted!r}: {why}")
     if v.get(f"{LEARNER}.optimizer.use_precision_aware_optimizer", False):
         yield error(
             f"{LEARNER}.optimizer.use_precision_aware_optimizer", "does not go with FP8 training; set it to false"
@@ -63,22 +65,18 @@ def fp8_training(recipe: ClusterConfig, shape: ModelShape) -> Findings:
         yield error(
             "loss_fn.use_importance_sampling_correction", "FP8 training drifts from the rollout's model; set it to true"
         )
-    own = (
-        int(v.get("policy.sequence_packing.train_mb_tokens", recipe.pack_tokens))
-        if recipe.packing
-        else recipe.pack_tokens
-    )
-    if recipe.pack_tokens != own:
+    tokens = config.pack_tokens if batch.train_tokens is None or not batch.packing else batch.train_tokens
+    if config.pack_tokens != tokens:
         yield warning(
             "policy.sequence_packing.train_mb_tokens",
-            f"FP8 pads packs to multiples of {recipe.pack_unit} (128 x 2 CP x TP): {own} become {recipe.pack_tokens} "
-            f"tokens; {recipe.pack_tokens} would waste nothing",
+            f"FP8 pads packs to multiples of {config.learner.pack_unit} (128 x 2 CP x TP): {tokens} become "
+            f"{config.pack_tokens} tokens; {config.pack_tokens} would waste nothing",
         )
 
 
-def optimizer(recipe: ClusterConfig, shape: ModelShape) -> Findings:
-    """The model's and the optimizer's precision must say the same; sharded states need the distributed optimizer."""
-    v, here = recipe.values, f"{LEARNER}.optimizer"
+def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
+    """The precisions of model and optimizer agree. Sharded states need the distributed optimizer."""
+    v, here = config.values, f"{LEARNER}.optimizer"
     precision = v.get("policy.precision")
     if (precision == "bfloat16") != bool(v.get(f"{here}.bf16", False)):
         yield error(f"{here}.bf16", f"bf16={v.get(f'{here}.bf16')} with policy.precision={precision}; make them agree")

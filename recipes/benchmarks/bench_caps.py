@@ -41,7 +41,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.planning.command import Plan, make_plan
+from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import LengthModel, Workload
 from nemo_ada.simulate.steps import BetaRates
@@ -121,7 +121,7 @@ def ask_plan(folder: Path, prompts: int, longest: int) -> Plan:
         f"policy.generation.max_new_tokens={longest}",
         "policy.generation.max_num_seqs=1024",
     ]
-    return make_plan(ROOT / "configs/cpu/jsonl.yaml", overrides, time="01:00:00", run=folder)
+    return make_plan(ROOT / "configs/cpu/jsonl.yaml", overrides, PlanOptions("01:00:00", run=folder))
 
 
 def table(found: dict[str, list[Phase]]) -> str:
@@ -199,7 +199,7 @@ def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) ->
     plan, learned = ada_settings({"preset": PRESET}).plan(GROUP, longest), LatencyModel()
     bench.phase(plan, LatencyModel(), 0, clock)  # the engine's warm-up
     write_run(out, [bench.phase(plan, learned, 1 + i, clock) for i in range(first)], learned, bench.prompts)
-    advice = ask_plan(out, bench.prompts, longest).even
+    advice = ask_plan(out, bench.prompts, longest).steady
     if advice is None:
         return f"## Clock: {clock}\n\nThe plan has no advice on even steps.\n\n"
     title = f"## Clock: {clock}\n\nThe plan expects p95/p50 = {advice.uncapped:.2f}"

@@ -23,12 +23,12 @@ import numpy as np
 import yaml
 
 from nemo_ada.cluster.models import TABLE, ModelShape
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.planning.job import Job, engine_slots
+from nemo_ada.planning.planned_run import PlannedRun, Schedule, max_concurrent
 from nemo_ada.planning.roofline import A100, DENSE, EXPERTS, H100, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
-from nemo_ada.planning.sampling import SimulatedJob, variant
+from nemo_ada.planning.sampling import SimulatedRun, variant
 from nemo_ada.simulate.engine import LengthModel
 from nemo_ada.simulate.steps import MeasuredRates
 
@@ -61,7 +61,7 @@ class Point:
         return TABLE[self.facts["model"]]
 
     @cached_property
-    def config(self) -> ClusterConfig:
+    def config(self) -> NemoConfig:
         """The published run as a config."""
         f = self.facts
         tp, pp, cp, ep = f["train"]
@@ -80,7 +80,7 @@ class Point:
                 "vllm_cfg": {"tensor_parallel_size": f["vllm_tp"], "gpu_memory_utilization": 0.6},
             },
         }  # fmt: skip
-        return ClusterConfig.of({
+        return NemoConfig.of({
             "cluster": {"num_nodes": f["gpus"] // 8, "gpus_per_node": 8}, "policy": policy,
             "grpo": {
                 "num_prompts_per_step": 64, "num_generations_per_prompt": f["rows"] // 64,
@@ -92,14 +92,16 @@ class Point:
     @cached_property
     def work(self) -> tuple[float, float]:
         """Engine steps and tokens of the simulated phase. The longest of thousands of responses reaches the limit."""
-        config, longest = self.config, self.config.max_new
+        config, longest = self.config, self.config.rollout.max_new
         ada: AdaSettings = ada_settings({"preset": "grpo"})
-        job = Job(
-            "nemo_rl", ada, config.prompts, config.group, config.prompts, 1, longest,
-            engine_slots(config, self.shape), config.gpus, False, False, 1, 0, 0, 50, 0.0, "", None,
+        run = PlannedRun(
+            backend="nemo_rl", ada=ada, rollout=config.rollout, max_concurrent=max_concurrent(config, self.shape),
+            gpus=config.gpus, async_grpo=False, placeholders=False, schedule=Schedule(1, 0, 0, 50, 0.0), data="",
+            roofline=None,
         )  # fmt: skip
         lengths = LengthModel(median_of(self.facts["response"], longest), SIGMA, 1.0, longest)
-        phases = SimulatedJob(job, MeasuredRates((0.5,)), lengths, 2).phases(variant(ada, config.group, longest))
+        plan = variant(ada, config.rollout.group, longest)
+        phases = SimulatedRun(run, MeasuredRates((0.5,)), lengths, 2).steps_of(plan)
         return max(float(np.median(phases.engine_steps_S)), longest), self.facts["rows"] * self.facts["response"]
 
     def phases(self, efficiencies: Efficiencies, gpu: Any = H100) -> dict[str, float]:

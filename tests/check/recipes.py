@@ -3,7 +3,7 @@
 import copy
 
 from nemo_ada.cluster.models import TABLE
-from nemo_ada.cluster.nemo_config import ClusterConfig
+from nemo_ada.cluster.nemo_config import NemoConfig
 
 VALID = {
     "backend": "nemo_rl",
@@ -106,7 +106,7 @@ def changed(changes):
 
 def read(changes):
     """The facts of a changed recipe."""
-    recipe = ClusterConfig.of(changed(changes))
+    recipe = NemoConfig.of(changed(changes))
     return recipe, TABLE[recipe.model_name]
 
 

@@ -295,7 +295,7 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
             "policy.generation.max_new_tokens",
             "data.max_input_seq_length=1536",
         ),
-        (MANY_BATCHES | {"reinforce_ada.budget": {"max_samples": 4096}}, "grpo.use_dynamic_sampling", "6 times"),
+        (MANY_BATCHES | {"reinforce_ada.budget": {"max_samples": 4096}}, "grpo.use_dynamic_sampling", "7 times"),
     ],
 )
 def test_what_may_work_is_a_warning(changes, key, said):

@@ -74,12 +74,12 @@ print(json.dumps({name: [count(case, rank) for rank in case["ranks"]] for name, 
 
 def described(changes):
     """What the child needs of a case: the layout, the shape, the first and the last stage's first rank."""
-    recipe, shape = read(changes)
+    config, shape = read(changes)
     names = ("layers", "hidden", "ffn", "heads", "kv", "head_dim", "qkv_bias", "qk_norm", "tied", "experts", "top_k")
-    last = recipe.gpus // recipe.pp * (recipe.pp - 1)
+    last = config.gpus // config.learner.pp * (config.learner.pp - 1)
     return {name: getattr(shape, name) for name in names} | {
-        "tp": recipe.tp, "pp": recipe.pp, "ep": recipe.ep, "gpus": recipe.gpus,
-        "padded_vocab": shape.padded_vocab(recipe.tp), "ranks": [0] if recipe.pp == 1 else [0, last],
+        "tp": config.learner.tp, "pp": config.learner.pp, "ep": config.learner.ep, "gpus": config.gpus,
+        "padded_vocab": shape.padded_vocab(config.learner.tp), "ranks": [0] if config.learner.pp == 1 else [0, last],
     }  # fmt: skip
 
 
@@ -99,6 +99,6 @@ def megatron():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_a_rank_holds_as_many_parameters_as_megatrons_own_modules(case, megatron):
-    recipe, shape = read(LAYOUTS[case])
-    estimated = [held.total for held, _, _ in stages(recipe, shape)]
+    config, shape = read(LAYOUTS[case])
+    estimated = [held.total for held, _, _ in stages(config, shape)]
     assert estimated == pytest.approx(megatron[case], rel=TOLERANCE)

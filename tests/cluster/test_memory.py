@@ -38,38 +38,38 @@ WIDE = {
 CASES = ["7B TP4", "8B TP1 PP2", "32B TP4 PP4", "70B TP4 PP4", "72B TP4 PP8"]
 
 
-def megatron_static(recipe, shape):
+def megatron_static(config, shape):
     """Weights, gradients, optimizer of the fullest stage."""
-    h, tp, pp = shape.hidden, recipe.tp, recipe.pp
+    h, tp, pp = shape.hidden, config.learner.tp, config.learner.pp
     attention = 2 * h * h * (1 + shape.kv / shape.heads)
     mlp = 3 * h * shape.ffn
     embedding = h * math.ceil(shape.vocab / (128 * tp)) * 128 * tp
     split = (shape.layers / pp * (attention + mlp) + embedding * (2 if pp == 1 and not shape.tied else 1)) / tp
     replicated = (shape.layers * 2 * h + h) / pp
-    return (split + replicated) * (6 + 12 / recipe.replicas)
+    return (split + replicated) * (6 + 12 / config.learner.replicas)
 
 
-def megatron_activations(recipe, shape):
+def megatron_activations(config, shape):
     """First stage, sequence parallelism, no recompute, packs as one sequence of a micro-batch."""
-    tokens, h = recipe.pack_tokens, shape.hidden
+    tokens, h = config.pack_tokens, shape.hidden
     total = tokens * h * (18 + 4 * shape.ffn / h) * shape.layers
-    total += 8 * tokens * recipe.pp + tokens * h * recipe.pp
-    if recipe.pp == 1:
-        total += tokens * h * 4 * (1 + shape.padded_vocab(recipe.tp) / h)
-    return total / recipe.tp
+    total += 8 * tokens * config.learner.pp + tokens * h * config.learner.pp
+    if config.learner.pp == 1:
+        total += tokens * h * 4 * (1 + shape.padded_vocab(config.learner.tp) / h)
+    return total / config.learner.tp
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
-    recipe, shape = read(WIDE | LAYOUTS[case])
-    phase = learner_phase(recipe, shape)
+    config, shape = read(WIDE | LAYOUTS[case])
+    phase = learner_phase(config, shape)
     ours = {term.name: term.bytes for term in phase.terms}
     static = ours["weights"] + ours["gradients"] + ours["optimizer"]
     activations = ours["activations"] + ours.get("logits", 0.0)
-    assert static == pytest.approx(megatron_static(recipe, shape), rel=0.05)
-    assert activations == pytest.approx(megatron_activations(recipe, shape), rel=0.15)
+    assert static == pytest.approx(megatron_static(config, shape), rel=0.05)
+    assert activations == pytest.approx(megatron_activations(config, shape), rel=0.15)
     assert static + activations == pytest.approx(
-        megatron_static(recipe, shape) + megatron_activations(recipe, shape), rel=0.15
+        megatron_static(config, shape) + megatron_activations(config, shape), rel=0.15
     )
 
 
@@ -111,13 +111,13 @@ def test_experts_are_split_over_their_own_group_and_its_tensor_parallelism():
 
 
 def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves():
-    recipe, shape = read({})
-    assert cache_bytes_per_token(recipe, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
-    cache = vllm_cache(recipe, shape, 4096, gpu_gib=80.0)
+    config, shape = read({})
+    assert cache_bytes_per_token(config, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
+    cache = vllm_cache(config, shape, 4096, gpu_gib=80.0)
     assert cache.tokens == pytest.approx((0.6 * 80 - 14.19 - 4) * GIB / 57344, rel=0.01)
     assert cache.responses == 512
     fp8, _ = read(FP8_ROLLOUT)
-    assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(recipe, shape)
+    assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(config, shape)
 
 
 def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
@@ -129,8 +129,8 @@ def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
 
 
 def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_and_moments():
-    recipe, shape = read({})
-    assert refit_phase(recipe, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
+    config, shape = read({})
+    assert refit_phase(config, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
     assert checkpoint_bytes(shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 
@@ -145,5 +145,5 @@ def test_the_report_counts_and_the_exit_code_is_the_worst_level():
 )
 def test_outer_stages_have_their_own_number_of_layers(first, last, stages):
     outer = {f"{LEARNER}.num_layers_in_{end}_pipeline_stage": n for end, n in (("first", first), ("last", last))}
-    recipe, _ = read({f"{LEARNER}.pipeline_model_parallel_size": 8} | outer)
-    assert recipe.stage_layers(94) == stages
+    config, _ = read({f"{LEARNER}.pipeline_model_parallel_size": 8} | outer)
+    assert config.learner.stage_layers(94) == stages

@@ -3,7 +3,7 @@
 1. From the first 10 steps of a run, the median of the rest is predicted within 10 % and its p95 lies under the worst
    case. The run is a simulated one (engine, session and sampler are the real ones) with a pace and noise that the
    planner does not know.
-2. The even cap: heavy-tailed lengths give p95/p50 over 1.5 without and at most 1.15 with it.
+2. The steady cap: heavy-tailed lengths give p95/p50 over 1.5 without and at most 1.15 with it.
 3. No simulated step passes the bound of its plan.
 4. Slots, time formats, warnings.
 """
@@ -22,16 +22,25 @@ import yaml
 from nemo_ada.cli.plan import plan as plan_command
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.errors import UserError
-from nemo_ada.planning import sampling
+from nemo_ada.planning import command, sampling
 from nemo_ada.planning.assumptions import MeasuredLengths
-from nemo_ada.planning.caps import EVEN, even_cap, suggest_caps
-from nemo_ada.planning.command import make_plan, walltime
-from nemo_ada.planning.forecast import Forecast, Pace, Time
+from nemo_ada.planning.caps import STEADY, steady_cap, suggest_caps
+from nemo_ada.planning.command import PlanOptions, walltime
+from nemo_ada.planning.forecast import Forecast, SamplingTimeModel, Time
 from nemo_ada.planning.history import History
-from nemo_ada.planning.job import Job
-from nemo_ada.planning.render import _even_line, render
-from nemo_ada.planning.sampling import Phases, SimulatedJob, capped, drawn_again, simulate, variant, worst_work
-from nemo_ada.planning.slots import parse_time, plan_slots
+from nemo_ada.planning.job_slots import parse_time, plan_slots
+from nemo_ada.planning.planned_run import PlannedRun, Schedule
+from nemo_ada.planning.render import _steady_line, render
+from nemo_ada.planning.sampling import (
+    SimulatedRun,
+    SimulatedSteps,
+    Workload,
+    capped,
+    drawn_again,
+    simulate,
+    variant,
+    worst_work,
+)
 from nemo_ada.report.figures import step_time
 from nemo_ada.report.run import Run
 from nemo_ada.simulate.engine import LengthModel
@@ -46,10 +55,21 @@ LENGTHS = LengthModel(9.0, 0.3, 1.0, 16)
 CONFIG = [f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}", "policy.generation.max_new_tokens=16"]
 
 
+def make_plan(path, overrides, **options):
+    return command.make_plan(path, overrides, PlanOptions(**options))
+
+
 def write_run(folder, steps=40, seed=3):
     """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
     plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
-    work = simulate(Variant("", plan), BetaRates(0.5, 1.0), LENGTHS, prompts=64, steps=steps, slots=256, seed=seed)
+    work = simulate(
+        Variant("", plan),
+        Workload(BetaRates(0.5, 1.0), LENGTHS),
+        prompts=64,
+        steps=steps,
+        max_concurrent=256,
+        seed=seed,
+    )
     rng = np.random.default_rng(seed)
     noise = rng.lognormal(0.0, 0.08, (3, steps))
     seconds = (0.003 * work.engine_steps_S + 2e-5 * work.tokens_S) * noise[0]
@@ -98,11 +118,12 @@ def test_p95_of_a_step_is_its_95th_percentile(past):
     history = History.read(past)
     long = replace(history, sampling_S=np.linspace(1.0, 2.0, 60), update_S=np.zeros(60), refit_S=np.zeros(60),
                    engine_steps_S=np.full(60, 10.0), tokens_S=np.full(60, 1000.0))  # fmt: skip
-    flat = Phases(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
-    pace = Pace.fit(long).calibrated(long, flat)
-    from nemo_ada.planning.forecast import Bounds, of_history
+    flat = SimulatedSteps(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
+    pace = SamplingTimeModel.fit(long).calibrated(long, flat)
+    from nemo_ada.planning.forecast import Bounds, StepWork, of_history
 
-    made = of_history(long, pace, flat, Bounds(20, 2000, 200, None, 16), rows=180, save=Time(0, 0, 0, ""), carried=None)
+    work = StepWork(flat, Bounds(20, 2000, 200, None, 16), rows=180)
+    made = of_history(long, pace, work, save=Time(0, 0, 0, ""), carried=None)
     assert made.step.p95 == pytest.approx(np.quantile(long.sampling_S, 0.95), rel=0.01)
     assert made.step.p50 == pytest.approx(1.5, rel=0.02)
 
@@ -111,7 +132,7 @@ def test_another_plan_is_carried_over_by_simulation_beside_the_presets_that_can_
     eight = planned(past, "grpo.num_generations_per_prompt=8", "reinforce_ada.preset=grpo")
     true = 512 * 9.4  # tokens of GRPO's step: 64 prompts x 8 responses
     assert eight.forecast.sampling.p50 == pytest.approx(0.003 * 16 + 2e-5 * true, rel=0.3)
-    assert "carried" in eight.forecast.step.source and not eight.own_run
+    assert "carried" in eight.forecast.step.origin and not eight.own_run
     signal = {cost.name: 1.0 - cost.zero_signal for cost in eight.costs if cost.zero_signal is not None}
     named = {cost.name.removesuffix(" n=1") for cost in eight.costs} | {name for name, _ in eight.left_out}
     assert named == {"this plan", *presets()}, "every preset is compared, or left out with its reason"
@@ -130,7 +151,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
         def draw(self, prompts, seed):
             return np.full(prompts, 1.0 if seed < sampling.WARM_UP else 0.0)
 
-    work = simulate(Variant("", plan), Steps(), LengthModel(50.0, 0.2, 4.0, 400), prompts=8, steps=5)
+    work = simulate(Variant("", plan), Workload(Steps(), LengthModel(50.0, 0.2, 4.0, 400)), prompts=8, steps=5)
     assert len(work.engine_steps_S) == 5
     assert work.zero_signal == 1.0
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
@@ -140,7 +161,8 @@ def test_warm_up_steps_are_simulated_but_not_counted():
 @pytest.mark.parametrize("slots", [None, 48])
 def test_no_step_passes_the_bound(preset, slots):
     plan = ada_settings({"preset": preset}).plan(4, 400)
-    work = simulate(Variant("", plan), BetaRates(0.5, 2.0), LengthModel(), prompts=32, steps=4, slots=slots)
+    workload = Workload(BetaRates(0.5, 2.0), LengthModel())
+    work = simulate(Variant("", plan), workload, prompts=32, steps=4, max_concurrent=slots)
     steps, tokens = worst_work(plan, 32, slots, 400)
     assert work.engine_steps_S.max() <= steps
     assert work.tokens_S.max() <= tokens
@@ -167,17 +189,17 @@ FORECAST = Forecast(
 
 
 def four_hours(**changes):
-    chain = {"seconds": 14_400, "cold_start": 1800, "steps": 400, "val_period": 50, "save_period": 50, "gpus": 8}
-    return plan_slots(FORECAST, **chain | changes)
+    schedule = Schedule(changes.get("steps", 400), changes.get("val_period", 50), 0, 50, 0.0)
+    return plan_slots(FORECAST, schedule, seconds=changes.get("seconds", 14_400), cold_start=1800, gpus=8)
 
 
 def test_slots_count_start_saves_validations_and_the_lead():
     slots = four_hours()
     assert slots.lead == 330  # p95 step + p95 validation + worst save + margin, up to half a minute
     assert slots.steps == int((14_400 - 1800 - 330) / (80 + 30 / 50 + 100 / 50))
-    assert slots.slots == 3
-    assert slots.kept == 14_400 - 1800 - 150 - 60 - 30
-    assert slots.guaranteed == int(slots.kept / (430 + 60 / 50 + 150 / 50))
+    assert slots.count == 3
+    assert slots.step_seconds == 14_400 - 1800 - 150 - 60 - 30
+    assert slots.guaranteed == int(slots.step_seconds / (430 + 60 / 50 + 150 / 50))
     saves = slots.steps // 50 + 1  # the last one at the slot's end
     assert slots.save_share == pytest.approx(saves * 30 / 14_400)
     assert slots.useful == pytest.approx(400 * 80 / (slots.gpu_hours * 3600 / 8))
@@ -192,10 +214,10 @@ def test_slots_count_start_saves_validations_and_the_lead():
 def test_the_last_slot_ends_after_the_steps_that_are_left(steps):
     slots = four_hours(steps=steps)
     assert slots.steps == 148
-    left = steps - (slots.slots - 1) * 148
+    left = steps - (slots.count - 1) * 148
     assert 0 < left <= 148
     last = 1800 + left * (80 + 30 / 50 + 100 / 50) + 30
-    assert slots.gpu_hours == pytest.approx(8 * ((slots.slots - 1) * 14_400 + last) / 3600)
+    assert slots.gpu_hours == pytest.approx(8 * ((slots.count - 1) * 14_400 + last) / 3600)
 
 
 def test_suggested_caps_make_the_worst_step_fit_or_say_that_none_can():
@@ -235,8 +257,8 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
         simulate(
-            replace(estimated, allocation=replace(estimated.allocation, exponent=exponent)), BetaRates(0.6, 1.5),
-            lengths, prompts=64, steps=8,
+            replace(estimated, allocation=replace(estimated.allocation, exponent=exponent)),
+            Workload(BetaRates(0.6, 1.5), lengths), prompts=64, steps=8,
         )
         for exponent in (estimated.allocation.exponent, 0.0)
     )  # fmt: skip
@@ -249,30 +271,32 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
 def test_the_even_cap_is_the_widest_that_flattens_the_tail():
     def cap_of(preset):
         asked, lengths = variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
-        return even_cap(lambda cap: simulate(capped(asked, cap), BetaRates(8.0, 8.0), lengths, prompts=32, steps=20))
+        return steady_cap(
+            lambda cap: simulate(capped(asked, cap), Workload(BetaRates(8.0, 8.0), lengths), prompts=32, steps=20)
+        )
 
     positive, grpo = cap_of("ada_seq_positive"), cap_of("grpo")
     assert positive.uncapped > 1.5
     assert positive.max_seconds is not None
-    assert positive.capped <= EVEN
+    assert positive.capped <= STEADY
     assert 0.0 < positive.cut < 0.5
     assert grpo.max_seconds is None
-    assert grpo.uncapped <= EVEN
+    assert grpo.uncapped <= STEADY
 
 
 def taking(*seconds):
     zeros = np.zeros(len(seconds))
-    return Phases(zeros, zeros, zeros, np.array(seconds), 0.0, 0.0, 0.25)
+    return SimulatedSteps(zeros, zeros, zeros, np.array(seconds), 0.0, 0.0, 0.25)
 
 
 def test_where_no_cap_makes_phases_even_the_evenest_is_named():
     free = taking(*[10.0] * 6, 14.0, 16.0, 18.0, 20.0)
     narrow = {12.0: taking(*[10.0] * 7, 13.0, 13.0, 13.0), 9.0: taking(*[10.0] * 9, 12.5), 6.0: taking(*[9.0] * 9, 12)}
-    evenest = even_cap(lambda cap: free if cap is None else narrow.get(cap, free))
-    assert evenest.max_seconds == 9.0 and evenest.uncapped > EVEN and evenest.cut == 0.25
+    evenest = steady_cap(lambda cap: free if cap is None else narrow.get(cap, free))
+    assert evenest.max_seconds == 9.0 and evenest.uncapped > STEADY and evenest.cut == 0.25
     assert evenest.capped == pytest.approx(np.quantile([10.0] * 9 + [12.5], 0.95) / 10)
-    assert _even_line(evenest).endswith("25% of the prompts another response")
-    useless = even_cap(lambda cap: free)
+    assert _steady_line(evenest).endswith("25% of the prompts another response")
+    useless = steady_cap(lambda cap: free)
     assert useless.max_seconds is None and useless.capped == useless.uncapped
 
 
@@ -348,7 +372,7 @@ def test_asynchronous_training_takes_the_longer_of_sampling_and_learner(past, tm
         assert (sampling > learner) == (slower == "sampling")
         assert made.forecast.step.p50 == pytest.approx(max(sampling, learner) + refit, rel=0.02)
         assert made.costs[0].step == pytest.approx(made.forecast.step.p50, rel=0.02)
-        assert made.caps is None and made.even is None
+        assert made.caps is None and made.steady is None
     with pytest.raises(UserError, match="--run"):
         make_plan(config(tmp_path, apart), [], time="04:00:00", run=past)
 
@@ -382,10 +406,11 @@ def test_batches_of_dynamic_sampling_are_those_that_fill_the_step(tmp_path):
     assert half.seconds_S.tolist() == [2.0] * 200
     bounded = drawn_again(replace(batch, zero_signal=1.0), 512, 512, 3)
     assert (bounded.batches, bounded.unfilled) == (3.0, 1.0)
-    job = Job.read(config(tmp_path, {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": 2}), [])
-    plan = job.ada.plan(job.group, job.longest)
-    bound = worst_work(plan, 2 * job.prompts, job.slots, job.longest)
-    assert SimulatedJob(job, BetaRates(1, 1), LENGTHS, 1).worst(plan) == tuple(11 * work for work in bound)
+    run = PlannedRun.read(config(tmp_path, {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": 2}), [])
+    rollout = run.rollout
+    plan = run.ada.plan(rollout.group, rollout.longest)
+    bound = worst_work(plan, 2 * rollout.prompts_per_step, run.max_concurrent, rollout.longest)
+    assert SimulatedRun(run, BetaRates(1, 1), LENGTHS, 1).worst(plan) == tuple(11 * work for work in bound)
 
 
 def test_lengths_say_their_rule(tmp_path):

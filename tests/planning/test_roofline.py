@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_ada.planning.forecast import Pace
+from nemo_ada.planning.forecast import SamplingTimeModel
 from nemo_ada.planning.roofline import DENSE, EXPERTS, FP8_SPEED, H100, PROMPT_TOKENS, RANGE, Roofline
-from nemo_ada.planning.sampling import Phases
+from nemo_ada.planning.sampling import SimulatedSteps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes/benchmarks"))
@@ -76,8 +76,8 @@ def test_a_mixture_computes_with_its_active_parameters_and_reads_them_all():
 
 
 def test_the_driver_bounds_a_phase_of_many_responses_on_many_engines():
-    pace = Pace(0.001, 0.0, np.ones(1), per_response=0.01)
-    work = Phases(np.array([1000.0]), np.zeros(1), np.array([10_000.0]), np.zeros(1), 0.0, 0.0, 0.0)
+    pace = SamplingTimeModel(0.001, 0.0, np.ones(1), per_response=0.01)
+    work = SimulatedSteps(np.array([1000.0]), np.zeros(1), np.array([10_000.0]), np.zeros(1), 0.0, 0.0, 0.0)
     assert pace.seconds(work).tolist() == [100.0]
     assert replace(pace, per_response=0.0).seconds(work).tolist() == [1.0]
 

@@ -116,7 +116,7 @@ def test_any_json_in_the_side_files(fresh, undrawn, data, name):
     if isinstance(content, dict):
         names = ("state", "max_steps", "packages", "command", "commit", "forecast", "caps")
         content |= data.draw(st.dictionaries(st.sampled_from(names), NASTY_JSON, max_size=4))
-        seconds = st.dictionaries(st.sampled_from(["p50", "p95", "worst", "source"]), NASTY_JSON)
+        seconds = st.dictionaries(st.sampled_from(["p50", "p95", "worst", "origin"]), NASTY_JSON)
         inner = st.dictionaries(
             st.sampled_from(["phases", "step", "sampling", "evaluation"]), st.one_of(NASTY_JSON, seconds)
         )

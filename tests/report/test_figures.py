@@ -107,9 +107,9 @@ def test_what_a_run_reached_cost_and_comes_from_stands_in_its_row_and_card(tmp_p
 
 def test_times_are_compared_with_the_plan(tmp_path):
     folder, bare = make_run(tmp_path / "a", 60), make_run(tmp_path / "b", 3)
-    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "source": "measured here"}
+    seconds = {"p50": 2.5, "p95": 2.7, "worst": 2.9, "origin": "measured here"}
     phases = {"sampling": seconds, "training": {"p50": 0.25, "p95": 0.35, "worst": 1.0}, "refit": "?"}
-    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "source": "not measured"}
+    nothing = {"p50": 0.0, "p95": 0.0, "worst": 0.0, "origin": "not measured"}
     plan = {"forecast": {"phases": phases, "step": seconds, "evaluation": nothing}, "caps": {"max_samples": 512}}
     (folder / "plan.json").write_text(json.dumps(plan))
     runs = runs_of(folder, bare)

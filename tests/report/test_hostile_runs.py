@@ -54,7 +54,7 @@ def attacking_run(folder, group):
         "command": f"nemo-ada train --hf-token=s3cret a.token=s3cret {ALL} \u202egnp.exe",
         "packages": {payload: payload for payload in group},
     }
-    step = {"p50": 1.0, "p95": 2.0, "worst": 3.0, "source": ALL}
+    step = {"p50": 1.0, "p95": 2.0, "worst": 3.0, "origin": ALL}
     forecast = {"step": step, "phases": {payload: {"p50": payload} for payload in group}}
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"policy2": secret}))
     (run / "environment.json").write_text(json.dumps(environment))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.planning.command import make_plan
+from nemo_ada.planning.command import PlanOptions, make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -87,7 +87,7 @@ def test_the_signal_comes_as_early_as_the_plan_asks(script: Path) -> None:
         pytest.skip("NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
     found = {name: re.search(pattern, script.read_text()) for name, pattern in HEADER.items()}
     config, time, lead = (match[1] for match in found.values() if match is not None)
-    assert int(lead) >= make_plan(ROOT / config, [], time=time).slots.lead
+    assert int(lead) >= make_plan(ROOT / config, [], PlanOptions(time)).slots.lead
 
 
 @pytest.mark.parametrize(

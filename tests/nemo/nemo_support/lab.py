@@ -39,7 +39,7 @@ def changes(folder: Path) -> dict[str, Any]:
             "train_micro_batch_size": 4,
             "max_total_sequence_length": 24,
             "make_sequence_length_divisible_by": 1,
-            "megatron_cfg": {"optimizer": {"lr": 0.01, "min_lr": 0.01}},
+            "megatron_cfg": {"optimizer": {"lr": 0.001, "min_lr": 0.001}},
             "generation": {"max_new_tokens": 4, "vllm_cfg": {"enable_vllm_metrics_logger": False}},
         },
         "data": {

@@ -1,4 +1,4 @@
-"""From step times to job slots: what to ask the scheduler for."""
+"""From step times to job slots: how long a job must be, and how many of them a run needs."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from dataclasses import dataclass
 
 from nemo_ada.errors import UserError
 from nemo_ada.planning.forecast import Forecast
+from nemo_ada.planning.planned_run import Schedule
 from nemo_ada.run.job_control import MARGIN_SECONDS
 
-MAX_SECONDS = 366 * 86400  # seconds of a slot, or of its start
+MAX_SECONDS = 366 * 86400  # of a slot, or of its start
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class JobSlots:
     """The job slots of a run.
 
     Attributes:
         seconds: length of a slot.
         cold_start: seconds from a slot's start to its first step.
-        source: where cold_start comes from.
+        origin: where cold_start comes from.
         lead: seconds before the end at which the batch script must be signalled (--signal=B:USR1@lead).
         steps: expected steps per slot.
         guaranteed: steps per slot even if each is the worst.
-        slots: slots until the last step.
+        count: slots until the last step.
         gpu_hours: of all slots.
         save_share: share of a slot's used seconds that saves take, with the one at its end.
         useful: share of the used seconds that steps take. The rest goes to starts, saves, validations and the lead.
-        kept: seconds for steps in the worst case, less the start, a validation, a save and a margin.
+        step_seconds: seconds for steps in the worst case: the slot without its start, a validation, a save and a
+            margin.
     """
 
     seconds: float
     cold_start: float
-    source: str
+    origin: str
     lead: int
     steps: int
     guaranteed: int
-    slots: int
+    count: int
     gpu_hours: float
     save_share: float
     useful: float
-    kept: float
+    step_seconds: float
 
     @property
     def fits(self) -> bool:
-        """One worst step, its save and the start fit into a slot."""
+        """Whether the start, one worst step and its save fit into a slot."""
         return self.guaranteed >= 1
 
 
@@ -67,7 +69,7 @@ def parse_time(text: str) -> float:
 
 
 def check_cold_start(seconds: float) -> float:
-    """The seconds of --cold-start. Raises UserError for what is no duration."""
+    """The seconds of --cold-start. Raises UserError for a number that is not a duration."""
     if not 0 <= seconds <= MAX_SECONDS:
         raise UserError(
             f"--cold-start={seconds:g} must be seconds, 0 or more; 1800 is assumed for NeMo-RL, 60 on a CPU"
@@ -76,27 +78,34 @@ def check_cold_start(seconds: float) -> float:
 
 
 def clock(seconds: float) -> str:
-    """hh:mm:ss, rounded up to a minute."""
+    """The seconds as hh:mm:ss, rounded up to a minute."""
     minutes = math.ceil(seconds / 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
 def plan_slots(
     forecast: Forecast,
+    schedule: Schedule,
     *,
     seconds: float,
     cold_start: float,
-    steps: int,
-    val_period: int,
-    save_period: int,
     gpus: int,
-    source: str = "assumed",
-) -> Slots:
-    """Slots of `seconds` for `steps` steps on `gpus` GPUs.
+    origin: str = "assumed",
+) -> JobSlots:
+    """The slots of a run.
 
-    The lead, and what is kept of a slot, hold a step, a validation and a save: NeMo-RL validates a step before it looks
-    whether to save and end.
+    The lead has time for a step, a validation and a save, because NeMo-RL validates a step before it checks whether to
+    save and end.
+
+    Args:
+        forecast: seconds of a step.
+        schedule: steps, validations and saves of the run.
+        seconds: length of a slot.
+        cold_start: seconds from a slot's start to its first step.
+        gpus: GPUs of the job.
+        origin: where cold_start comes from.
     """
+    steps, val_period, save_period = schedule.steps, schedule.val_period, schedule.save_period
     step, save, evaluation = forecast.step, forecast.save, forecast.evaluation
     before_save = (evaluation.p95, evaluation.worst) if val_period else (0.0, 0.0)
     lead = math.ceil((step.p95 + before_save[0] + save.worst + MARGIN_SECONDS) / 30) * 30
@@ -104,16 +113,16 @@ def plan_slots(
     usable = seconds - cold_start - lead
     each = max(1, int(usable / (step.p50 + between))) if usable > 0 else 0
     worst_between = save.worst / save_period + (evaluation.worst / val_period if val_period else 0.0)
-    kept = seconds - cold_start - before_save[1] - save.worst - MARGIN_SECONDS
-    guaranteed = max(0, int(kept / (step.worst + worst_between)))
+    step_seconds = seconds - cold_start - before_save[1] - save.worst - MARGIN_SECONDS
+    guaranteed = max(0, int(step_seconds / (step.worst + worst_between)))
     count = math.ceil(steps / each) if each else 0
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
     used = (count - 1) * seconds + min(last, seconds) if count else 0.0  # seconds of all slots
     first = min(each, steps)  # steps of a slot that is used to its end, or of the only one
     saves = first // save_period + (1 if first % save_period else 0)  # a slot ends with a save of its own
-    return Slots(
-        seconds, cold_start, source, lead, each, guaranteed, count, used / 3600 * gpus,
+    return JobSlots(
+        seconds, cold_start, origin, lead, each, guaranteed, count, used / 3600 * gpus,
         save_share=saves * save.p50 / min(seconds, used) if count else 0.0,
-        useful=steps * step.p50 / used if count else 0.0, kept=kept,
+        useful=steps * step.p50 / used if count else 0.0, step_seconds=step_seconds,
     )  # fmt: skip
