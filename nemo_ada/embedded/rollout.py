@@ -22,7 +22,7 @@ from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.session import check_failures
 from nemo_ada.embedded.engine.source import EngineSource, Verify
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
-from nemo_ada.embedded.learner.batch import Floats
+from nemo_ada.embedded.learner.batch import Rows
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
 from nemo_ada.tasks.prompting import ModelTokenizer
@@ -36,19 +36,16 @@ POLL_SECONDS = 0.2  # between two looks at the control files while sampling
 
 
 @dataclass(frozen=True, slots=True)
-class StepData:
-    """A step's rows for the learner (R rows, T tokens, right-padded), and what sampling cost.
+class StepData(Rows):
+    """A step's rows for the learner, and what sampling cost.
 
-    weight_R: 0.0 for placeholder rows. prompt_R: position of the row's prompt in the step. used: prompts that the step
-    took, by which the data's position moves on. metrics: numbers, and the lists of core/metrics.py.
+    Attributes:
+        prompt_R: position of the row's prompt in the step.
+        used: prompts that the step took, by which the data's position moves on.
+        metrics: numbers, and the lists of core/metrics.py.
+        engine_steps: steps that the engine made.
     """
 
-    tokens_RT: IntArray
-    length_R: IntArray
-    prompt_length_R: IntArray
-    advantage_R: Floats
-    weight_R: Floats
-    old_logprob_RT: Floats
     prompt_R: IntArray
     used: int
     metrics: dict[str, Any]

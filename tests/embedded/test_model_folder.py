@@ -56,7 +56,7 @@ def batch() -> TrainBatch:
         length_R=np.array([len(p) + len(r) for p, r in rows]),
         prompt_length_R=np.array([len(p) for p, _ in rows]),
         advantage_R=g.normal(size=len(rows)).astype(np.float32),
-        row_weight_R=np.where(np.arange(len(rows)) == 7, 0, 1).astype(np.float32),
+        weight_R=np.where(np.arange(len(rows)) == 7, 0, 1).astype(np.float32),
         old_logprob_RT=(-6 + g.normal(size=tokens.shape)).astype(np.float32),
         denominator=50.0,
     )

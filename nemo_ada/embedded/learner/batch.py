@@ -5,7 +5,8 @@ R rows, T tokens (right-padded). The driver builds these without torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,42 +51,58 @@ class TokenRows:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainBatch:
-    """One optimizer step's rows.
+class Rows(TokenRows):
+    """Training rows, from the rollout to the learner.
 
-    row_weight_R: factor on the loss of the row's tokens; 0 marks a placeholder row, which is not computed.
-    old_logprob_RT[r, t]: log-probability of token t under the policy that drew it; only the response's are read.
-    denominator: the caller's count of tokens, by which the sum over tokens is divided. It may count rows that were left
-    out because they have no gradient.
+    Attributes:
+        advantage_R: the advantage of each row.
+        weight_R: factor on the loss of the row's tokens. 0 marks a placeholder row, which is not computed.
+        old_logprob_RT: log-probability of token t under the policy that drew it. Only the response's are read.
+
+    Raises:
+        InvariantError: shapes do not agree, or a number is not finite.
     """
 
-    tokens_RT: Ints
-    length_R: Ints
-    prompt_length_R: Ints
     advantage_R: Floats
-    row_weight_R: Floats
+    weight_R: Floats
     old_logprob_RT: Floats
-    denominator: float
 
     def __post_init__(self) -> None:
-        rows = self.rows.tokens_RT.shape[0]
+        TokenRows.__post_init__(self)
+        rows = self.tokens_RT.shape[0]
         for name, values, wanted in (
             ("advantage_R", self.advantage_R, (rows,)),
-            ("row_weight_R", self.row_weight_R, (rows,)),
+            ("weight_R", self.weight_R, (rows,)),
             ("old_logprob_RT", self.old_logprob_RT, self.tokens_RT.shape),
         ):
             if values.shape != wanted:
                 raise InvariantError(f"{name} has shape {values.shape} instead of {wanted}")
-        live = self.row_weight_R != 0
-        if not (np.isfinite(self.row_weight_R).all() and np.isfinite(self.advantage_R[live]).all()):
+        live = self.weight_R != 0
+        if not (np.isfinite(self.weight_R).all() and np.isfinite(self.advantage_R[live]).all()):
             raise InvariantError("an advantage or a row weight is not finite")
+
+    def columns(self, row_R: Ints) -> dict[str, Any]:
+        """The columns of the rows `row_R`, as wide as the longest of them."""
+        width = int(self.length_R[row_R].max(initial=1))
+        values = {field.name: getattr(self, field.name)[row_R] for field in fields(Rows)}
+        return {name: value[:, :width] if name.endswith("_RT") else value for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch(Rows):
+    """One optimizer step's rows.
+
+    Attributes:
+        denominator: tokens by which the loss's sum over tokens is divided. It may count rows that were left out because
+            they have no gradient.
+    """
+
+    denominator: float
+
+    def __post_init__(self) -> None:
+        Rows.__post_init__(self)
         if not self.denominator > 0:
             raise InvariantError(f"denominator={self.denominator} must be positive")
-
-    @property
-    def rows(self) -> TokenRows:
-        """The tokens alone (checked)."""
-        return TokenRows(self.tokens_RT, self.length_R, self.prompt_length_R)
 
 
 def deal(length_R: Ints, row_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:

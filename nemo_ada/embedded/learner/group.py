@@ -165,7 +165,7 @@ class LearnerGroup:
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
         """One optimizer step: loss, grad_norm (before clipping), lr, clip_fraction, mean_ratio, approx_kl, entropy."""
-        self._check(batch.rows)
+        self._check(batch)
         return self._agreed(self._call("train", batch))
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:

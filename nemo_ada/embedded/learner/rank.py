@@ -138,12 +138,12 @@ class Learner:
                 entropy,
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),
                 torch.from_numpy(batch.advantage_R[rows]),
-                torch.from_numpy(batch.row_weight_R[rows]),
+                torch.from_numpy(batch.weight_R[rows]),
                 mask,
                 batch.denominator,
             )
 
-        return self._step(batch.rows, np.flatnonzero(batch.row_weight_R), of_rows, METRICS)
+        return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS)
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:
         """One optimizer step on the mean negative log-likelihood of the response tokens."""

@@ -34,16 +34,8 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
     for start in range(0, len(order), size):
         chosen = np.sort(order[start : start + size])
         trained = chosen[live_R[chosen]]
-        width = int(data.length_R[trained].max(initial=1))
-        batch = TrainBatch(
-            tokens_RT=data.tokens_RT[trained, :width],
-            length_R=data.length_R[trained],
-            prompt_length_R=data.prompt_length_R[trained],
-            advantage_R=data.advantage_R[trained],
-            row_weight_R=data.weight_R[trained],
-            old_logprob_RT=data.old_logprob_RT[trained, :width],
-            denominator=float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1)),
-        )
+        denominator = float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1))
+        batch = TrainBatch(**data.columns(trained), denominator=denominator)
         metrics = learner.train(batch)
         if not all(math.isfinite(value) for value in metrics.values()):
             raise InvariantError(f"step {step}: the update is not finite: {metrics}")

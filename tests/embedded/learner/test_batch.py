@@ -46,7 +46,7 @@ def _batch(**changes: object) -> TrainBatch:
         "length_R": np.array([3, 4]),
         "prompt_length_R": np.array([1, 2]),
         "advantage_R": np.ones(2, np.float32),
-        "row_weight_R": np.ones(2, np.float32),
+        "weight_R": np.ones(2, np.float32),
         "old_logprob_RT": np.zeros((2, 5), np.float32),
         "denominator": 4.0,
     }
@@ -54,7 +54,7 @@ def _batch(**changes: object) -> TrainBatch:
 
 
 def test_response_tokens_are_counted() -> None:
-    assert _batch().rows.response_tokens == 4
+    assert _batch().response_tokens == 4
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_response_tokens_are_counted() -> None:
     [
         {"denominator": 0.0},
         {"advantage_R": np.array([np.nan, 1], np.float32)},
-        {"row_weight_R": np.ones(3, np.float32)},
+        {"weight_R": np.ones(3, np.float32)},
         {"old_logprob_RT": np.zeros((2, 4), np.float32)},
     ],
 )
@@ -72,4 +72,4 @@ def test_batches_that_do_not_fit_together_are_refused(changes: dict[str, object]
 
 
 def test_an_advantage_that_does_not_count_may_be_missing() -> None:
-    _batch(advantage_R=np.array([np.nan, 1], np.float32), row_weight_R=np.array([0, 1], np.float32))
+    _batch(advantage_R=np.array([np.nan, 1], np.float32), weight_R=np.array([0, 1], np.float32))

@@ -56,7 +56,7 @@ def _batch(step: int) -> TrainBatch:
         length_R=length,
         prompt_length_R=prompt,
         advantage_R=g.normal(size=ROWS).astype(np.float32),
-        row_weight_R=weight.astype(np.float32),
+        weight_R=weight.astype(np.float32),
         old_logprob_RT=logprob.astype(np.float32),
         denominator=100.0,
     )
@@ -185,7 +185,7 @@ def test_micro_batches_and_placeholder_rows_do_not_change_the_update(
         "length_R": np.append(batch.length_R, WIDTH),
         "prompt_length_R": np.append(batch.prompt_length_R, 1),
         "advantage_R": np.append(batch.advantage_R, np.float32(1e6)),
-        "row_weight_R": np.append(batch.row_weight_R, np.float32(0)),
+        "weight_R": np.append(batch.weight_R, np.float32(0)),
         "old_logprob_RT": np.vstack([batch.old_logprob_RT, np.zeros((1, WIDTH), np.float32)]),
     }
     assert group.train(TrainBatch(**fields, denominator=100.0)) == pytest.approx(
