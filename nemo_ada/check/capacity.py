@@ -1,4 +1,4 @@
-"""Does it fit: GPU memory of both phases, the key-value cache of the first wave, disk for checkpoints."""
+"""Checks of capacity: GPU memory of both phases, the key-value cache of the first wave, disk for checkpoints."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
-TIGHT = 0.9  # the estimate leaves out fragmentation: above this share of the GPU it may not fit
+TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate leaves out fragmentation
 
 
 def learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Findings:
-    """The learner's phase on the fullest GPU."""
+    """Memory of the learner's phases on the fullest GPU."""
     phases = {
         "policy.train_micro_batch_size": learner_phase(config, shape),
         f"{VLLM}.tensor_parallel_size": refit_phase(config, shape),
@@ -27,8 +27,8 @@ def learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Fin
     for key, phase in phases.items():
         text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
         if phase.gib > TIGHT * gpu_gib:
-            tell = error if phase.gib > gpu_gib else warning
-            yield tell(key, f"{text}; {_what_helps(config, phase.name)} would lower it")
+            finding = error if phase.gib > gpu_gib else warning
+            yield finding(key, f"{text}; {_what_helps(config, phase.name)} would lower it")
         else:
             yield ok(key, text)
 
@@ -92,8 +92,14 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(config: NemoConfig, shape: ModelShape, tell: MakeFinding = warning) -> Findings:
-    """Room for the checkpoints that are kept and the one being written. tell: level where a job's folder is full."""
+def checkpoint_disk(config: NemoConfig, shape: ModelShape, full: MakeFinding = warning) -> Findings:
+    """Room on the disk for the checkpoints that are kept and for the one that is being written.
+
+    Args:
+        config: the config.
+        shape: the shape of its model.
+        full: makes the finding where the folder of a job is full.
+    """
     v, key = config.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
         yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
@@ -101,18 +107,18 @@ def checkpoint_disk(config: NemoConfig, shape: ModelShape, tell: MakeFinding = w
     keep = v.integer("checkpointing.keep_top_k", 1)
     each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
     need = (keep + 1) * each
-    named = str(v.get(key, "."))
-    folder = job_folder(named)
+    name = str(v.get(key, "."))
+    folder = job_folder(name)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
         f"({shape.parameters / 1e9:.1f} B x {each / shape.parameters:g})"
     )
     free = shutil.disk_usage(existing).free
-    chosen = folder != Path(named).absolute()
-    place = f"{existing}" + (" (RUN_ROOT)" if chosen else "")
+    elsewhere = folder != Path(name).absolute()
+    place = f"{existing}" + (" (RUN_ROOT)" if elsewhere else "")
     if free < need:
-        yield (tell if chosen or Path(named).is_absolute() else warning)(
+        yield (full if elsewhere or Path(name).is_absolute() else warning)(
             key,
             f"{text}, {free / GIB:.0f} GiB are free at {place} as seen from here; name another folder (RUN_ROOT in "
             "slurm/site.env is where jobs keep runs) or keep fewer",

@@ -1,7 +1,7 @@
-"""`nemo-ada export`: a run's newest complete checkpoint as a Hugging Face folder.
+"""`nemo-ada export` writes the newest complete checkpoint of a run as a Hugging Face folder.
 
-The CPU back end's checkpoints hold one. NeMo-RL's are converted by its own examples/converters, in the interpreter of
-its Megatron workers.
+A checkpoint of the CPU back end contains such a folder. NeMo-RL's own examples/converters convert its checkpoints, in
+the interpreter of its Megatron workers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if weights.is_file():
 
 
 def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object]) -> Path:
-    """Write the folder, checked file by file; returns it. Raises UserError."""
+    """Write the folder, check it file by file, and return it. Raises UserError."""
     folder = newest(run, step)
     target = out or run / "hf" / folder.name
     if target.exists():
@@ -62,7 +62,7 @@ def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str]
 
 
 def newest(run: Path, step: int | None) -> Path:
-    """The newest complete checkpoint of either back end, or that of a step. Raises UserError where there is none."""
+    """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
     for folder in reversed(RunDir(run).checkpoints()):
         if step is not None and int(folder.name.removeprefix("step_")) != step:
             continue
@@ -80,13 +80,13 @@ def newest(run: Path, step: int | None) -> Path:
 
 
 def _convert(folder: Path, place: Path) -> None:
-    """NeMo-RL's own converter for Megatron's or DTensor's files; what DTensor saved for Hugging Face is copied."""
+    """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face."""
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
         shutil.copytree(weights / "model/consolidated", place, dirs_exist_ok=True)
         return
-    kind, flag, source, worker = (
+    kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
         if iterations
         else ("dcp", "--dcp-ckpt-path", weights, "dtensor")
@@ -96,7 +96,7 @@ def _convert(folder: Path, place: Path) -> None:
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
     python = worker_python(worker) or Path(sys.executable)
-    _run(script.name, [python, script, "--config", folder / "config.yaml", flag, source, "--hf-ckpt-path", out])
+    _run(script.name, [python, script, "--config", folder / "config.yaml", flag, checkpoint, "--hf-ckpt-path", out])
     if not out.is_dir():
         raise UserError(f"{script.name} wrote nothing in {python}; run it in NeMo-RL's container")
     _run("safetensors", [python, "-c", TO_SAFETENSORS, out])
@@ -113,7 +113,7 @@ def _run(name: str, command: Sequence[str | Path]) -> None:
 
 
 def _whole(file: Path) -> bool:
-    """Whether a safetensors file has all bytes that its header promises."""
+    """Whether a safetensors file has all the bytes that its header lists."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:

@@ -1,20 +1,22 @@
-"""Bytes per GPU in the learner's and in vLLM's phase, each term with its arithmetic.
+"""Bytes per GPU in the learner's phase and in vLLM's phase, each term with its arithmetic.
 
-Learner: Megatron's distributed optimizer in BF16 holds, per parameter, the weight (2 bytes), its gradient (2, or 4
-with grad_reduce_in_fp32) and, divided over the data-parallel replicas, the FP32 weight and Adam's two moments (12).
-Where the gradients are BF16 a plain optimizer copies its shard of them to FP32 (4). Activations per layer and token,
-kept for the backward pass with flash attention (no score matrix), in bytes (widths: h hidden, q query, k keys, f ffn):
+Learner: Megatron's distributed optimizer in BF16 has, per parameter, the weight (2 bytes), its gradient (2 bytes, or 4
+with grad_reduce_in_fp32), and the FP32 weight and Adam's two moments (12 bytes), which the data-parallel replicas
+divide. Where the gradients are BF16, a plain optimizer copies its shard of them to FP32 (4 bytes). The backward pass
+needs these activations per layer and token, in bytes, with flash attention, which keeps no score matrix (widths: h
+hidden, q query, k keys, f feed-forward):
 
     inputs of both norms, of query-key-value and of the feed-forward layer   8 h   (/ TP with sequence parallel)
     queries, keys, values, attention output                                  2 (2 q + 2 k)   / TP
     gate and up, their product                                               6 f             / TP
 
 Experts: every token is there top_k times (2 h in, 6 f, 2 h out each), if the router spreads them evenly.
-Full recompute keeps the layer's input (2 h) and one layer's worth. The first of PP stages holds up to PP micro-batches.
-Logits on the last stage: BF16, FP32 copy and FP32 gradient (10 bytes per entry; with defer_fp32_logits 4).
+Full recomputation keeps each layer's input (2 h) and the activations of one layer. The first of PP stages keeps up to
+PP micro-batches. The last stage has the logits: BF16, an FP32 copy and an FP32 gradient (10 bytes per entry, or 4 with
+defer_fp32_logits).
 
-vLLM: its share of the GPU less weights less a reserve for activations and CUDA graphs is its key-value cache.
-Compared with Megatron's own published formula in tests/cluster/test_memory.py. GiB = 2**30 bytes.
+vLLM: the key-value cache is vLLM's share of the GPU without the weights and without a reserve for activations and CUDA
+graphs. tests/cluster/test_memory.py compares these figures with Megatron's own published formula. GiB = 2**30 bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +28,20 @@ from nemo_ada.cluster.nemo_config import NemoConfig
 
 GIB = float(1 << 30)
 H100_GIB = 79.6  # what an H100-80GB reports
-CONTEXT_GIB = 3.0  # assumed: CUDA context, NCCL buffers, allocator slack, and what a sleeping vLLM keeps
+CONTEXT_GIB = 3.0  # assumed: CUDA context, NCCL buffers, slack of the allocator, and what a sleeping vLLM keeps
 VLLM_RESERVE_GIB = 4.0  # assumed: vLLM's activations, sampler and CUDA graphs, inside its share
 REFIT_BUFFER_GIB = 1.0  # assumed: a bucket of gathered weights on its way to vLLM
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand: bytes, and how they come about."""
+    """One term of a sum.
+
+    Attributes:
+        name: what takes the memory.
+        bytes: how much it takes.
+        arithmetic: how this number comes about.
+    """
 
     name: str
     bytes: float
@@ -41,63 +49,76 @@ class Term:
 
     @property
     def gib(self) -> float:
-        """In GiB."""
+        """The bytes in GiB."""
         return self.bytes / GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """The summands of one phase on the fullest GPU."""
+class MemoryPhase:
+    """The memory of one phase on the fullest GPU.
+
+    Attributes:
+        name: the phase.
+        terms: what takes the memory.
+    """
 
     name: str
     terms: tuple[Term, ...]
 
     @property
     def gib(self) -> float:
-        """Their sum."""
+        """The sum of the terms in GiB."""
         return sum(term.gib for term in self.terms)
 
     def describe(self) -> str:
-        """One line with the arithmetic."""
+        """The terms with their arithmetic, as one line."""
         return " + ".join(
             f"{t.name} {t.gib:.1f} ({t.arithmetic})" if t.arithmetic else f"{t.name} {t.gib:.1f}" for t in self.terms
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Parameters on one GPU of a pipeline stage: split over TP or replicated, and experts."""
+class StageParameters:
+    """Parameters on one GPU of a pipeline stage.
+
+    Attributes:
+        dense: parameters of everything but the experts.
+        experts: parameters of the experts.
+    """
 
     dense: float
     experts: float
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """All parameters."""
         return self.dense + self.experts
 
 
-def held(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> Held:
+def stage_parameters(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> StageParameters:
     """Parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
     learner = config.learner
     table = shape.padded_vocab(learner.tp) * shape.hidden / learner.tp * embeddings
     split = shape.attention_parameters + (0 if shape.experts else shape.ffn_parameters)
     dense = layers * (split / learner.tp + shape.replicated_parameters) + table
     experts = layers * shape.ffn_parameters / (learner.ep * learner.etp) if shape.experts else 0.0
-    return Held(dense, experts)
+    return StageParameters(dense, experts)
 
 
-def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[Held, int, int], ...]:
-    """First and last stage: (parameters, layers, position). One entry without a pipeline."""
+def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters, int, int], ...]:
+    """(parameters, layers, position) of the first and the last stage. There is one stage without a pipeline."""
     learner = config.learner
     first, last = learner.stage_layers(shape.layers)
     if learner.pp == 1:
-        return ((held(config, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
-    return ((held(config, shape, first, 1), first, 0), (held(config, shape, last, 1), last, learner.pp - 1))
+        return ((stage_parameters(config, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
+    return (
+        (stage_parameters(config, shape, first, 1), first, 0),
+        (stage_parameters(config, shape, last, 1), last, learner.pp - 1),
+    )
 
 
 def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
-    """Activations of one layer on one GPU, per token of its context-parallel share."""
+    """Bytes of activations of one layer on one GPU, per token of its context-parallel share."""
     learner = config.learner
     tp, own = learner.tp, learner.tp if learner.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
@@ -107,12 +128,14 @@ def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     return 8.0 * shape.hidden / own + attention + routed
 
 
-def learner_phase(config: NemoConfig, shape: ModelShape) -> Phase:
-    """The fullest GPU while it trains."""
+def learner_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+    """Memory of the fullest GPU while it trains."""
     return max((_stage_phase(config, shape, *stage) for stage in stages(config, shape)), key=lambda phase: phase.gib)
 
 
-def _stage_phase(config: NemoConfig, shape: ModelShape, params: Held, layers: int, position: int) -> Phase:
+def _stage_phase(
+    config: NemoConfig, shape: ModelShape, params: StageParameters, layers: int, position: int
+) -> MemoryPhase:
     learner, batch = config.learner, config.batch
     v, here = config.values, "policy.megatron_cfg"
     distributed = bool(v.get(f"{here}.optimizer.use_distributed_optimizer", True))
@@ -147,14 +170,14 @@ def _stage_phase(config: NemoConfig, shape: ModelShape, params: Held, layers: in
         terms.append(Term("logits", tokens * width * each_logit, f"{tokens:.0f} x {width:.0f} x {each_logit}"))
     terms.append(Term("context", CONTEXT_GIB * GIB, "assumed"))
     name = "learner" if learner.pp == 1 else f"learner, stage {position + 1} of {learner.pp}"
-    return Phase(name, tuple(terms))
+    return MemoryPhase(name, tuple(terms))
 
 
-def logprob_phase(config: NemoConfig, shape: ModelShape) -> Phase:
-    """The fullest GPU in the pass for log-probabilities: no gradients, but the logits of a whole micro-batch.
+def logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+    """Memory of the fullest GPU in the pass for log-probabilities.
 
-    Logits: BF16, an FP32 copy and its softmax (10 bytes per entry). With policy.logprob_chunk_size only a chunk has the
-    FP32 copies. The optimizer is on the CPU meanwhile.
+    There are no gradients, and the optimizer is on the CPU. But the logits of a whole micro-batch are there: BF16, an
+    FP32 copy and its softmax (10 bytes per entry). With policy.logprob_chunk_size only a chunk has the FP32 copies.
     """
     learner, batch = config.learner, config.batch
     v = config.values
@@ -165,7 +188,7 @@ def logprob_phase(config: NemoConfig, shape: ModelShape) -> Phase:
     wide = tokens if not chunk else min(tokens, chunk * batch.logprob_rows)
     logits = width * (2 * tokens + 8 * wide)
     each = layer_bytes_per_token(config, shape)
-    return Phase(
+    return MemoryPhase(
         "log-probs",
         (
             Term("weights", 2 * params.total, f"{params.total / 1e9:.2f} B parameters x 2"),
@@ -177,7 +200,7 @@ def logprob_phase(config: NemoConfig, shape: ModelShape) -> Phase:
 
 
 def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
-    """vLLM's weights on one GPU; with FP8 the layers take one byte per parameter, embeddings two."""
+    """Bytes of vLLM's weights on one GPU. With FP8 a parameter takes one byte, but two bytes in the embeddings."""
     engine = config.engine
     table = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     body = shape.parameters - table
@@ -185,7 +208,7 @@ def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
 
 
 def cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
-    """Keys and values of one token on one GPU; fewer key-value heads than TP are duplicated."""
+    """Bytes of the keys and values of one token on one GPU. Where TP exceeds their heads, the heads are duplicated."""
     engine = config.engine
     heads = max(shape.kv / engine.tp, 1.0)
     width = 1 if engine.fp8_cache else 2
@@ -194,7 +217,14 @@ def cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """vLLM's key-value cache per replica: tokens that fit, and responses of the first wave that want room at once."""
+    """The key-value cache of one replica of vLLM.
+
+    Attributes:
+        tokens: tokens that fit.
+        responses: responses of the first wave.
+        tokens_each: mean tokens of such a response.
+        arithmetic: how `tokens` comes about.
+    """
 
     tokens: float
     responses: float
@@ -203,12 +233,12 @@ class Cache:
 
     @property
     def concurrency(self) -> float:
-        """Responses of full mean length that fit."""
+        """Responses of mean length that fit."""
         return max(self.tokens, 0.0) / self.tokens_each
 
 
 def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
-    """Room for the first wave: `first_wave` responses over all replicas, each half way to its longest."""
+    """The cache for a first wave of `first_wave` responses over all replicas, each half as long as it may become."""
     engine, rollout = config.engine, config.rollout
     share = engine.memory_share
     weights = vllm_weight_bytes(config, shape) / GIB
@@ -222,11 +252,11 @@ def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: 
     return Cache(tokens, first_wave / engine.replicas, rollout.max_prompt / 2 + rollout.max_new / 2, text)
 
 
-def refit_phase(config: NemoConfig, shape: ModelShape) -> Phase:
-    """Both copies of the weights while the learner hands them over; gradients and optimizer are on the CPU then."""
+def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+    """Memory while the learner gives vLLM its weights. Both copies are there; gradients and optimizer are not."""
     engine = config.engine
     params = max((stage[0].total for stage in stages(config, shape)), default=0.0)
-    return Phase(
+    return MemoryPhase(
         "refit",
         (
             Term("learner's weights", 2 * params, f"{params / 1e9:.2f} B x 2"),
@@ -237,5 +267,5 @@ def refit_phase(config: NemoConfig, shape: ModelShape) -> Phase:
 
 
 def checkpoint_bytes(shape: ModelShape) -> float:
-    """A checkpoint with optimizer: BF16 weights, FP32 weights, two moments."""
+    """Bytes of a checkpoint with optimizer: BF16 weights, FP32 weights and two moments."""
     return 14.0 * shape.parameters

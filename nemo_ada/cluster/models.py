@@ -1,4 +1,4 @@
-"""Shapes of the models: from a local Hugging Face config.json, or the built-in table of published ones."""
+"""Shapes of models, from a local config.json of Hugging Face or from a table of published models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,20 @@ from nemo_ada.errors import UserError
 class ModelShape:
     """A decoder with grouped-query attention and a gated feed-forward layer.
 
-    kv: key-value heads. ffn: width of the feed-forward layer, of one expert where experts > 0. top_k: experts that a
-    token visits.
+    Attributes:
+        hidden: width of the hidden state.
+        ffn: width of the feed-forward layer, or of one expert where there are experts.
+        heads: attention heads.
+        kv: key-value heads.
+        layers: layers.
+        vocab: embeddings.
+        positions: tokens of the longest sequence.
+        head_dim: width of one head.
+        tied: whether the output layer uses the input embeddings.
+        experts: experts of a layer. 0 for a dense model.
+        top_k: experts that a token visits.
+        qkv_bias: whether the projections of queries, keys and values have a bias.
+        qk_norm: whether queries and keys are normalised.
     """
 
     hidden: int
@@ -37,39 +49,39 @@ class ModelShape:
 
     @property
     def query_width(self) -> int:
-        """Width of all query heads (not always `hidden`)."""
+        """Width of all query heads together. It is not always `hidden`."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys, and of all values."""
+        """Width of all keys together, and of all values together."""
         return self.kv * self.head_dim
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer: query, key, value and output projections."""
+        """Parameters of the query, key, value and output projections of one layer."""
         bias = self.query_width + 2 * self.kv_width if self.qkv_bias else 0
         return self.hidden * (2 * self.query_width + 2 * self.kv_width) + bias
 
     @property
     def ffn_parameters(self) -> int:
-        """Of one layer: gate, up and down projection of the feed-forward layer, or of all experts."""
+        """Parameters of the gate, up and down projections of one layer, of all experts together."""
         return 3 * self.hidden * self.ffn * max(self.experts, 1)
 
     @property
     def replicated_parameters(self) -> int:
-        """Of one layer, held by every tensor-parallel rank: norms and the router."""
+        """Parameters of one layer that every tensor-parallel rank has: the norms and the router."""
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
         return norms + self.hidden * self.experts
 
     def padded_vocab(self, tensor_parallel: int) -> int:
-        """Megatron pads the vocabulary to a multiple of 128 * TP."""
+        """Embeddings with Megatron's padding to a multiple of 128 * TP."""
         unit = 128 * tensor_parallel
         return ceil(self.vocab / unit) * unit
 
     @property
     def parameters(self) -> int:
-        """Of the model, without padding."""
+        """Parameters of the model, without padding."""
         layer = self.attention_parameters + self.ffn_parameters + self.replicated_parameters
         return self.layers * layer + self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
 
@@ -81,7 +93,7 @@ class ModelShape:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> ModelShape:
-        """The shape that a config.json describes. Raises UserError for a missing key."""
+        """The shape by a config.json. Raises UserError for a missing key."""
         try:
             heads, kind = int(config["num_attention_heads"]), str(config.get("model_type", ""))
             experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
@@ -137,7 +149,7 @@ TABLE: Mapping[str, ModelShape] = {
 
 
 def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
-    """The shape of a model and where it comes from: its folder, the table, the hub's cache. None where none has it."""
+    """The shape of a model and its origin: the model's folder, the table or the hub's cache. None if it is unknown."""
     shape = TABLE.get(model_name)
     folder = Path(model_name) if Path(model_name).is_dir() else None if shape else snapshot(model_name)
     local = None if folder is None else folder / "config.json"
@@ -145,5 +157,5 @@ def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
         try:
             return ModelShape.from_hf_config(json.loads(local.read_text(encoding="utf-8"))), str(local)
         except ValueError as problem:
-            raise UserError(f"policy.model_name={model_name}: {local}: {problem}") from None
+            raise UserError(f"policy.model_name={model_name}: {local}: {problem}", key="policy.model_name") from None
     return None if shape is None else (shape, "built-in table")

@@ -1,7 +1,7 @@
-"""`nemo-ada prepare`: what a config loads from the hub goes into the shared cache, and is loaded without a network.
+"""`nemo-ada prepare` puts what a config loads from the hub into the shared cache. Then it loads it without a network.
 
-Both halves run as children, `python -m nemo_ada.cluster.prepare fetch|load ITEMS`: the libraries read HF_HOME and the
-proxies once, from their environment.
+Both halves run as child processes, `python -m nemo_ada.cluster.prepare fetch|load ITEMS`, because the libraries read
+HF_HOME and the proxies only once, from their environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ONE_GPU = ("tensor_model", "pipeline_model", "context", "expert_model", "expert_
 
 
 def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callable[[str], object]) -> None:
-    """Fetch, convert and prove. Raises UserError for the first thing that did not come."""
+    """Fetch everything, convert the model, and load everything again. Raises UserError for the first failure."""
     values = Values(load_config(path, overrides))
     wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
     environment = {**os.environ, "HF_HOME": str(cache_home())}
@@ -52,13 +52,13 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
     say(_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
     say(f"all of it was loaded again {how}")
     for split in ("train", "validation"):
-        named = values.get(f"data.{split}.dataset_name", "ResponseDataset")
-        if named not in (*BUILT_IN, "ResponseDataset"):
-            say(f"not prepared: data.{split}.dataset_name={named}, which NeMo-RL's own code fetches")
+        dataset = values.get(f"data.{split}.dataset_name", "ResponseDataset")
+        if dataset not in (*BUILT_IN, "ResponseDataset"):
+            say(f"not prepared: data.{split}.dataset_name={dataset}, which NeMo-RL's own code fetches")
 
 
 def isolation() -> tuple[Sequence[str], str]:
-    """A prefix that takes the network from a command, where the kernel allows it, and how that is called."""
+    """A prefix that runs a command without a network, where the kernel allows it, and a name for that."""
     try:
         allowed = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -80,7 +80,7 @@ def _child(
 
 
 def _convert(values: Values, environment: Mapping[str, str]) -> str:
-    """Convert on one GPU, where there is one; else the first job does it."""
+    """Convert the model on one GPU. Without a GPU the first job does it."""
     python = worker_python("megatron")
     if python is None or not Path("/dev/nvidiactl").exists():
         return "not converted to Megatron's format: no GPU or no Megatron worker here; the first job converts"
@@ -88,7 +88,10 @@ def _convert(values: Values, environment: Mapping[str, str]) -> str:
 
 
 def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str:
-    """Hugging Face to Megatron by NeMo-RL's own code, as one process of `python`; the outcome. Later jobs find it."""
+    """Convert from Hugging Face to Megatron with NeMo-RL's own code, in one process of `python`. Returns the outcome.
+
+    Later jobs use the converted files.
+    """
     policy = dict(values.get("policy"))
     policy["megatron_cfg"] = {**policy["megatron_cfg"], "sequence_parallel": False}
     policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
@@ -106,7 +109,7 @@ def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str
 
 
 def fetch(name: str, kind: Kind, *, weights: bool) -> str:
-    """Download one repository; what came."""
+    """Download one repository. Returns a description of what was downloaded."""
     if kind == "dataset":
         return load(name, kind, weights=False)
     from huggingface_hub import snapshot_download
@@ -120,7 +123,7 @@ def fetch(name: str, kind: Kind, *, weights: bool) -> str:
 
 
 def load(name: str, kind: Kind, *, weights: bool) -> str:
-    """Load one repository with the libraries that NeMo-RL uses; what was loaded."""
+    """Load one repository with the libraries that NeMo-RL uses. Returns a description of what was loaded."""
     if kind == "dataset":
         import datasets  # type: ignore[import-not-found]
 
@@ -132,13 +135,13 @@ def load(name: str, kind: Kind, *, weights: bool) -> str:
 
 
 def main(what: str, wanted: str) -> None:
-    """The child: fetch or load all items. The last line names the one that failed."""
+    """Run as the child process: fetch or load all items. The last line names the item that failed."""
     for name, kind, weights in json.loads(wanted):
         try:
-            found = {"fetch": fetch, "load": load}[what](name, kind, weights=weights)
+            outcome = {"fetch": fetch, "load": load}[what](name, kind, weights=weights)
         except Exception as problem:  # noqa: BLE001 - of libraries; the parent says what would work
             sys.exit(f"{name}: {type(problem).__name__}: {' '.join(str(problem).split())[:400]}")
-        sys.stdout.write(f"{SAID}{what} {name}: {found}\n")
+        sys.stdout.write(f"{SAID}{what} {name}: {outcome}\n")
 
 
 if __name__ == "__main__":

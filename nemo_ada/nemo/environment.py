@@ -1,13 +1,14 @@
-"""A math environment for NeMo-RL on nemo_ada.verify: killable processes, a hard deadline, and no invented labels.
+"""A math environment for NeMo-RL on nemo_ada.verify, with processes that can be killed and a hard deadline.
 
-NeMo-RL's own turns every timeout and every error of math-verify into reward 0. Here an answer without a verdict gets
-the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label: in training it is
-counted by its cause and drawn again; in validation it counts as wrong, and validation/ada/without_label says how many
-did. NeMo-RL's own estimators would train on NaN, so the launcher refuses them here; preset `grpo` is plain GRPO.
+NeMo-RL's own environment gives every timeout and every error of math-verify the reward 0. Here an answer without a
+verdict gets the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label. In
+training it is counted by its cause and drawn again. In validation it counts as wrong, and validation/ada/without_label
+logs how many there were. NeMo-RL's own estimators would train on NaN, so the launcher refuses them with this
+environment. The preset `grpo` is plain GRPO.
 
     env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
 
-`register` also takes environments of your own: configs/README.md has an example.
+`register` also takes environments of your own. configs/README.md has an example.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from nemo_ada.verify import MathVerifier, VerifierLimits
 
 
 class MathJudge(EnvironmentInterface):
-    """One turn per episode: the last boxed expression of the response against the metadata's `ground_truth`."""
+    """Compares the last boxed expression of a response with the metadata's `ground_truth`. An episode has one turn."""
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
-        """cfg: fields of VerifierLimits. Starts the verifier's processes and runs its self-test."""
+        """Start the verifier's processes and run its self-test. `cfg`: fields of VerifierLimits."""
         self._verifier = MathVerifier(VerifierLimits(**dict(cfg or {})))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
@@ -57,7 +58,7 @@ class MathJudge(EnvironmentInterface):
         self._verifier.close()
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Nothing to add: labels and failures are counted where the responses are."""
+        """Add nothing, because labels and failures are counted where the responses are."""
         return batch, {}
 
 
@@ -69,23 +70,29 @@ AdaMathEnvironment = ray.remote(max_restarts=-1, max_task_retries=-1, max_concur
 
 
 def register(sections: Mapping[str, Any] | None = None) -> None:
-    """Make `ada_math` and every environment with a `class` in its section known to NeMo-RL. May be called repeatedly.
+    """Make `ada_math` and every environment with a `class` in its section known to NeMo-RL.
 
-    sections: the configuration's `env`. `class` is the path of a Ray actor class with NeMo-RL's EnvironmentInterface,
-    such as my_reward.Mine. It gets its section as its only argument. Raises UserError.
+    It may be called repeatedly.
+
+    Args:
+        sections: the configuration's `env`. `class` is the path of a Ray actor class with NeMo-RL's
+            EnvironmentInterface, such as my_reward.Mine. The class gets its section as its only argument.
+
+    Raises:
+        UserError: for a class that does not exist or is no Ray actor, and for a name that NeMo-RL uses itself.
     """
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
     from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 
     named = {name: section.get("class") for name, section in (sections or {}).items() if isinstance(section, Mapping)}
-    own = {name: str(path) for name, path in named.items() if path}
-    for name, path in {ADA_MATH: f"{__name__}.AdaMathEnvironment", **own}.items():
+    users = {name: str(path) for name, path in named.items() if path}
+    for name, path in {ADA_MATH: f"{__name__}.AdaMathEnvironment", **users}.items():
         if name in ENV_REGISTRY:
-            if name in own and ENV_REGISTRY[name]["actor_class_fqn"] != path:
+            if name in users and ENV_REGISTRY[name]["actor_class_fqn"] != path:
                 raise UserError(f"env.{name}.class={path}: NeMo-RL has an environment {name}; take another name")
             continue
-        if name in own:
+        if name in users:
             _check_actor(f"env.{name}.class", path)
         ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
         register_env(name, path)
@@ -94,10 +101,10 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
 def _check_actor(key: str, path: str) -> None:
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        actor = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"{key}={path}: {error}; name MODULE.CLASS, and put the module into the project's root or on PYTHONPATH"
         ) from None
-    if not hasattr(found, "options"):
+    if not hasattr(actor, "options"):
         raise UserError(f"{key}={path} is no Ray actor class; put @ray.remote in front of it")

@@ -1,8 +1,8 @@
 """`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, or async_grpo_train.
 
-The stock loop stays as it is: seven names of its module stand for ours while the block lasts (patch_points.py). The
-alternatives are worse: a loop of our own would copy a thousand lines that change with every release, and there is no
-class to subclass.
+NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (patch_points.py). The
+alternatives are worse. A loop of our own would copy a thousand lines that change with every release, and NeMo-RL has no
+class that we could subclass.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.async_actors import adaptive_actors, check_actors
 from nemo_ada.nemo.checkpoint import restore, saved_with
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
-from nemo_ada.nemo.job import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.stop_and_save import errors_raised
 
 
 @contextmanager
@@ -30,14 +30,22 @@ def reinforce_ada(
 ) -> Iterator[Hooks | None]:
     """Train with Reinforce-Ada inside NeMo-RL's own grpo_train.
 
-    master_config: NeMo-RL's MasterConfig with our section `reinforce_ada:`. With another grpo.adv_estimator.name than
-    `reinforce_ada` nothing is checked, read or changed, and None is yielded. checkpointer: the CheckpointManager that
-    grpo_train gets; the sampler's state is written into its checkpoints and restored from its newest one.
-    stop_check: called before each decision of the sampler; "drain" = issue nothing more, "drop" = give the step up,
-    upon which grpo_train ends with StepDroppedError.
+    With another grpo.adv_estimator.name than `reinforce_ada` nothing is checked, read or changed. All names are
+    restored in any case.
 
-    Raises UserError for settings that cannot work together and for a NeMo-RL that is not as expected, before anything
-    is touched. All names are restored in any case.
+    Args:
+        master_config: NeMo-RL's MasterConfig with our section `reinforce_ada:`.
+        checkpointer: the CheckpointManager that grpo_train gets. The sampler's state is written into its checkpoints
+            and restored from its newest one.
+        stop_check: called before each decision of the sampler. It returns "drain" to issue nothing more, or "drop" to
+            give the step up. Then grpo_train ends with StepDroppedError.
+
+    Yields:
+        The hooks. None with another estimator.
+
+    Raises:
+        UserError: for settings that cannot work together, and for a NeMo-RL that is not as expected. It is raised
+            before anything is changed.
     """
     if not nemo_settings.uses_reinforce_ada(master_config):
         yield None
@@ -52,7 +60,7 @@ def reinforce_ada(
 def installed(
     master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, stop_check: StopCheck | None = None
 ) -> Iterator[Hooks]:
-    """`reinforce_ada` on given modules."""
+    """The same as `reinforce_ada`, for given modules."""
     settings, marks_trivial_groups = _checked(master_config, loop, rollouts)
     originals = {target.name: getattr(loop, target.name) for target in PATCH_POINTS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
@@ -75,8 +83,10 @@ def installed(
 
 
 def check_config(master_config: Any) -> None:
-    """Raise UserError for everything that `reinforce_ada` would refuse. Call it before NeMo-RL's set-up, which loads
-    engine and learner for minutes."""
+    """Raise UserError for everything that `reinforce_ada` would refuse.
+
+    Call it before NeMo-RL's set-up, which loads engine and learner for minutes.
+    """
     if nemo_settings.uses_reinforce_ada(master_config):
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.ahead:

@@ -1,6 +1,6 @@
-"""Train with NeMo-RL from a YAML: `nemo-ada train` with `backend: nemo_rl`, and what a cluster job runs.
+"""Train with NeMo-RL from a YAML: `nemo-ada train` with `backend: nemo_rl`. Cluster jobs run it, too.
 
-The order is that of NeMo-RL's examples/run_grpo.py, with our context manager around grpo_train and a run directory
+The order is that of NeMo-RL's examples/run_grpo.py. Our context manager is around grpo_train, and a run directory is
 around both. A run can stop at any time (stop file, end of the job, signal) and continues with resume=auto.
 """
 
@@ -26,7 +26,10 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
-from nemo_ada.nemo.job import (
+from nemo_ada.nemo.lookup import get, plain
+from nemo_ada.nemo.patch_points import LOOP, replaced
+from nemo_ada.nemo.records import Records
+from nemo_ada.nemo.stop_and_save import (
     Progress,
     SamplingStopCheck,
     errors_raised,
@@ -35,9 +38,6 @@ from nemo_ada.nemo.job import (
     timed_saves,
     timed_validations,
 )
-from nemo_ada.nemo.lookup import get, plain
-from nemo_ada.nemo.patch_points import LOOP, replaced
-from nemo_ada.nemo.records import Records
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, on_signals
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 TRACKING = "tracking.json"
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
-DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up writes it, from grpo.max_num_steps
+DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
 LOST = (
     "RayActorError",
     "WorkerCrashedError",
@@ -61,7 +61,7 @@ LOST = (
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """NeMo-RL's own loading: `defaults` (with ${oc.env:...}), overlays, then hydra overrides. Raises UserError."""
+    """Load YAMLs as NeMo-RL does: `defaults` (with ${oc.env:...}), overlays, hydra's overrides. Raises UserError."""
     # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
     os.environ.setdefault(AUTO_CONNECT, "0")
     try:
@@ -93,7 +93,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
-    """Train to the end or until a stop is requested; the process's exit code (run/job_control.py)."""
+    """Train to the end or until a stop is requested. Returns the process's exit code (run/job_control.py)."""
     resolved = load(config_path, overrides)
     return train(resolved, upstream_part(config_path, overrides))
 
@@ -154,7 +154,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
-    """End the workers of the engine and of the learner, which may be one object."""
+    """End the workers of the engine and of the learner. Both may be one object."""
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
@@ -164,7 +164,7 @@ def _shut_down(parts: Mapping[str, Any]) -> None:
 
 
 def lost_process(error: BaseException | None) -> str | None:
-    """Ray's message about a dead process or node, when that ended the loop; None for any other reason."""
+    """Ray's message about the dead process or node that ended the loop. None for any other reason."""
     while error is not None:
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
             return str(error).strip().splitlines()[0]
@@ -173,7 +173,11 @@ def lost_process(error: BaseException | None) -> str | None:
 
 
 def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
-    """grpo_train, or async_grpo_train, under the job's control; whether it was stopped before its last step."""
+    """Run grpo_train or async_grpo_train under the job's control.
+
+    Returns:
+        Whether it was stopped before its last step.
+    """
     with ExitStack() as stack:
         checkpointer = parts["checkpointer"]
         if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread: wait for it in any case
@@ -213,7 +217,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
 
 
 def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-    """NeMo-RL's set-up functions in the order of its example."""
+    """Call NeMo-RL's set-up functions in the order of its example."""
     from nemo_rl.algorithms.utils import get_tokenizer
     from nemo_rl.data.utils import setup_response_data
     from nemo_rl.distributed.virtual_cluster import init_ray
@@ -232,12 +236,12 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         trains_mtp=bool((policy.get("megatron_cfg") or {}).get("mtp_num_layers")),
     )
     data, val_data, task_to_env, val_task_to_env = setup_response_data(tokenizer, master_config.data, master_config.env)
-    made = loop.setup(master_config, tokenizer, data, val_data)
+    parts = loop.setup(master_config, tokenizer, data, val_data)
     names = ("dataloader", "val_dataloader", "loss_fn", "logger", "checkpointer", "save_state", "master_config")
     return {
-        "policy": made[0],
-        "policy_generation": made[1],
-        **dict(zip(names, made[4:11], strict=True)),
+        "policy": parts[0],
+        "policy_generation": parts[1],
+        **dict(zip(names, parts[4:11], strict=True)),
         "tokenizer": tokenizer,
         "task_to_env": task_to_env,
         "val_task_to_env": val_task_to_env,
@@ -245,7 +249,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
 
 
 def check_environments(config: Mapping[str, Any]) -> None:
-    """Register our environment and the user's. Raise UserError for one that the data names and nobody can make."""
+    """Register our environment and the user's. Raise UserError for an environment of the data that does not exist."""
     from nemo_rl.data.datasets.utils import extract_necessary_env_names
     from nemo_rl.environments.utils import ENV_REGISTRY
 
@@ -273,9 +277,9 @@ def check_architectures(config: Mapping[str, Any]) -> None:
 
 
 def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
-    """Give a W&B run an id that is kept in the run directory, so that a continued run goes on in the same record.
+    """Give a W&B run an id and keep it in the run directory, so that a continued run goes on in the same record.
 
-    An id that the configuration names is left as it is.
+    An id in the configuration stays as it is.
     """
     if not logger.get("wandb_enabled") or logger["wandb"].get("id"):
         return
@@ -291,7 +295,7 @@ def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
 def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> None:
     """Raise UserError unless the newest checkpoint may be continued and was made with this configuration.
 
-    NeMo-RL writes the configuration as it is after set-up into every checkpoint; both sides are compared in that state.
+    NeMo-RL writes the configuration into every checkpoint as it is after set-up. Both sides are compared in that state.
     """
     newest = checkpointer.get_latest_checkpoint_path()
     if newest is None:
@@ -319,14 +323,14 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted keys and values as JSON text, without what may change between the parts of a run."""
-    kept = {key: value for key, value in identity(config).items() if key not in DERIVED}
-    return {key: json.dumps(value, default=str, sort_keys=True) for key, value in kept.items()}
+    """Dotted keys and values as JSON text, without the keys that may change between the parts of a run."""
+    values = {key: value for key, value in identity(config).items() if key not in DERIVED}
+    return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}
 
 
 @contextmanager
 def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step, which then draws no further wave."""
+    """Within the block SIGINT and SIGTERM request a stop at the end of the step. The step then draws no new wave."""
 
     def stop(reason: str) -> None:
         progress.signals.append(reason)

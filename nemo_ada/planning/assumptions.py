@@ -16,25 +16,29 @@ from nemo_ada.simulate.steps import BetaRates, MeasuredRates, RateDistribution
 
 MEDIAN_SHARE, SIGMA, WRONG_FACTOR = 0.3, 0.7, 1.3
 SPREAD = f"sigma {SIGMA:g}, wrong answers x{WRONG_FACTOR:g}"
-EASY, HARD = tuple(k / 16 for k in range(1, 6)), (1 / 16, 2 / 16)  # of the authors' two kinds of data sets
+EASY, HARD = tuple(k / 16 for k in range(1, 6)), (1 / 16, 2 / 16)  # pass rates of the authors' two kinds of data sets
 NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLengths(LengthModel):
-    """Lengths as they were measured, independent of the label; drawn by the quantile of a standard normal number."""
+    """Measured lengths, which do not depend on the label. A standard normal number chooses one by its quantile.
+
+    Attributes:
+        lengths: the measured tokens of responses.
+    """
 
     lengths: tuple[int, ...] = (1,)
 
     def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
-        """Lengths of responses."""
+        """Tokens of each response."""
         sorted_L = np.sort(np.array(self.lengths, np.int64))
         share_N = np.array([NORMAL.cdf(z) for z in normal_N])
         return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
 
 
 def rates_of(data: str, measured: Path | None, history: History | None, group: int) -> tuple[RateDistribution, str]:
-    """Pass rates, and where they come from. data: name of the training set."""
+    """Pass rates and their origin. `data`: name of the training set."""
     if measured is not None:
         return MeasuredRates.read(measured), f"measured: {measured}"
     if history is not None:
@@ -48,15 +52,14 @@ def rates_of(data: str, measured: Path | None, history: History | None, group: i
 
 
 def lengths_of(longest: int, history: History | None, median: float | None) -> tuple[LengthModel, str]:
-    """Lengths of responses of at most `longest` tokens, and where they come from. Raises UserError for a median that
-    cannot be."""
+    """Lengths of responses of at most `longest` tokens, and their origin. Raises UserError for an impossible median."""
     if median is not None:
         if history is not None:
             raise UserError("--median-tokens: the run of --run has lengths of its own; give one of the two")
         if not 1 <= median <= longest:
             raise UserError(f"--median-tokens={median:g} must lie between 1 and max_new_tokens={longest}")
-        said = f"given: log-normal, median {median:g} tokens (--median-tokens), {SPREAD} (assumed)"
-        return LengthModel(float(median), SIGMA, WRONG_FACTOR, longest), said
+        origin = f"given: log-normal, median {median:g} tokens (--median-tokens), {SPREAD} (assumed)"
+        return LengthModel(float(median), SIGMA, WRONG_FACTOR, longest), origin
     if history is None:
         median = MEDIAN_SHARE * longest
         return LengthModel(median, SIGMA, WRONG_FACTOR, longest), (

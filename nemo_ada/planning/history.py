@@ -1,4 +1,4 @@
-"""What an earlier run measured: metrics.jsonl, evaluations.jsonl and the response lengths kept in its checkpoint."""
+"""What an earlier run measured, by its metrics.jsonl, its evaluations.jsonl and its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,27 @@ SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 log = logging.getLogger(__name__)
 
 MAX_VALUE = 1e15  # of any figure of a step
-MIN_STEPS = 3  # steps from which something can be said
+MIN_STEPS = 3  # of a run that is worth a forecast
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Steps S of a run. Seconds; engine steps, tokens and responses per step; lengths_L in tokens (may be empty)."""
+    """The steps of a run. Arrays with the axis S have one entry per step.
+
+    Attributes:
+        sampling_S: seconds of the sampling phase.
+        update_S: seconds of the update.
+        refit_S: seconds of the refit.
+        engine_steps_S: steps of the engine.
+        tokens_S: tokens that were generated.
+        responses_S: responses that were drawn.
+        rows_S: rows with an advantage.
+        pass_rate: mean pass rate.
+        zero_signal: share of groups of equal labels, if the groups had the size of GRPO's.
+        mean_length: mean tokens of a response.
+        evaluation: seconds of a validation. 0 where the run made none.
+        lengths_L: tokens of single responses. It may be empty.
+    """
 
     sampling_S: FloatArray
     update_S: FloatArray
@@ -41,12 +56,12 @@ class History:
 
     @property
     def step_S(self) -> FloatArray:
-        """Duration of each step."""
+        """Seconds of each step."""
         return self.sampling_S + self.update_S + self.refit_S
 
     @classmethod
     def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
-        """The first `steps` steps of a run (all by default). Raises UserError where there is too little, or damage."""
+        """Read the first `steps` steps of a run, all of them by default. Raises UserError for few or damaged steps."""
         if steps is not None and steps < MIN_STEPS:
             raise UserError(f"--run-steps={steps} must be at least {MIN_STEPS}")
         records = read_lines(run_dir / "metrics.jsonl")[:steps]
@@ -78,9 +93,9 @@ class History:
         )
 
     def beta(self, group: int) -> tuple[float, float]:
-        """Beta(a, b) with the run's mean pass rate and its share of groups of `group` whose labels all agree.
+        """The Beta(a, b) with the run's mean pass rate and with its share of groups whose labels all agree.
 
-        That share, E[p^n + (1-p)^n], falls with a + b; found by bisection on it.
+        This share, E[p^n + (1-p)^n] for groups of n = `group` rows, falls with a + b. So a bisection gives a + b.
         """
         mean = min(max(self.pass_rate, 0.01), 0.99)
         low, high = 0.05, 200.0
@@ -109,7 +124,7 @@ def _all_equal(a: float, b: float, n: int) -> float:
 
 
 def _lengths(run_dir: Path) -> IntArray:
-    """From the newest checkpoint of either back end."""
+    """Tokens of single responses, by the newest checkpoint of either back end."""
     states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in states if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):

@@ -1,10 +1,10 @@
-"""Seconds of the phases of a step, from what they must compute, read and send: a roofline with fitted efficiencies.
+"""Seconds of the phases of a step, from what they compute, read and send: a roofline with fitted efficiencies.
 
-Update and log-probabilities: FLOPs over peak, a model-FLOPs utilisation (MFU) and the pipeline's bubble. Generation: an
-engine step reads the weights and costs a constant; each token of it reads its keys and values and computes. Refit:
-bytes of the weights that a GPU of vLLM receives. Dense models and mixtures of experts have an MFU and a constant of
-their own; refit and the remainder are shared. `recipes/benchmarks/fit_forecast.py` fits the six numbers to
-`published.yaml` and writes recipes/results/forecast.md with their errors.
+Update and log-probabilities take FLOPs / (peak * model-FLOPs utilisation, MFU), and more for the pipeline's bubble. An
+engine step of generation reads the weights and costs a constant. Each of its tokens reads keys and values and computes.
+A refit costs the bytes of the weights that a GPU of vLLM receives. Dense models and mixtures of experts have an MFU and
+a constant each. The refit and the rest of a step are the same for both. `recipes/benchmarks/fit_forecast.py` fits the
+six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Peak BF16 FLOP/s and bytes/s of its memory."""
+    """The peaks of a GPU.
+
+    Attributes:
+        flops: BF16 FLOP per second.
+        bandwidth: bytes of its memory per second.
+    """
 
     flops: float
     bandwidth: float
@@ -33,9 +38,14 @@ H100, A100 = Gpu(989e12, 3.35e12), Gpu(312e12, 2.04e12)  # both SXM with 80 GB
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """mfu: of training, log-probabilities and the computing part of generation. layer_step: seconds per layer of an
-    engine step beside reading weights. refit: seconds per GB that a GPU of vLLM receives.
-    rest: seconds of a step outside all phases."""
+    """The fitted numbers.
+
+    Attributes:
+        mfu: model-FLOPs utilisation of training, of log-probabilities and of the computing part of generation.
+        layer_step: seconds per layer of an engine step, without reading weights.
+        refit: seconds per GB that a GPU of vLLM receives.
+        rest: seconds of a step outside all phases.
+    """
 
     mfu: float
     layer_step: float
@@ -51,7 +61,14 @@ RANGE = (0.66, 1.37)  # published seconds over forecast, of left-out points: the
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The seconds of one job's phases."""
+    """The seconds of one job's phases.
+
+    Attributes:
+        config: the job's config.
+        shape: the shape of its model.
+        efficiencies: the fitted numbers.
+        gpu: the peaks of its GPUs.
+    """
 
     config: NemoConfig
     shape: ModelShape
@@ -60,11 +77,11 @@ class Roofline:
 
     @classmethod
     def of(cls, config: NemoConfig, shape: ModelShape) -> Roofline:
-        """With the fitted efficiencies of dense models, or of mixtures of experts."""
+        """The roofline with the fitted numbers of dense models, or of mixtures of experts."""
         return cls(config, shape, EXPERTS if shape.experts else DENSE)
 
     def clock(self, response: float) -> tuple[float, float]:
-        """Seconds of an engine step, and more of it per response that runs on any engine. response: mean tokens."""
+        """Seconds of an engine step, and more of it per running response. `response`: mean tokens of a response."""
         engine = self.config.engine
         e = self.efficiencies
         bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
@@ -76,7 +93,7 @@ class Roofline:
         return weights + e.layer_step * self.shape.layers, (read + compute) / engine.replicas
 
     def update(self, rows: float, response: float) -> float:
-        """Forward and backward pass of a step's rows; with full recomputation a second forward pass."""
+        """Seconds of the forward and backward passes of a step's rows. Full recomputation adds a forward pass."""
         learner, batch = self.config.learner, self.config.batch
         tokens = batch.rows * (PROMPT_TOKENS + response) / learner.replicas  # of an optimizer step on a replica
         return (
@@ -86,7 +103,7 @@ class Roofline:
         )
 
     def logprobs(self, rows: float, response: float) -> float:
-        """Forward passes of the policy and, where there is a KL penalty, of the reference."""
+        """Seconds of the forward passes of the policy and, with a KL penalty, of the reference."""
         learner, batch = self.config.learner, self.config.batch
         tokens = rows * (PROMPT_TOKENS + response) / learner.replicas
         return (
@@ -97,7 +114,7 @@ class Roofline:
 
     @property
     def refit(self) -> float:
-        """Weights to vLLM."""
+        """Seconds for giving vLLM its weights."""
         return self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
 
     def _forward(self, rows: float, response: float) -> float:
@@ -108,10 +125,10 @@ class Roofline:
         return seconds * (FP8_SPEED if learner.fp8 else 1.0)
 
     def _flops(self, context: float) -> float:
-        """Of a forward pass, per token with `context` tokens before it: 2 per weight, 4 per query width and token."""
+        """FLOPs of a forward pass, per token after `context` tokens: 2 per weight, and 4 per query width and token."""
         return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
 
     def _bubble(self, micro_batches: float) -> float:
-        """What an idle pipeline stage adds."""
+        """The factor by which idle pipeline stages lengthen a pass."""
         learner = self.config.learner
         return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

@@ -1,7 +1,7 @@
-"""Key names in NeMo-RL's sections, which NeMo-RL itself does not check (tried: `gpro:` loads).
+"""Rules for the names of keys. NeMo-RL does not check them: it loads a config with `gpro:` without an error.
 
-`nemo_rl_keys.yaml` knows the names of v0.7.0 and of vLLM's arguments. What a config's own files under NEMO_RL_HOME use
-is known too. A section that is not in that file takes any name.
+`nemo_rl_keys.yaml` lists the names of v0.7.0 and of vLLM's arguments. A name that the config takes from NeMo-RL's own
+files is right, too. A section that is not in the list takes any name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nemo_ada.rules.finding import Findings, error, ok
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
 OURS = ("backend", "run_dir", "resume", "reinforce_ada", "defaults")
-CLOSE = 0.75  # difflib's ratio from which two names are taken for the same
+CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
 
 
 @cache
@@ -30,18 +30,18 @@ def known_names() -> Mapping[str, frozenset[str]]:
 
 
 def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
-    """Misspelled and unknown keys. base: what NeMo-RL's own files gave, whose names are beyond doubt."""
-    found = list(unknown(config, base))
-    for key in found:
-        yield error(key, f"NeMo-RL v0.7.0 has no such key and would pass over it; {_meant(key)}")
-    if not found:
+    """Misspelled and unknown keys. `base`: the part of the config from NeMo-RL's own files, whose names are right."""
+    names = list(unknown(config, base))
+    for key in names:
+        yield error(key, f"NeMo-RL v0.7.0 has no such key and would ignore it; {_meant(key)}")
+    if not names:
         yield ok("configuration", "all keys are NeMo-RL's or ours")
 
 
 def unknown(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
     """Dotted keys that neither the list nor `base` has."""
-    own = {key: value for key, value in config.items() if key not in OURS}
-    yield from _unknown(own, base, "")
+    theirs = {key: value for key, value in config.items() if key not in OURS}
+    yield from _unknown(theirs, base, "")
 
 
 def _unknown(section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]:

@@ -27,18 +27,10 @@ from nemo_ada import rules
 from nemo_ada.cli.main import guarded
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.nemo import job
 from nemo_ada.nemo import launch as launch_module
+from nemo_ada.nemo import stop_and_save
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.job import (
-    Progress,
-    SamplingStopCheck,
-    job_timeout,
-    save_between_steps,
-    timed_saves,
-    timed_validations,
-)
 from nemo_ada.nemo.launch import (
     check_architectures,
     check_checkpoint,
@@ -48,6 +40,14 @@ from nemo_ada.nemo.launch import (
     lost_process,
 )
 from nemo_ada.nemo.patch_points import LOOP
+from nemo_ada.nemo.stop_and_save import (
+    Progress,
+    SamplingStopCheck,
+    job_timeout,
+    save_between_steps,
+    timed_saves,
+    timed_validations,
+)
 from nemo_ada.rules import setup
 from nemo_ada.rules.names import key_names
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
@@ -115,7 +115,7 @@ class Loader:
 
 
 def test_sampling_drains_for_a_stop_and_drops_when_the_update_would_not_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(stop_and_save, "CHECK_SECONDS", 0.0)
     progress = Progress(3, 3, 0, 12, 4, 4, updates=deque([50.0, 20.0]))
     earlier = JobControl(tmp_path, 9)
     earlier.observe_validation(4.0)
@@ -132,7 +132,7 @@ def test_sampling_drains_for_a_stop_and_drops_when_the_update_would_not_fit(tmp_
 def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, monkeypatch, version):
     """An iteration of 100 s held a validation of 5 s and a save of 4 s. Main's loop ends a save with another method."""
     now, beats = [0.0], []
-    monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(stop_and_save, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def takes(seconds):
         now[0] += seconds

@@ -1,9 +1,9 @@
-"""The end of a job, seen from inside grpo_train: when to save and stop (files and exit codes: run/job_control.py).
+"""When grpo_train saves and stops because its job ends. run/job_control.py has the files and the exit codes.
 
 At a step's end NeMo-RL asks its TimeoutChecker whether to save and return. `JobTimeout` answers, so NeMo-RL saves with
 its own code. During sampling, `SamplingStopCheck` answers the sampler. A requested stop issues no new waves and
 finishes the step. The step is dropped when its update, a validation and the save no longer fit, or when nothing has
-been drawn yet. `save_between_steps` then saves the state after the step before.
+been drawn yet. Then `save_between_steps` saves the state after the step before.
 """
 
 from __future__ import annotations
@@ -28,13 +28,28 @@ from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 CHECK_SECONDS = 0.5
-RECENT_STEPS = 10  # the longest update of these predicts the next one: the first step of an attempt compiles
+RECENT_STEPS = 10  # steps; their longest update predicts the next one. The first step of an attempt compiles.
 ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
 
 
 @dataclass
 class Progress:
-    """Where the loop stands after its last complete step, in the terms of its save state."""
+    """Where the loop is after its last complete step.
+
+    Attributes:
+        total_steps: steps of the run.
+        current_step: steps of the epoch.
+        current_epoch: complete epochs.
+        consumed_samples: prompts of all steps.
+        steps_per_epoch: batches of the data loader.
+        prompts: prompts of a step.
+        loader_state: state of the data loader.
+        sampler_state: state of Reinforce-Ada's sampler.
+        updates: seconds of the last steps without their sampling.
+        pause_seconds: seconds of validations and saves since the last step ended. They are not part of a step.
+        reason: why the run stops. None while it does not stop.
+        signals: the stop signals that arrived.
+    """
 
     total_steps: int
     current_step: int
@@ -43,16 +58,18 @@ class Progress:
     steps_per_epoch: int
     prompts: int
     loader_state: Any = None
-    sampler_state: Mapping[str, Any] | None = None  # Reinforce-Ada's
+    sampler_state: Mapping[str, Any] | None = None
     updates: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    pause_seconds: float = 0.0  # validations and saves since the last step ended; they are no part of a step
+    pause_seconds: float = 0.0
     reason: str | None = None
     signals: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, save_state: Any, dataloader: Any, prompts: int) -> Progress:
-        """From the state that grpo_train starts with. dataloader: None for async_grpo_train, which counts steps only
-        and hands the loader to another process."""
+        """The progress in the state that grpo_train starts with.
+
+        `dataloader` is None for async_grpo_train, which counts steps only and gives the loader to another process.
+        """
         if dataloader is None:
             step = int(get(save_state, "current_step", 0))
             return cls(step, step, 0, int(get(save_state, "consumed_samples", 0)), 1, prompts)
@@ -67,7 +84,7 @@ class Progress:
         )
 
     def advance(self, dataloader: Any) -> None:
-        """One step is done."""
+        """Count one complete step."""
         if self.current_step >= self.steps_per_epoch:
             self.current_step, self.current_epoch = 0, self.current_epoch + 1
         self.total_steps += 1
@@ -77,11 +94,11 @@ class Progress:
 
 
 COUNTERS = ("total_steps", "current_step", "current_epoch", "consumed_samples")
-SCORES = ("val_reward", "val:", "train:")  # of the step that was saved with them
+SCORES = ("val_reward", "val:", "train:")  # beginnings of the scores of the step that was saved with them
 
 
 class SamplingStopCheck:
-    """Called before each decision of the sampler: touches the heartbeat and checks whether the job ends."""
+    """Touches the heartbeat before each decision of the sampler and checks whether the job ends."""
 
     def __init__(self, control: JobControl, progress: Progress) -> None:
         self._control, self._progress = control, progress
@@ -89,6 +106,7 @@ class SamplingStopCheck:
         self._next = 0.0
 
     def __call__(self) -> Literal["drain", "drop"] | None:
+        """What the sampler should do with the responses in flight. None: go on."""
         now = time.time()
         if now < self._next:
             return None
@@ -111,7 +129,7 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
 
     class JobTimeout(original):  # type: ignore[misc]
         def check_save(self) -> bool:
-            """Called once per step, after its update: True saves and ends the run."""
+            """Whether to save and end the run. NeMo-RL calls it once per step, after the update."""
             progress.advance(dataloader)
             progress.sampler_state = None if hooks is None else hooks.state_dict()
             seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
@@ -133,7 +151,7 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
 
 @contextmanager
 def errors_raised(loop: Any) -> Iterator[None]:
-    """Within the block async_grpo_train raises the errors that it would print, to end as if all was well."""
+    """Within the block async_grpo_train raises its errors. NeMo-RL would print them and end without an error code."""
     show = traceback.print_exc
 
     def print_exc(*args: Any, **kwargs: Any) -> None:
@@ -148,7 +166,7 @@ def errors_raised(loop: Any) -> Iterator[None]:
 
 @contextmanager
 def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control learns the duration of every save, and the heartbeat shows the phase."""
+    """Within the block the control learns the seconds of every save, and the heartbeat shows the phase."""
     begin = checkpointer.init_tmp_checkpoint
     started = [time.monotonic()]
 
@@ -175,7 +193,7 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
 
 @contextmanager
 def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control learns every validation's duration, and each rollout call touches the heartbeat."""
+    """Within the block the control learns the seconds of every validation. Each rollout call touches the heartbeat."""
     validate = loop.validate
     phase = ["sampling"]
 
@@ -205,12 +223,21 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Ite
 
 
 def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hooks | None) -> bool:
-    """Save the state after the last complete step, when a step was dropped while it sampled; whether it was needed.
+    """Save the state after the last complete step, when a step was dropped while it sampled.
 
-    The data loader had moved on, and under dynamic sampling perhaps the sampler: their states as of that step are
-    written. So the prompts of the dropped step are drawn again.
-    parts: policy, policy_generation, checkpointer, save_state, master_config.
-    Raises ProcessLostError when the engine keeps its memory: a save could then run out of it and hang.
+    The data loader has moved on, and under dynamic sampling perhaps the sampler. So their states as of that step are
+    written, and the prompts of the dropped step are drawn again.
+
+    Args:
+        parts: policy, policy_generation, checkpointer, save_state and master_config.
+        progress: where the loop is.
+        hooks: the hooks of Reinforce-Ada. None with another estimator.
+
+    Returns:
+        Whether a save was needed.
+
+    Raises:
+        ProcessLostError: when the engine keeps its memory. A save could run out of memory and hang.
     """
     checkpointer, config, policy = parts["checkpointer"], parts["master_config"], parts["policy"]
     _finish_renaming(checkpointer)
@@ -248,6 +275,6 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hook
 
 
 def _finish_renaming(checkpointer: Any) -> None:
-    """NeMo-RL main renames a checkpoint in a thread: wait for it."""
+    """Wait for the thread in which NeMo-RL's main branch renames a checkpoint."""
     if hasattr(checkpointer, "finalize_pending"):
         checkpointer.finalize_pending()
