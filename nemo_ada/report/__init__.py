@@ -1,0 +1,1 @@
+"""`nemo-ada report`: a page that compares runs and evaluations."""

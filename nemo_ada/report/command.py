@@ -14,8 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from nemo_ada.errors import UserError
-from nemo_ada.report import summary
+from nemo_ada.evaluation.results import Evaluation
+from nemo_ada.report import evaluations, summary
+from nemo_ada.report.curves import by_method
 from nemo_ada.report.draw import write_pngs
+from nemo_ada.report.evaluations import figure as evaluation_figure
+from nemo_ada.report.evaluations import is_evaluation
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, clean, read_usable, state_of
@@ -28,17 +32,26 @@ FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "en
 def make_report(folders: Sequence[Path], out: Path, *, figures: bool = True) -> None:
     """Write the page to `out`, each figure as PNG beside it, and print a summary.
 
-    Raises UserError where no folder holds a step, and for paths that cannot be written.
+    Args:
+        folders: Run directories, and folders of evaluations.
+        out: The page.
+        figures: Whether the PNG files are written.
+
+    Raises:
+        UserError: No folder holds a step or an evaluation, or a path cannot be written.
     """
     console = Console(highlight=False)
-    runs, left_out = read_usable(folders)
-    write_page(runs, out, None, left_out)
-    _print_summary(runs, console, left_out)
+    scored = [Evaluation.read(folder) for folder in folders if is_evaluation(folder)]
+    trained = [folder for folder in folders if not is_evaluation(folder)]
+    runs, left_out = read_usable(trained) if trained or not scored else ([], [])
+    write_page(runs, out, None, left_out, scored)
+    _print_summary(runs, scored, console, left_out)
     _say(console, f"page     {out}")
     if figures:
         folder = out.with_name(f"{out.stem}_figures")
+        shown = [*(all_figures(runs) if runs else []), *([evaluation_figure(scored)] if scored else [])]
         try:
-            written = write_pngs(all_figures(runs), [run.name for run in runs], folder)
+            written = write_pngs(shown, list(by_method(runs)), folder)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
         _say(console, f"figures  {len(written)} PNG files in {folder}")
@@ -47,7 +60,13 @@ def make_report(folders: Sequence[Path], out: Path, *, figures: bool = True) -> 
 def watch(folders: Sequence[Path], out: Path, every: int) -> None:
     """Rewrite the page when a file has changed, until no run says that it is running (or Ctrl-C).
 
-    every: seconds between two looks. Raises UserError for a name that is no folder.
+    Args:
+        folders: Run directories.
+        out: The page.
+        every: Seconds between two looks at the files.
+
+    Raises:
+        UserError: A name is not that of a folder.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -72,10 +91,16 @@ def watch(folders: Sequence[Path], out: Path, every: int) -> None:
         return
 
 
-def write_page(runs: Sequence[Run], out: Path, reload_seconds: int | None, left_out: Sequence[str]) -> None:
-    """The page of these runs as the file `out`; raises UserError where that cannot be written."""
+def write_page(
+    runs: Sequence[Run],
+    out: Path,
+    reload_seconds: int | None,
+    left_out: Sequence[str],
+    scored: Sequence[Evaluation] = (),
+) -> None:
+    """Write the page of these runs and evaluations to `out`. Raises UserError where that fails."""
     written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    page = render(runs, written=written, reload_seconds=reload_seconds, left_out=left_out)
+    page = render(runs, written=written, scored=scored, reload_seconds=reload_seconds, left_out=left_out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page)
@@ -87,23 +112,26 @@ def _say(console: Console, text: str) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-def _print_summary(runs: Sequence[Run], console: Console, left_out: Sequence[str]) -> None:
+def _print_summary(
+    runs: Sequence[Run], scored: Sequence[Evaluation], console: Console, left_out: Sequence[str]
+) -> None:
     wide = console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
-    different = summary.differences(runs) if len(runs) > 1 else None
-    for title, grid in (
-        ("Overview", summary.overview(runs)),
+    different = summary.differences(runs)
+    for title, table in (
+        ("Overview", summary.overview(runs) if runs else None),
         ("Mean held-out accuracy at equal cost", summary.equal_cost(runs)),
         ("Plan", summary.predictions(runs)),
-        ("Settings that differ", different.turned() if different and different.rows else None),
+        ("Settings that differ", different.T.rename_axis("run") if len(different) else None),
+        ("Evaluations", evaluations.scores(scored) if scored else None),
     ):
-        if grid is not None:
-            wide.print(summary.terminal_table(grid, title))
-    for note in (*left_out, *summary.warnings(runs)):
+        if table is not None:
+            wide.print(summary.terminal_table(table, title))
+    for note in (*left_out, *summary.warnings(runs), *evaluations.warnings(scored)):
         console.print(Text(f"note: {clean(note)}", "yellow"), soft_wrap=True)
 
 
 def _read_if_ready(folders: Sequence[Path]) -> tuple[list[Run], list[str]] | None:
-    """The usable runs; None while a run still writes its first step."""
+    """Return the usable runs, or None while a run still writes its first step."""
     if not all((folder / FILES[0]).exists() for folder in folders):
         return None
     try:
@@ -115,7 +143,7 @@ def _read_if_ready(folders: Sequence[Path]) -> tuple[list[Run], list[str]] | Non
 
 
 def _signature(folders: Sequence[Path]) -> list[tuple[int, int]]:
-    """Changes when a file of a run does."""
+    """Return what changes when a file of a run does."""
     stats = []
     for path in (folder / name for folder in folders for name in FILES):
         try:

@@ -36,6 +36,8 @@ SHOWN = 5  # lines that a note names
 MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn stay finite
 MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
 MAX_STEP = 10**9
+MAX_SCORES = 6  # pass@k figures; an evaluation records one or two
+PASS_AT_K = re.compile(r"val/pass@[1-9][0-9]{0,4}")
 LISTS = {  # metrics with several values: how many
     f"{PREFIX}{name}": TENTHS if name.startswith("predicted_") else len(RATE_BINS) for name in METRIC_LISTS
 }
@@ -152,6 +154,16 @@ class Run:
     def state(self) -> str:
         """running, stopped, done or failed as the run wrote it."""
         return _state(self.status)
+
+
+def score_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the evaluation scores that any run has: accuracy, then pass@k.
+
+    Nothing else in a record can name a figure or a file.
+    """
+    names = {key for run in runs for record in run.evaluations for key in record}
+    passes = sorted((key for key in names if PASS_AT_K.fullmatch(key)), key=lambda key: int(key.partition("@")[2]))
+    return (["val/accuracy"] if "val/accuracy" in names else []) + passes[:MAX_SCORES]
 
 
 def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:

@@ -1,13 +1,14 @@
-"""What a figure of the report is, and how records become its lines: means over blocks of steps, and rolling means."""
+"""What a figure of the report consists of, and the arithmetic of its values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,102 +24,88 @@ AXES = {  # what a run pays for (algorithm.md section 11)
     "total/seconds": "seconds (without evaluation)",
 }
 NOT_RECORDED = "Not recorded by these runs."
-Row = tuple[int, Sequence[float | str]]  # run and values
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing of a figure. `draw` gets matplotlib's axes and the runs' names; `summary` is read aloud."""
+    """One drawing of a figure.
+
+    Attributes:
+        title: The headline of the panel.
+        x_label: The label of the horizontal axis.
+        summary: What the panel shows, for readers who cannot see it.
+        draw: Draws the panel into the axes of matplotlib that it is given.
+        rows: The number of bars that lie above each other. They decide the height of the panel. 0 for curves.
+    """
 
     title: str
     x_label: str
     summary: str
-    draw: Callable[[Axes, Sequence[str]], None]
+    draw: Callable[[Axes], None]
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Panels with one caption, and the table of their values: `columns` and `rows`.
+    """Panels with one caption, and the table of their values.
 
-    Without panels the caption says what is missing. legend: whether the panels show runs by colour.
+    Attributes:
+        key: The name of the figure in links and in file names.
+        title: The headline.
+        caption: How to read the figure. Without panels it says what is missing.
+        panels: The drawings.
+        table: The values. The column `run` names the run.
+        methods: The numbers of the methods that the legend explains.
     """
 
     key: str
     title: str
     caption: str
     panels: Sequence[Panel] = ()
-    columns: Sequence[str] = ()
-    rows: Sequence[Row] = ()
-    legend: bool = True
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+    methods: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table of texts. The first column names the rows."""
+def in_blocks(table: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
+    """Replace consecutive rows by their means, in the smallest equal blocks of which there are at most `most`.
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    Args:
+        table: One row per step or evaluation. The column `step` has its number.
+        most: The largest number of rows of the result.
 
-    def turned(self) -> Grid:
-        """Rows as columns."""
-        first, *others = zip(self.columns, *self.rows, strict=True)
-        return Grid(first, others)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Steps or evaluations in blocks of `size`; step_N holds their steps."""
-
-    step_N: np.ndarray
-    size: int
-
-    @classmethod
-    def of(cls, step_N: np.ndarray, max_blocks: int = MAX_POINTS) -> Blocks:
-        """The smallest equal blocks that are at most max_blocks."""
-        return cls(step_N, max(1, -(-len(step_N) // max_blocks)))
-
-    @property
-    def starts(self) -> np.ndarray:
-        """Index of each block's first step."""
-        return np.arange(0, len(self.step_N), self.size)
-
-    @property
-    def ends(self) -> np.ndarray:
-        """Index of each block's last step."""
-        return np.minimum(self.starts + self.size, len(self.step_N)) - 1
-
-    def mean(self, value_N: np.ndarray) -> np.ndarray:
-        """Mean of the finite values of each block, nan where there is none."""
-        if self.size == 1 or not len(value_N):
-            return value_N
-        finite = np.isfinite(value_N)
-        total = np.add.reduceat(np.where(finite, value_N, 0.0), self.starts)
-        count = np.add.reduceat(finite.astype(np.float64), self.starts)
-        return ratio(total, count)
-
-    def labels(self) -> list[str]:
-        """The steps of each block: '7' or '11-20'."""
-        ranges = zip(self.step_N[self.starts], self.step_N[self.ends], strict=True)
-        return [f"{first:.0f}" if first == last else f"{first:.0f}-{last:.0f}" for first, last in ranges]
+    Returns:
+        One row per block. A mean leaves gaps out. The index has the steps of each block, such as "7" or "11-20".
+    """
+    groups = table.groupby(np.arange(len(table)) // block_size(len(table), most))
+    first, last = groups["step"].first(), groups["step"].last()
+    labels = [f"{a:.0f}" if a == b else f"{a:.0f}-{b:.0f}" for a, b in zip(first, last, strict=True)]
+    return groups.mean().set_axis(pd.Index(labels, name="steps"))
 
 
-def trend(value_N: np.ndarray) -> np.ndarray | None:
-    """Centred rolling mean over TREND points (fewer at the ends); nan where the value is, None for short lines."""
-    if len(value_N) < 2 * TREND:
+def block_size(rows: int, most: int = MAX_POINTS) -> int:
+    """Return the number of rows per block."""
+    return max(1, -(-rows // most))
+
+
+def trend(values: pd.Series) -> pd.Series | None:
+    """Return the centred rolling mean over TREND points, or None for a short line. Gaps stay gaps."""
+    if len(values) < 2 * TREND:
         return None
-    finite = np.isfinite(value_N)
-    total = np.convolve(np.where(finite, value_N, 0.0), np.ones(TREND), mode="same")
-    count = np.convolve(finite.astype(np.float64), np.ones(TREND), mode="same")
-    return np.where(finite, ratio(total, count), np.nan)
+    return values.rolling(TREND, center=True, min_periods=1).mean().where(values.notna())
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """above / below; nan where below is not positive."""
+    """Return above / below, and nan where below is not positive."""
     return np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
 
 
 def span(values: Sequence[np.ndarray], *, zero: bool = False) -> tuple[float, float]:
-    """The range of all finite values with some room; it starts at 0 if asked and nothing is negative."""
+    """Return the range of all finite values, with some room.
+
+    Args:
+        values: Arrays of any shape.
+        zero: Whether the range starts at 0 where no value is negative.
+    """
     merged = np.concatenate([np.ravel(array) for array in values]) if values else np.empty(0)
     merged = merged[np.isfinite(merged)]
     if not len(merged):
@@ -131,14 +118,14 @@ def span(values: Sequence[np.ndarray], *, zero: bool = False) -> tuple[float, fl
 
 
 def number_text(value: float) -> str:
-    """A value in a table: four significant digits, thousands grouped."""
+    """Return a number for a table: four significant digits, thousands grouped."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def tick_text(value: float) -> str:
-    """A short label of an axis: 5e-5, 0.25, 300, 12k, 1.5M."""
+    """Return a short label of an axis, such as 5e-5, 0.25, 300, 12k or 1.5M."""
     for size, unit, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= size:
             return f"{value / unit:.4g}{suffix}"

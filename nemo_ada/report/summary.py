@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from nemo_ada.report.figures import score_keys
-from nemo_ada.report.run import Run, as_mapping, clean, number
-from nemo_ada.report.series import AXES, Grid, number_text
+from nemo_ada.report.curves import by_method, difference
+from nemo_ada.report.run import Run, as_mapping, clean, number, score_keys
+from nemo_ada.report.series import AXES, number_text
 from nemo_ada.run import mismatch
 from nemo_ada.run.folder import VOLATILE
 
@@ -19,8 +21,8 @@ MAX_TURNED = 4  # with so many runs they are the columns of a table, not its row
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
 
 
-def overview(runs: Sequence[Run]) -> Grid:
-    """State, scores before and after, sampling, cost."""
+def overview(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return state, scores before and after, sampling and cost: a row per run, as texts."""
     columns: dict[str, Callable[[Run], str]] = {"state": lambda run: clean(run.state), "steps": _steps}
     for key in score_keys(runs):
         columns[f"{key.removeprefix('val/')} first → last"] = _first_last(key)
@@ -34,73 +36,90 @@ def overview(runs: Sequence[Run]) -> Grid:
         if axis not in ("step", "total/rows"):
             columns[name.replace("update rows with non-zero advantage", "non-zero rows")] = _last(axis)
     columns["step p50 / p95 (s)"] = _step_times
-    return Grid(("run", *columns), [(run.name, *(cell(run) for cell in columns.values())) for run in runs])
+    return _frame(runs, {name: [cell(run) for run in runs] for name, cell in columns.items()})
 
 
-def equal_cost(runs: Sequence[Run]) -> Grid | None:
-    """Mean held-out accuracy up to the cost that every run reached, per axis; None where runs cannot be compared."""
+def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one row per run: what it reached and what it cost."""
+    rows: list[dict[str, Any]] = overview(runs).reset_index().to_dict("records")
+    return rows
+
+
+def equal_cost(runs: Sequence[Run]) -> pd.DataFrame | None:
+    """Compare the runs at the cost that every run reached.
+
+    Returns:
+        Per run and axis of cost the mean held-out accuracy up to the common cost. Methods with several seeds have a
+        row with mean and 95 % half-width. None where the runs cannot be compared.
+    """
     curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in AXES}
     if len(runs) < 2 or any(len(x) < 2 for lines in curves.values() for x in lines):
         return None
     limits = {axis: min(float(x.max()) for x in lines) for axis, lines in curves.items()}
-    limits = {axis: limit for axis, limit in limits.items() if limit > 0}
-    columns = ("run", *(f"up to {number_text(limit)} {AXES[axis]}" for axis, limit in limits.items()))
-    rows = [(run.name, *(f"{run.area(axis, limit):.4f}" for axis, limit in limits.items())) for run in runs]
-    return Grid(columns, rows)
+    areas = {
+        f"up to {number_text(limit)} {AXES[axis]}": [run.area(axis, limit) for run in runs]
+        for axis, limit in limits.items()
+        if limit > 0
+    }
+    table = _frame(runs, {name: [f"{area:.4f}" for area in column] for name, column in areas.items()})
+    for method, members in by_method(runs).items():
+        if len(members) > 1:
+            means = [difference([column[i] for i in members]) for column in areas.values()]
+            table.loc[method] = [f"{mean.mean:.4f} ± {mean.half_width:.4f}" for mean in means]
+    return table
 
 
-def samples(run: Run) -> Grid | None:
-    """Held-out problems and the answers of the first and of the last evaluation; None where no evaluation has any."""
-    told = [(evaluation, run.samples(evaluation)) for evaluation in range(len(run.evaluations))]
-    told = [(evaluation, found) for evaluation, found in told if found]
-    if not told:
+def _frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    return pd.DataFrame(columns, index=pd.Index([run.name for run in runs], name="run"))
+
+
+def samples(run: Run) -> pd.DataFrame | None:
+    """Return held-out problems with the answers of the first and of the last evaluation, None where there are none."""
+    answers = {evaluation: run.samples(evaluation) for evaluation in range(len(run.evaluations))}
+    answered = [evaluation for evaluation, texts in answers.items() if texts]
+    if not answered:
         return None
-    chosen = [told[0], told[-1]] if len(told) > 1 else told[:1]
-    columns = ["problem", "reference", *(f"step {_step_of(run, evaluation)}" for evaluation, _ in chosen)]
+    chosen = list(dict.fromkeys((answered[0], answered[-1])))
     rows = []
-    for answers in zip(*(found for _, found in chosen), strict=False):
-        cells = [
-            f"{answer.get('response')!s} [reward {number_text(number(answer.get('reward')))}]" for answer in answers
-        ]
-        rows.append([str(answers[0].get("problem")), str(answers[0].get("reference")), *cells])
-    return Grid(columns, rows)
+    for row in zip(*(answers[evaluation] for evaluation in chosen), strict=False):
+        cells = [f"{answer.get('response')!s} [reward {number_text(number(answer.get('reward')))}]" for answer in row]
+        rows.append([str(row[0].get("problem")), str(row[0].get("reference")), *cells])
+    steps = [f"step {_step_of(run, evaluation)}" for evaluation in chosen]
+    return pd.DataFrame(rows, columns=["problem", "reference", *steps]).set_index("problem")
 
 
 def _step_of(run: Run, evaluation: int) -> int:
     return int(run.evaluations[evaluation]["step"])
 
 
-def predictions(runs: Sequence[Run]) -> Grid | None:
-    """What `nemo-ada plan` predicted beside what happened: a row per run with a plan; None where there is none."""
-    rows = [_prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])]
-    columns = (
-        "run",
-        "step planned p50 / p95 / worst (s)",
-        "step seen p50 / p95 / longest (s)",
-        "seen p50 / planned p50",
-        "steps above planned p95",
-        "steps above planned worst",
-        "caps that the plan suggests",
-        "source of the plan",
-    )
-    return Grid(columns, rows) if rows else None
+def predictions(runs: Sequence[Run]) -> pd.DataFrame | None:
+    """Return what `nemo-ada plan` predicted beside what happened: a row per run with a plan, None without one."""
+    rows = {run.name: _prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run") if rows else None
 
 
-def _prediction(run: Run) -> tuple[str, ...]:
+def _prediction(run: Run) -> dict[str, str]:
     step = run.forecast("step")
     p50, p95 = run.planned_seconds("step")
     worst = number(step.get("worst"))
     caps = as_mapping(run.plan.get("caps"))
     suggested = [(name, number(caps.get(name))) for name in CAPS]
     listed = ", ".join(f"{name} {number_text(value)}" for name, value in suggested if np.isfinite(value))
-    own = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
+    itself = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
     seen = ("–", "–", "–", "–")
     seen_N = _known(run.column("time/step"))
     if len(seen_N):
         quantiles = (*np.percentile(seen_N, (50, 95)), seen_N.max())
         seen = (_joined(quantiles), number_text(quantiles[0] / p50), _above(seen_N, p95), _above(seen_N, worst))
-    source = clean(step.get("origin") or "not recorded") + own
-    return (run.name, _joined((p50, p95, worst)), *seen, listed or "–", source)
+    return {
+        "step planned p50 / p95 / worst (s)": _joined((p50, p95, worst)),
+        "step seen p50 / p95 / longest (s)": seen[0],
+        "seen p50 / planned p50": seen[1],
+        "steps above planned p95": seen[2],
+        "steps above planned worst": seen[3],
+        "caps that the plan suggests": listed or "–",
+        "source of the plan": clean(step.get("origin") or "not recorded") + itself,
+    }
 
 
 def _joined(values: Iterable[float]) -> str:
@@ -115,32 +134,32 @@ def _known(values: np.ndarray) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def differences(runs: Sequence[Run]) -> Grid:
-    """Configuration keys whose values differ between the runs, without folders and the like."""
-    keys = list(dict.fromkeys(key for run in runs if run.config for key in run.config))
+def differences(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the configuration keys whose values differ between the runs, without folders and the like."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
     volatile = tuple(f"{name}." for name in VOLATILE if name.split(".")[0] != "grpo")
-    known = [run for run in runs if run.config]
-    rows = []
+    rows = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
-        if len({run.config.get(key) for run in known}) > 1 and not f"{key}.".startswith(volatile):
-            rows.append((key, *values))
-    return Grid(("key", *(run.name for run in runs)), rows)
+        if len({run.config.get(key) for run in runs if run.config}) > 1 and not f"{key}.".startswith(volatile):
+            rows[key] = values
+    names = [run.name for run in runs]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("key")
 
 
 def provenance(run: Run) -> Mapping[str, str]:
-    """Where a run comes from: folder, command, commit, versions."""
+    """Return where a run comes from: folder, command, commit, versions."""
     environment = run.environment
     versions = as_mapping(environment.get("packages"))
-    wanted = ("command", "commit", "started", "nemo_ada", "python", "platform")
+    names = ("command", "commit", "started", "nemo_ada", "python", "platform")
     facts = {"folder": clean(run.folder), "state": clean(run.state)}
-    facts |= {name: clean(environment.get(name) or "not recorded") for name in wanted}
+    facts |= {name: clean(environment.get(name) or "not recorded") for name in names}
     facts["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
     return facts
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know before comparing."""
+    """Return what a reader must know before comparing."""
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     for run in runs:
         planned = number(run.status.get("max_steps"))
@@ -158,15 +177,20 @@ def warnings(runs: Sequence[Run]) -> list[str]:
     return [clean(text) for text in notes]
 
 
-def terminal_table(grid: Grid, title: str) -> Table:
-    """The grid for a terminal. Few runs stand in columns, because that is narrower."""
-    shown = grid.turned() if len(grid.rows) <= MAX_TURNED else grid
-    table = Table(title=Text(title, "bold"), title_justify="left", header_style="bold")
-    for place, name in enumerate(shown.columns):
-        table.add_column(Text(clean(name)), justify="right" if place else "left", overflow="fold")
-    for row in shown.rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
-    return table
+def narrow(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with runs as columns where they are few, because that is narrower."""
+    return table.T.rename_axis(table.index.name) if len(table) <= MAX_TURNED else table
+
+
+def terminal_table(table: pd.DataFrame, title: str) -> Table:
+    """Return a table with one row per run for a terminal."""
+    printed = Table(title=Text(title, "bold"), title_justify="left", header_style="bold")
+    shown = narrow(table)
+    for place, name in enumerate([shown.index.name, *shown.columns]):
+        printed.add_column(Text(clean(name)), justify="right" if place else "left", overflow="fold")
+    for row in shown.itertuples():
+        printed.add_row(*(Text(clean(cell)) for cell in row))
+    return printed
 
 
 def _mismatch(run: Run) -> Iterator[str]:

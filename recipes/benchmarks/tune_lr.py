@@ -20,7 +20,8 @@ from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_conf
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
-from nemo_ada.report.curves import Run, markdown_table
+from nemo_ada.report.curves import markdown_table
+from nemo_ada.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
 
 TUNING_SEED = 1000

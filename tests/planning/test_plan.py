@@ -313,11 +313,10 @@ def test_the_plan_is_kept_where_the_report_reads_it(past, tmp_path, capsys):
     command("reinforce_ada.preset=ada_seq_balance")
     forecast = json.loads(capsys.readouterr().out)["forecast"]
     figure = step_time([Run.read(past)])
-    columns = [figure.columns.index(name) for name in ("phase", "planned p50 s", "planned p95 s")]
-    shown = {row[columns[0]]: [row[i] for i in columns[1:]] for _, row in figure.rows}
+    planned = figure.table.set_index("phase")[["planned p50 s", "planned p95 s"]]
     for name in ("sampling", "update", "refit", "step", "evaluation"):
         where = forecast["phases"].get(name) or forecast[name]
-        assert shown[name] == [where["p50"], where["p95"]]
+        assert planned.loc[name].tolist() == [where["p50"], where["p95"]]
         assert where["p50"] > 0
     command("reinforce_ada.preset=grpo", write_to=tmp_path / "next")
     assert (tmp_path / "next" / "plan.json").is_file()

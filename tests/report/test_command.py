@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
 from nemo_ada.report import command, summary
-from nemo_ada.report.draw import write_pngs
+from nemo_ada.report.draw import panel_svg, write_pngs
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import read_usable
@@ -45,7 +45,9 @@ def report(tmp_path_factory):
 def test_the_command_writes_page_figures_and_summary(report):
     output, runs, page, folder = report
     assert "[red]b" in output and "0.411" in output
-    assert re.search(r"<text[^>]*>[^<]*a\$b_\{c\}\$</text>", page), "a name is no formula"
+    assert len(re.findall(r'<img src="data:image/svg', page)) == sum(len(figure.panels) for figure in all_figures(runs))
+    heat = next(figure for figure in all_figures(runs) if figure.key == "pass-rates").panels[0]
+    assert b"/a$b_{c}$</text>" in panel_svg(heat), "a name is no formula"
     pictures = list(folder.glob("r_figures/*.png"))
     assert len(pictures) == page.count("<figure>") == len(all_figures(runs))
     for path in pictures:
@@ -63,11 +65,58 @@ def test_names_of_runs_and_metrics_cannot_leave_the_folder_of_the_figures(report
     assert all(re.fullmatch(r"[a-z0-9-]+\.png", path.name) for path in (folder / "r_figures").iterdir())
 
 
-def test_ids_of_the_page_are_unique_and_every_reference_has_its_target(report):
+def test_the_page_asks_for_nothing_and_every_link_has_its_target(report):
     page = report[2]
     ids = re.findall(r'\sid="([^"]+)"', page)
-    targets = set(re.findall(r'(?:href|clip-path)="(?:url\()?#([^")]+)', page))
-    assert len(set(ids)) == len(ids) and targets <= set(ids)
+    links = re.findall(r'href="#([^"]+)"', page)
+    assert len(set(ids)) == len(ids) and links and set(links) <= set(ids)
+    assert not re.search(r"<script|<link|<iframe|https?://|url\(|@import", page)
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in re.findall(r'src="([^"]+)"', page))
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    assert 'name="viewport" content="width=device-width' in page
+
+
+def test_a_hostile_run_stays_text_and_its_secrets_are_hidden(tmp_path):
+    attack = "<script>alert(1)</script>\" onload='x'"
+    folder = make_run(tmp_path / attack.replace("/", "|"), 3, config={attack: attack, "api_key": "hunter2"})
+    environment = {"command": f"train --hf-token=s3cret {attack} \u202egnp", "packages": {attack: attack}}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    page = render(read_usable([folder])[0], written=attack, left_out=[attack])
+    assert "<script" not in page and "onload='x'" not in page
+    assert page.count("&lt;script&gt;") > 10
+    assert "hunter2" not in page and "s3cret" not in page and "\u202e" not in page and "[hidden]" in page
+
+
+def evaluation(folder, correct, benchmark="sums"):
+    """A finished evaluation of 40 problems, four responses each."""
+    problems = [
+        {"id": str(i), "responses": 4, "correct": c, "failed": 0, "timed_out": 0, "tokens": 40, "finished": 4}
+        for i, c in enumerate(correct)
+    ]
+    (folder / benchmark).mkdir(parents=True)
+    (folder / benchmark / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in problems))
+    content = {
+        "settings": {"k": 4, "model": {"name": folder.name, "fingerprint": folder.name}, "seed": 0},
+        "benchmarks": {benchmark: {"rejected_problems": 0}},
+    }
+    (folder / "results.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_evaluations_are_compared_on_a_page_of_their_own_or_beside_runs(tmp_path):
+    base = evaluation(tmp_path / "base", [1] * 20 + [2] * 20)
+    trained = evaluation(tmp_path / "trained", [3] * 20 + [4] * 20)
+    other = evaluation(tmp_path / "other", [0] * 10, benchmark="words")
+    out = tmp_path / "out" / "r.html"
+    done = CliRunner().invoke(app, ["report", *map(str, (base, trained, other)), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = out.read_text(encoding="utf-8")
+    assert "0.375 [" in page and "+0.500 [" in page and "other, words: 10 problems are few" in page
+    assert "base and other have no benchmark in common" in page
+    assert [path.name for path in (tmp_path / "out" / "r_figures").iterdir()] == ["scores.png"]
+    both = CliRunner().invoke(app, ["report", str(base), str(make_run(tmp_path / "run", 3)), "--out", str(out)])
+    assert both.exit_code == 0, both.output
+    assert 'id="evaluations"' in (page := out.read_text(encoding="utf-8")) and 'id="pools"' in page
 
 
 def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
@@ -101,7 +150,7 @@ def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch, undrawn):
 
     def next_look(_seconds):
         """What happens to the run between two looks: its first steps, nothing, its last steps."""
-        seen.append(out.read_text(encoding="utf-8").count("location.reload") if out.exists() else None)
+        seen.append(out.read_text(encoding="utf-8").count('http-equiv="refresh"') if out.exists() else None)
         if len(seen) == 1:
             (folder / "hidden").rename(metrics)
         elif len(seen) == 3:
@@ -116,4 +165,4 @@ def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch, undrawn):
     assert done.exit_code == 0, done.output
     assert seen == [None, 1, 1]
     page = out.read_text(encoding="utf-8")
-    assert "location.reload" not in page and re.search(r"steps</span><td>5<", page)
+    assert "refresh" not in page and re.search(r"steps</th><td>5<", page)

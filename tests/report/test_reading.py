@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from html import escape
 
 import numpy as np
 import pytest
 from made_runs import make_run, rewrite
+from markupsafe import escape
 
 from nemo_ada.errors import UserError
 from nemo_ada.report import summary
@@ -30,7 +30,7 @@ def test_damaged_lines_are_named_by_number_and_the_rest_is_used(tmp_path, undraw
         [("11", "")],
     ]
     page = render([run], written="now")
-    assert all(escape(clean(note)) in page for note in run.notes)
+    assert all(str(escape(clean(note))) in page for note in run.notes)
 
 
 def test_answers_of_the_first_and_the_last_evaluation_stand_side_by_side(tmp_path, undrawn):
@@ -44,7 +44,9 @@ def test_answers_of_the_first_and_the_last_evaluation_stand_side_by_side(tmp_pat
     run = Run.read(folder)
     assert run.notes == ()
     grid = summary.samples(run)
-    assert [list(row) for row in grid.rows] == [["2 < 3?", "yes", "answer 0 [reward 0.5]", "answer 20 [reward 0.5]"]]
+    assert grid.reset_index().to_numpy().tolist() == [
+        ["2 < 3?", "yes", "answer 0 [reward 0.5]", "answer 20 [reward 0.5]"]
+    ]
     assert "2 &lt; 3?" in render([run], written="now")
     assert summary.samples(Run.read(make_run(tmp_path / "b", 5))) is None
 
