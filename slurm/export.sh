@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Writes the newest checkpoint of CONFIG's run (or RUN_DIR) for Hugging Face: `slurm/export.sh --dependency=afterok:JOB [--option=of-sbatch ...]`.
+# Writes the newest checkpoint of CONFIG's run (or RUN_DIR) for Hugging Face: `slurm/export.sh --dependency=afterok:JOB [OVERLAY.yaml ...] [--option=of-sbatch ...]`.
 #SBATCH --job-name=ada-export
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --time=08:00:00
 #SBATCH --mem=0
 #SBATCH --output=slurm-%x-%j.log
-CONFIG=${CONFIG:-configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml}
+CONFIG=${CONFIG:-configs/qwen2.5-math-7b.yaml}
 root=${NEMO_ADA_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -r $root/slurm/lib.sh ]] || { echo "error: no slurm/lib.sh in $root: submit from the project's root or set NEMO_ADA_HOME" >&2; exit 2; }
 # shellcheck source=/dev/null

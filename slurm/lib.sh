@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The batch side of a training run: sourced by train_*.sh, which sets CONFIG and calls main.
+# The batch side of a training run: sourced by train.sh and train_7b_ada.sh, which may set CONFIG, and call main.
 # Outside SLURM it submits the script with the settings of site.env; inside it runs one attempt of a chain of jobs:
 #
 #   start one srun over all nodes (node.sh: checks, Ray, driver) -> wait, watch the heartbeat, pass USR1 on as a stop file
@@ -63,9 +63,9 @@ refuse_secrets() {  # a command line can be read by every user of the machine (p
   done
 }
 
-sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -) and OVERRIDES (of the run: key=value)
+sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -), YAMLS and OVERRIDES (of the run: key=value)
   local word
-  OPTIONS=() OVERRIDES=()
+  OPTIONS=() YAMLS=() OVERRIDES=()
   for word in "$@"; do
     case $word in
       --force) PREFLIGHT=0 ;;
@@ -73,7 +73,8 @@ sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -) and OVER
       -*) OPTIONS+=("$word") ;;
       run_dir=* | +run_dir=* | ++run_dir=*) die "$word: the job watches RUN_DIR, so name the folder there: RUN_DIR=${word#*=} in front of the command" ;;
       *=* | '~'*) OVERRIDES+=("$word") ;;
-      *) die "$word is neither key=value nor an option of sbatch in one word: write --time=08:00:00, not --time 08:00:00" ;;
+      *.yaml | *.yml) YAMLS+=("$word") ;;
+      *) die "$word is neither a YAML nor key=value nor an option of sbatch in one word: write --time=08:00:00, not --time 08:00:00" ;;
     esac
   done
 }
@@ -114,7 +115,7 @@ load_settings() {
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
-  : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}"
+  : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}" "${GPUS_IN_SLURM:=1}"
   command -v "$HOST_PYTHON" >/dev/null || die "there is no $HOST_PYTHON on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/chain.py needs no packages)"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
@@ -125,64 +126,33 @@ load_settings() {
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT; do
+    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
+}
+
+name_run() {  # the first YAML is CONFIG, where nobody has set it; overlays join the overrides, and their names the run's
+  local yaml name layers=()
+  [[ -n ${CONFIG:-} ]] || { CONFIG=${YAMLS[0]:-} YAMLS=("${YAMLS[@]:1}"); }
+  [[ -n $CONFIG ]] || die "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
   [[ -r $CONFIG ]] || die "CONFIG=$CONFIG cannot be read: name a YAML in configs/"
   if [[ $CONFIG != */configs/cpu/* && -z ${NEMO_RL_HOME:-} ]]; then
     die "NEMO_RL_HOME is not set: the NeMo-RL v0.7.0 checkout as nodes see it (/opt/nemo-rl in its NGC image)"
   fi
-  RUN_DIR=${RUN_DIR:-$RUN_ROOT/$(basename "$CONFIG" .yaml)}
+  name=$(basename "${CONFIG%.*}")
+  for yaml in "${YAMLS[@]}"; do
+    [[ $yaml == /* ]] || yaml=$HOME_DIR/$yaml
+    [[ -r $yaml ]] || die "$yaml cannot be read: name an overlay in configs/methods/"
+    layers+=("$yaml")
+    name+=-$(basename "${yaml%.*}")
+  done
+  OVERRIDES=("${layers[@]}" "${OVERRIDES[@]}")
+  RUN_DIR=${RUN_DIR:-$RUN_ROOT/$name}
   [[ $RUN_DIR == /* ]] || RUN_DIR=$HOME_DIR/$RUN_DIR
 }
 
-# --- does the job have the nodes that the configuration wants? --------------------------------------------------------
-
-config_value() {  # config_value FILE KEY: cluster.KEY of a YAML, or of the files it builds on that can be read here
-  local value parent
-  [[ -r $1 ]] || return 0
-  value=$(awk -v key="$2:" '/^[^ \t#]/ { inside = /^cluster:/ }
-    inside && !/^[ \t]*#/ && index($0, key) { sub(".*" key "[ \t]*", ""); sub(/[^0-9].*/, ""); print; exit }' "$1")
-  if [[ -z $value ]]; then
-    while IFS= read -r parent; do
-      parent=${parent//\$\{oc.env:NEMO_RL_HOME\}/${NEMO_RL_HOME:-}}
-      [[ $parent == /* ]] || parent=$(dirname "$1")/$parent
-      value=$(config_value "$parent" "$2")
-      if [[ -n $value ]]; then break; fi
-    done < <(awk '/^defaults:/ { list = 1; sub(/^defaults:[ \t]*/, "") } /^[^ \t#-]/ && !/\.ya?ml/ { list = 0 }
-      list && /\.ya?ml/ { sub(/^[ \t]*-[ \t]*/, ""); gsub(/["\047]/, ""); sub(/[ \t]+#.*/, ""); print }' "$1" | tac)
-  fi
-  echo "$value"
-}
-
-wanted() {  # wanted KEY LETTER: by an override, else the YAML, else the config's name (-4n8g-); empty where nothing tells
-  local word value=
-  for word in "${OVERRIDES[@]}"; do
-    if [[ $word =~ ^\+*cluster\.$1=([0-9]+)$ ]]; then value=${BASH_REMATCH[1]}; fi
-  done
-  if [[ -z $value ]]; then value=$(config_value "$CONFIG" "$1"); fi
-  if [[ -z $value && $(basename "$CONFIG") =~ [-n]([0-9]+)$2 ]]; then value=${BASH_REMATCH[1]}; fi
-  echo "$value"
-}
-
-check_nodes() {  # check_nodes COUNT: that of the job; a range (2-4) is left to the job's own check
-  local nodes
-  nodes=$(wanted num_nodes n)
-  if [[ -n $nodes && $1 =~ ^[0-9]+$ && $1 != "$nodes" ]]; then
-    die "the job has $1 node(s), cluster.num_nodes of $CONFIG is $nodes: give sbatch --nodes=$nodes, or name another CONFIG"
-  fi
-}
-
-check_gpus() {  # a job must not pay for GPUs of a node that the config leaves idle, nor lack some
-  local given wanted
-  given=$(asked --gpus-per-node= '--none')
-  given=${given##*:}  # h100:8
-  wanted=$(wanted gpus_per_node g)
-  if [[ -n $wanted && $given =~ ^[0-9]+$ && $given != "$wanted" && $CONFIG != */configs/cpu/* ]]; then
-    die "the job has $given GPU(s) per node, cluster.gpus_per_node of $CONFIG is $wanted: give --gpus-per-node=$wanted, or set cluster.gpus_per_node=$given"
-  fi
-}
+# --- outside SLURM: submit --------------------------------------------------------------------------------------------
 
 asked() {  # asked LONG SHORT (--nodes= -N): by an option of the command line, else the script's header
   local word found
@@ -193,33 +163,61 @@ asked() {  # asked LONG SHORT (--nodes= -N): by an option of the command line, e
   echo "$found"
 }
 
-# --- outside SLURM: submit --------------------------------------------------------------------------------------------
-
 FORCE='--force submits all the same'
 
+hole() {  # what this machine lacks to judge a configuration; sets TOOL to its nemo-ada
+  TOOL=$(command -v nemo-ada || true)
+  if [[ -z $TOOL && -x $HOME_DIR/.venv/bin/nemo-ada ]]; then TOOL=$HOME_DIR/.venv/bin/nemo-ada; fi
+  HOLE=
+  if [[ -z $TOOL ]]; then
+    HOLE="no nemo-ada command here checks the config; run make install"
+  elif [[ $CONFIG != */configs/cpu/* && ! -d $CHECKOUT_HERE ]]; then
+    HOLE="NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine, so the config was not checked; put NEMO_RL_HOME=CHECKOUT in front of the command"
+  fi
+}
+
+plan_job() {  # train.sh: the options that the configuration needs go in front of the user's, of which sbatch takes the last
+  local said words=(plan --sbatch) option time planned=()
+  ((PREFLIGHT)) || return 0
+  time=$(asked --time= -t)
+  if [[ -n $time ]]; then words+=("--time=$time"); fi
+  words+=("$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
+  hole
+  if dry; then
+    run nemo-ada "${words[@]}"
+    if [[ -n $HOLE ]]; then echo "# the plan's options are not shown, because this machine lacks nemo-ada or NeMo-RL's checkout"; return; fi
+  elif [[ -n $HOLE ]]; then
+    die "nothing was submitted: $HOLE ($FORCE; then give --nodes, --gpus-per-node, --time and --signal)"
+  fi
+  said=$(NEMO_RL_HOME=$CHECKOUT_HERE "$TOOL" "${words[@]}") || die "nothing was submitted: nemo-ada plan cannot plan this job ($FORCE; then give --nodes, --gpus-per-node, --time and --signal)"
+  while IFS= read -r option; do
+    if [[ $option == --gpus-per-node=* ]] && ((!GPUS_IN_SLURM)); then continue; fi
+    if [[ $option == -* ]]; then planned+=("$option"); fi
+  done <<<"$said"
+  OPTIONS=("${planned[@]}" "${OPTIONS[@]}")
+}
+
 preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force says so
-  local tool said code=0
+  local said option value code=0
   local words=(check --no-verifier)
-  if [[ $CONFIG != */configs/cpu/* ]]; then words+=("--time=$(asked --time= -t)"); fi
+  if [[ $CONFIG != */configs/cpu/* ]]; then
+    for option in --time=-t --nodes=-N --gpus-per-node=--none; do
+      value=$(asked "${option%%=*}=" "${option#*=}")
+      if [[ -n $value ]]; then words+=("${option%%=*}=$value"); fi
+    done
+  fi
   words+=("$CONFIG" "run_dir=$RUN_DIR" "${OVERRIDES[@]}")
   ((PREFLIGHT)) || return 0
   if dry; then run nemo-ada "${words[@]}"; return; fi
-  tool=$(command -v nemo-ada || true)
-  if [[ -z $tool && -x $HOME_DIR/.venv/bin/nemo-ada ]]; then tool=$HOME_DIR/.venv/bin/nemo-ada; fi
-  if [[ -z $tool ]]; then die "nothing was submitted: no nemo-ada command here checks the config; run make install ($FORCE)"; fi
-  if [[ $CONFIG != */configs/cpu/* && ! -d $CHECKOUT_HERE ]]; then
-    die "nothing was submitted: NEMO_RL_HOME=$CHECKOUT_HERE is not on this machine, so the config was not checked; put NEMO_RL_HOME=CHECKOUT in front of the command ($FORCE)"
-  fi
-  NEMO_RL_HOME=$CHECKOUT_HERE "$tool" "${words[@]}" || code=$?
+  hole
+  if [[ -n $HOLE ]]; then die "nothing was submitted: $HOLE ($FORCE)"; fi
+  NEMO_RL_HOME=$CHECKOUT_HERE "$TOOL" "${words[@]}" || code=$?
   said=$(decide checked "$code") || die "$said ($FORCE)"
 }
 
 submit() {
-  if [[ $SCRIPT == train_* ]]; then
-    check_nodes "$(asked --nodes= -N)"
-    check_gpus
-    preflight
-  fi
+  if [[ $SCRIPT == train.sh ]]; then plan_job; fi
+  if [[ $SCRIPT == train* ]]; then preflight; fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
   export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
   (
@@ -258,10 +256,9 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes
+  local owner nodes word
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
-  check_nodes "${#NODES[@]}"
   STARTED=$(date +%s)
   CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
   run mkdir -p "$RUN_DIR/attempts"
@@ -286,9 +283,12 @@ prepare() {
   nodes="${NODES[*]}"
   export NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
     END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
-  GPUS_PER_NODE=$(wanted gpus_per_node g)
+  GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-8}
+  for word in "${OVERRIDES[@]}"; do
+    if [[ $word =~ ^\+*cluster\.gpus_per_node=([0-9]+)$ ]]; then GPUS_PER_NODE=${BASH_REMATCH[1]}; fi
+  done
   if [[ $CONFIG == */configs/cpu/* ]]; then GPUS_PER_NODE=0; fi
-  export GPUS_PER_NODE=${GPUS_PER_NODE:-8} PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
+  export GPUS_PER_NODE PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
   CHECK_FIRST=0
   if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
   export CHECK_FIRST
@@ -488,6 +488,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   shift 2
   refuse_secrets "$@"
   sort_arguments "$@"
+  name_run
   SUBMIT=1
   if inside_another_job; then ask_where; elif [[ -n ${SLURM_JOB_ID:-} ]]; then SUBMIT=0; fi
   if ((SUBMIT)); then
@@ -497,13 +498,16 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
     echo "# what the job then does:"
     SLURM_JOB_ID=1 SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-96}
     SLURM_JOB_NUM_NODES=$(asked --nodes= -N)
+    SLURM_JOB_NUM_NODES=${SLURM_JOB_NUM_NODES:-1}
     say() { echo "# $*"; }
   elif ((${#OPTIONS[@]})); then
     die "${OPTIONS[0]}: sbatch takes its options in front of the script; slurm/$SCRIPT, started without sbatch, takes them anywhere"
   fi
   case $SCRIPT in
     prepare.sh) one_command nemo-ada prepare "$CONFIG" ;;
-    export.sh) one_command nemo-ada export "$RUN_DIR" ;;
+    export.sh)  # overlays have named RUN_DIR
+      OVERRIDES=("${OVERRIDES[@]:${#YAMLS[@]}}")
+      one_command nemo-ada export "$RUN_DIR" ;;
     *) attempt "${OVERRIDES[@]}" ;;
   esac
 }

@@ -191,7 +191,7 @@ drive() {  # the first node: all nodes in Ray, then the driver
   command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
   if ((${CHECK_FIRST:-0})); then  # a job by a direct sbatch was not checked before
     # CONTAINER= because the image's file cannot be seen from inside the container.
-    CONTAINER='' nemo-ada check --no-verifier "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
+    CONTAINER='' nemo-ada check --no-verifier "--nodes=${#nodes[@]}" "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
     if ((code != 0 && code != 3)); then refuse "nemo-ada check refuses the config or failed itself (exit code $code), see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
     code=0
   fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reinforce-Ada on Qwen2.5-Math-7B: `slurm/train_7b_ada.sh [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of site.env.
+# Reinforce-Ada on Qwen2.5-Math-7B: `slurm/train_7b_ada.sh [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of site.env.
 #SBATCH --job-name=ada-7b
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -11,7 +11,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%x-%j.log
-CONFIG=${CONFIG:-configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml}
+CONFIG=${CONFIG:-configs/qwen2.5-math-7b.yaml}
 root=${NEMO_ADA_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -r $root/slurm/lib.sh ]] || { echo "error: no slurm/lib.sh in $root: submit from the project's root or set NEMO_ADA_HOME" >&2; exit 2; }
 # shellcheck source=/dev/null

@@ -9,6 +9,7 @@ import typer
 
 from nemo_ada.check.command import examine, report
 from nemo_ada.planning.command import walltime
+from nemo_ada.planning.sbatch import job_fits
 from nemo_ada.rules.finding import exit_code
 from nemo_ada.run.job_control import EXIT_USER_ERROR
 from nemo_ada.run.redaction import hide
@@ -16,11 +17,13 @@ from nemo_ada.run.redaction import hide
 
 def check(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU node: number of GPUs, FP8 and apex as well")] = False,
     verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
     time: Annotated[str | None, typer.Option(help="length of a job slot: is there time for a step?")] = None,
+    nodes: Annotated[str, typer.Option(help="nodes of the job: does the config ask for as many?")] = "",
+    gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
 
@@ -31,5 +34,7 @@ def check(
     findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
     if time is not None and exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(walltime(config, overrides or [], time))
+    if (nodes or gpus_per_node) and exit_code(findings) != EXIT_USER_ERROR:
+        findings.extend(job_fits(config, overrides or [], nodes=nodes, gpus=gpus_per_node))
     typer.echo(hide(report(findings, as_json=as_json)))
     raise typer.Exit(exit_code(findings))

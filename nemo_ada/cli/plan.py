@@ -9,12 +9,15 @@ import typer
 
 from nemo_ada.planning.command import PlanOptions, make_plan
 from nemo_ada.planning.render import render, write
+from nemo_ada.planning.sbatch import TIMES, sbatch_options
+
+SLOT = TIMES[0]
 
 
 def plan(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
-    time: Annotated[str, typer.Option(help="length of a job slot, as SLURM writes it")] = "04:00:00",
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
+    time: Annotated[str | None, typer.Option(help=f"length of a job slot, as SLURM writes it (default {SLOT})")] = None,
     run: Annotated[Path | None, typer.Option(help="folder of an earlier run to measure from")] = None,
     run_steps: Annotated[int | None, typer.Option(help="use only the first steps of that run")] = None,
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
@@ -29,19 +32,25 @@ def plan(
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    sbatch: Annotated[
+        bool, typer.Option("--sbatch", help="print only sbatch's options: nodes, GPUs, name, time and signal")
+    ] = False,
 ) -> None:
-    """Step time, job slots, caps and the preset that pays, each figure with its source.
+    """Predict step time, job slots, caps and the preset that pays, each figure with its source.
 
     Without --run the figures are published step times, carried to the configuration by simulation; GPUs are assumed to
     be H100-80GB. The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is
-    for that run.
+    for that run. With --sbatch and without --time, the time is the shortest that spends most of itself on steps.
     """
+    if sbatch:
+        typer.echo("\n".join(sbatch_options(config, overrides or [], time)))
+        return
     options = PlanOptions(
-        time=time, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
+        time=time or SLOT, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
         median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
-    made = make_plan(config, overrides or [], options)
-    typer.echo(render(made, as_json=as_json))
-    folder = write_to or (run if made.own_run else None)
+    result = make_plan(config, overrides or [], options)
+    typer.echo(render(result, as_json=as_json))
+    folder = write_to or (run if result.own_run else None)
     if folder is not None:
-        typer.echo(f"kept as {write(made, folder)}", err=True)
+        typer.echo(f"kept as {write(result, folder)}", err=True)

@@ -10,7 +10,7 @@ import typer
 
 def prepare(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     convert: Annotated[bool, typer.Option(help="convert to Megatron's format, where a GPU is here")] = True,
 ) -> None:
     """Fetch model, tokenizer and data sets into HF_HOME, and prove that they load without a network.

@@ -10,7 +10,7 @@ import typer
 
 def rehearse(
     config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     steps: Annotated[int, typer.Option(help="training steps of the undisturbed run")] = 3,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,

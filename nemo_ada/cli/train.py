@@ -12,7 +12,7 @@ from nemo_ada.errors import UserError
 
 def train(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, in hydra's grammar")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
     from nemo_ada.cluster.nemo_config import load_config

@@ -21,7 +21,7 @@ from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
-RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
+DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import RUN_DIR, upstream_part
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -119,7 +119,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -
     check_config(master_config)
     check_environments(resolved)
     check_architectures(resolved)
-    run_dir = RunDir(Path(str(resolved.get("run_dir", RUN_DIR))))
+    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
     resume = resolved.get("resume", "never")
     run_dir.open(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))

@@ -28,24 +28,25 @@ from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
 
-MATH_7B = "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
-LLAMA_8B = "configs/llama-3.1-8b-instruct/ada-llama-3.1-8b-instruct-1n8g-pp2.yaml"
+MATH_7B = "configs/qwen2.5-math-7b.yaml"
+ASYNC = "configs/methods/async.yaml"
+LLAMA_8B = "configs/llama-3.1-8b-instruct.yaml"
 DTENSOR = "${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml"
 DTENSOR_V1 = ("policy.dtensor_cfg._v2=false", "checkpointing.model_save_format=null")
 MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-math-7b": (MATH_7B,),
     "llama-3.1-8b-instruct": (LLAMA_8B,),
-    "qwen3-30b-a3b": ("configs/qwen3-30b-a3b/ada-qwen3-30b-a3b-4n8g-ep8.yaml",),
-    "qwen3-4b-instruct-2507": ("configs/qwen3-4b-instruct-2507/ada-qwen3-4b-instruct-2507-1n8g-tp1.yaml",),
-    "qwen2.5-math-1.5b": ("configs/qwen2.5-math-1.5b/ada-qwen2.5-math-1.5b-1n8g-tp1.yaml",),
-    "llama-3.2-3b-instruct": ("configs/llama-3.2-3b-instruct/ada-llama-3.2-3b-instruct-1n8g-tp1.yaml",),
-    "qwen2.5-32b": ("configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml",),
-    "llama-3.3-70b-instruct": ("configs/llama-3.3-70b-instruct/ada-llama-3.3-70b-instruct-8n8g-tp4pp4.yaml",),
-    "qwen2.5-72b": ("configs/qwen2.5-72b/ada-qwen2.5-72b-8n8g-tp4pp8.yaml",),
-    "qwen2.5-math-1.5b-async": ("configs/qwen2.5-math-1.5b/ada-qwen2.5-math-1.5b-1n8g-tp1-async.yaml",),
-    "qwen2.5-math-7b-async": ("configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2-async.yaml",),
-    "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b/ada-qwen3-30b-a3b-4n8g-ep8-async.yaml",),
-    "qwen3-235b-a22b": ("configs/qwen3-235b-a22b/ada-qwen3-235b-a22b-16n8g-tp2pp8cp2ep16.yaml",),
+    "qwen3-30b-a3b": ("configs/qwen3-30b-a3b.yaml",),
+    "qwen3-4b-instruct-2507": ("configs/qwen3-4b-instruct-2507.yaml",),
+    "qwen2.5-math-1.5b": ("configs/qwen2.5-math-1.5b.yaml",),
+    "llama-3.2-3b-instruct": ("configs/llama-3.2-3b-instruct.yaml",),
+    "qwen2.5-32b": ("configs/qwen2.5-32b.yaml",),
+    "llama-3.3-70b-instruct": ("configs/llama-3.3-70b-instruct.yaml",),
+    "qwen2.5-72b": ("configs/qwen2.5-72b.yaml",),
+    "qwen2.5-math-1.5b-async": ("configs/qwen2.5-math-1.5b.yaml", ASYNC),
+    "qwen2.5-math-7b-async": (MATH_7B, ASYNC),
+    "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b-async.yaml",),
+    "qwen3-235b-a22b": ("configs/qwen3-235b-a22b.yaml",),
     # The same path with other switches.
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
     "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),

@@ -19,7 +19,7 @@ from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.rules.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
+CONFIG = ROOT / "configs/qwen2.5-math-7b.yaml"
 PAGE = ROOT / "recipes/results/config_rules.md"
 LEARNER, VLLM, KWARGS = "policy.megatron_cfg", "policy.generation.vllm_cfg", "policy.generation.vllm_kwargs"
 OPTIMIZER, SCHEDULER, LOSS = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "loss_fn"

@@ -24,7 +24,7 @@ from nemo_support.compat import MODULE, use_typing_extensions_typed_dict
 from recipes import changed
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
+RECIPE = ROOT / "configs/qwen2.5-math-7b.yaml"
 VLLM = "policy.generation.vllm_cfg"  # of a class that MasterConfig does not name
 HEADER = """\
 # Key names in NeMo-RL v0.7.0 (commit 81aa43d): the fields of nemo_rl.algorithms.grpo.MasterConfig and of the sections

@@ -62,7 +62,7 @@ def tiny(tmp_path):
         ([CPU / "mini_sudoku.yaml", "grpo.seed", "=", "3"], "in one word, without spaces"),
         ([CPU / "mini_sudoku.yaml", "grpo.seed", "3"], "in one word, without spaces"),
         ([ROOT / "recipes/data/chain_sum.jsonl"], "is a file of data, no configuration"),
-        ([ROOT / "configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml"], "set NEMO_RL_HOME to a checkout of NeMo-RL"),
+        ([ROOT / "configs/qwen2.5-32b.yaml"], "set NEMO_RL_HOME to a checkout of NeMo-RL"),
         ([CPU / "mini_sudoku.yaml", "backend=nemo-rl"], "did you mean nemo_rl?"),
     ],
 )

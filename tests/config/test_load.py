@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config.load import backend_of, find_prompt_files, load_run, load_yaml, plain
+from nemo_ada.config.load import backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
 from nemo_ada.config.presets import overlay
 from nemo_ada.errors import UserError
 
@@ -232,3 +232,25 @@ def test_a_section_marked_override_replaces_its_parents(tmp_path):
         "defaults: base.yaml\ndata:\n  _override_: true\n  train: [{path: c}]\nx: {z: 2}\n"
     )
     assert load_yaml(tmp_path / "own.yaml") == {"data": {"train": [{"path": "c"}]}, "x": {"y": 1, "z": 2}}
+
+
+def test_overlays_merge_in_order_overrides_come_last_and_the_run_gets_their_names(tmp_path):
+    (tmp_path / "model.yaml").write_text("run_dir: runs/model\nlog: ${run_dir}/logs\nx: {y: 1, z: 1}\n")
+    (tmp_path / "one.yaml").write_text("x: {y: 2}\n")
+    (tmp_path / "two.yml").write_text("defaults: one.yaml\nx: {z: 3}\n")
+    (tmp_path / "named.yaml").write_text("run_dir: runs/own\n")
+    words = [str(tmp_path / "one.yaml"), "x.y=9", str(tmp_path / "two.yml")]
+    loaded = plain(load_words(tmp_path / "model.yaml", words))
+    assert loaded == {"run_dir": "runs/model-one-two", "log": "runs/model-one-two/logs", "x": {"y": 9, "z": 3}}
+    for given, folder in (([str(tmp_path / "named.yaml")], "runs/own"), ([words[0], "run_dir=a"], "a")):
+        assert load_given(tmp_path / "model.yaml", words).run_dir == folder
+    (tmp_path / "list.yaml").write_text("x: [1]\n")
+    assert load_words(tmp_path / "model.yaml", [str(tmp_path / "list.yaml")]).x == [1]
+    with pytest.raises(UserError, match=r"cannot read the configuration .*none\.yaml"):
+        load_words(tmp_path / "model.yaml", [str(tmp_path / "none.yaml")])
+
+
+def test_an_overlay_of_a_cluster_method_works_on_the_cpu():
+    grpo8 = SUDOKU.parents[1] / "methods" / "grpo8.yaml"
+    run = load_run(SUDOKU, [str(grpo8)])
+    assert (run.grpo.num_generations_per_prompt, run.run_dir.endswith("-grpo8")) == (8, True)

@@ -13,7 +13,7 @@ from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.shrink import shrink
 
 ROOT = Path(__file__).resolve().parents[2]
-TWO_RANKS = ROOT / "configs/qwen2.5-math-7b/ada-qwen2.5-math-7b-1n8g-tp2.yaml"
+TWO_RANKS = ROOT / "configs/qwen2.5-math-7b.yaml"
 
 
 @pytest.mark.slow

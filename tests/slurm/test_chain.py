@@ -275,7 +275,7 @@ def test_a_direct_sbatch_with_a_container_passes_its_own_check(
     apptainer.chmod(0o755)
     settings = {"CONTAINER": str(image), "RUNTIME": "apptainer", "APPTAINER": str(apptainer), "PREFLIGHT": "1"}
     settings["NEMO_RL_HOME"] = os.environ["NEMO_RL_HOME"]
-    config = str(ROOT / "configs" / "qwen2.5-math-7b" / "ada-qwen2.5-math-7b-1n8g-tp2.yaml")
+    config = str(ROOT / "configs" / "qwen2.5-math-7b.yaml")
     check = 'nemo-ada() { if [[ $1 == check ]]; then command nemo-ada "$@"; else python standin.py "$@"; fi; }'
     run = start(one_node, LAUNCH="nemo-ada train", CONFIG=config, extra=check, **settings)
     run.ends("FAILED", "COMPLETED")

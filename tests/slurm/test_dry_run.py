@@ -20,7 +20,8 @@ from nemo_ada.planning.command import PlanOptions, make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
-SCRIPTS = sorted((ROOT / "slurm").glob("train_*.sh"))
+FRONT_DOOR = "train_7b_ada.sh"
+METHODS = sorted((ROOT / "configs" / "methods").glob("*.yaml"))
 SITE = {
     "CONTAINER": "/images/nemo-ada.sqsh",
     "MOUNTS": "/data",
@@ -34,8 +35,12 @@ CASES = {
     "7b_apptainer": ("train_7b_ada.sh", {"RUNTIME": "apptainer", "CONTAINER": "/images/nemo-ada.sif"}, []),
     "prepare": ("prepare.sh", {"NODE_SETUP": "/shared/venv.sh"}, ["--partition=cpu", "grpo.seed=1"]),
     "export": ("export.sh", {"RUNTIME": "apptainer"}, ["--dependency=afterok:7"]),
-    "32b_container": ("train_32b_ada.sh", {}, []),
-    "70b_resubmit": ("train_70b_ada.sh", {"REQUEUE": "resubmit"}, ["grpo.seed=1"]),
+    "32b_container": ("train.sh", {}, ["configs/qwen2.5-32b.yaml", "--nodes=4"]),
+    "70b_resubmit": (
+        "train.sh",
+        {"REQUEUE": "resubmit"},
+        ["configs/llama-3.3-70b-instruct.yaml", "configs/methods/grpo8.yaml", "--nodes=8", "grpo.seed=1"],
+    ),
 }
 
 
@@ -64,30 +69,43 @@ def test_dry_run_prints_the_golden_commands(case: str, tmp_path: Path) -> None:
     assert printed == golden.read_text()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_every_script_names_a_recipe_of_its_size_and_passes_a_dry_run(script: Path, tmp_path: Path) -> None:
-    text = script.read_text()
-    config = re.search(r"CONFIG:-(.+?)\}", text)
-    nodes = re.search(r"#SBATCH --nodes=(\d+)", text)
-    assert config is not None
-    assert nodes is not None
-    assert (ROOT / config[1]).is_file()
-    assert f"-{nodes[1]}n8g-" in config[1]
-    for line in ("--signal=B:USR1@", "--requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0"):
-        assert f"#SBATCH {line}" in text
-    done = call(script.name, site_file(tmp_path, **SITE))
+def test_the_front_door_asks_for_one_node_of_eight_gpus() -> None:
+    text = (ROOT / "slurm" / FRONT_DOOR).read_text()
+    lines = ("--nodes=1", "--signal=B:USR1@900", "--requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0")
+    for line in lines:
+        assert f"#SBATCH {line}\n" in text
+    assert (ROOT / re.findall(HEADER["config"], text)[0]).is_file()
+
+
+needs_checkout = pytest.mark.skipif(
+    not os.environ.get("NEMO_RL_HOME"), reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set"
+)
+
+
+@needs_checkout
+def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tmp_path: Path) -> None:
+    site = site_file(tmp_path, **SITE, GPUS_IN_SLURM="0")
+    words = ("configs/qwen2.5-32b.yaml", "configs/methods/grpo8.yaml", "--time=10:00:00", "grpo.seed=1")
+    done = call("train.sh", site, *words, NEMO_RL_HOME=os.environ["NEMO_RL_HOME"])
     assert done.returncode == 0, done.stderr
-    assert f"+ sbatch --chdir={ROOT} {script}" in done.stdout
+    printed = re.search(r"^\+ sbatch (.+)$", done.stdout, re.M)
+    assert printed is not None
+    assert re.sub(r"@\d+", "@N", printed[1].replace(str(ROOT), "@ROOT@")) == (
+        "--chdir=@ROOT@ --job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N --time=10:00:00 "
+        "@ROOT@/slurm/train.sh @ROOT@/configs/methods/grpo8.yaml grpo.seed=1"
+    )
+    assert "on 4 node(s)" in done.stdout
+    assert "--time=10:00:00 --nodes=4" in done.stdout, "the check judges the same job"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_the_signal_comes_as_early_as_the_plan_asks(script: Path) -> None:
-    if not os.environ.get("NEMO_RL_HOME"):
-        pytest.skip("NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
-    found = {name: re.search(pattern, script.read_text()) for name, pattern in HEADER.items()}
+@needs_checkout
+@pytest.mark.parametrize("method", METHODS, ids=lambda path: path.stem)
+def test_the_front_doors_signal_comes_as_early_as_the_plan_of_each_method_asks(method: Path) -> None:
+    found = {name: re.search(pattern, (ROOT / "slurm" / FRONT_DOOR).read_text()) for name, pattern in HEADER.items()}
     config, time, lead = (match[1] for match in found.values() if match is not None)
-    assert int(lead) >= make_plan(ROOT / config, [], PlanOptions(time)).slots.lead
+    options = PlanOptions(time, compare=False)
+    assert int(lead) >= make_plan(ROOT / config, [str(method)], options).slots.lead
 
 
 @pytest.mark.parametrize(
@@ -115,7 +133,7 @@ def test_what_is_missing_is_said(
 
 
 def test_two_nodes_without_ray_are_refused(tmp_path: Path) -> None:
-    done = call("train_32b_ada.sh", site_file(tmp_path, **SITE, RAY_START="0"))
+    done = call("train.sh", site_file(tmp_path, **SITE, RAY_START="0"), "configs/qwen2.5-32b.yaml", "--nodes=4")
     assert done.returncode == 2
     assert "RAY_START=0 with 4 nodes" in done.stderr
 

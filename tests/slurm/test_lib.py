@@ -28,7 +28,7 @@ from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {"CONTAINER": "", "NEMO_RL_HOME": "/opt/nemo-rl", "RUN_ROOT": "/shared/runs"}
-RECIPE_4N = "configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml"
+RECIPE_4N = "configs/qwen2.5-32b.yaml"
 
 
 def bash(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +103,7 @@ def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "from the environment, not from" in done.stdout and "MAX_ATTEMPTS REQUEUE RUN_ROOT" in done.stdout
     assert "attempt 1 of at most 3" in done.stdout and "REQUEUE=none: submit" in done.stdout
-    assert "run directory /tmp/xyz/ada-qwen2.5-math-7b-1n8g-tp2" in done.stdout
+    assert "run directory /tmp/xyz/qwen2.5-math-7b" in done.stdout
 
 
 def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site
     assert done.returncode == 0, done.stderr
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
-    assert job["RUN_DIR"] == "/shared/runs/ada-qwen2.5-math-7b-1n8g-tp2" and job["NEMO_ADA_HOME"] == str(ROOT)
+    assert job["RUN_DIR"] == "/shared/runs/qwen2.5-math-7b" and job["NEMO_ADA_HOME"] == str(ROOT)
     assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_ATTEMPTS", "STALL_SECONDS"}
 
 
@@ -150,7 +150,7 @@ def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--time", "08:00:00"), "08:00:00 is neither key=value nor an option of sbatch in one word"),
+        (("--time", "08:00:00"), "08:00:00 is neither a YAML nor key=value nor an option of sbatch in one word"),
         (("--export=NONE",), "--export: the job needs its whole environment"),
         (("grpo.seed=1", "run_dir=runs/own"), "RUN_DIR=runs/own in front of the command"),
         (("++run_dir=/x",), "RUN_DIR=/x in front of the command"),
@@ -171,60 +171,53 @@ def test_an_option_behind_the_script_of_a_direct_sbatch_is_refused(tmp_path: Pat
 # --- nodes and the check before submission ---
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["submitting", "in the job"])
-def test_a_configuration_for_other_nodes_than_the_jobs_is_refused(tmp_path: Path, inside: bool) -> None:
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "HERE": "train"} if inside else {}
-    done = script(tmp_path, DRY_RUN="1", CONFIG=RECIPE_4N, **job)
-    assert done.returncode == 2
-    assert f"the job has 1 node(s), cluster.num_nodes of {ROOT}/{RECIPE_4N} is 4: give sbatch --nodes=4" in done.stderr
-    done = script(
-        tmp_path,
-        *([] if inside else ["--nodes=4"]),
-        DRY_RUN="1",
-        CONFIG=RECIPE_4N,
-        **(job and job | {"SLURM_JOB_NUM_NODES": "4"}),
-    )
+def test_the_check_judges_the_nodes_gpus_and_time_that_the_job_asks_for(tmp_path: Path) -> None:
+    done = script(tmp_path, DRY_RUN="1")
+    assert "+ nemo-ada check --no-verifier --time=04:00:00 --nodes=1 --gpus-per-node=8 " in done.stdout
+    done = script(tmp_path, "-N2", "--gpus-per-node=h100:4", "-t60", DRY_RUN="1")
+    assert "+ nemo-ada check --no-verifier --time=60 --nodes=2 --gpus-per-node=h100:4 " in done.stdout
+
+
+def test_a_direct_sbatch_checks_its_nodes_before_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text(f"nemo-ada() {{ echo $* >{tmp_path}/checked; return 2; }}\n")
+    done = node(tmp_path, NODE_SETUP=str(tmp_path / "setup.sh"), CHECK_FIRST="1")
+    assert done.returncode == 1
+    assert (tmp_path / "checked").read_text().startswith("check --no-verifier --nodes=1 x.yaml run_dir=")
+
+
+def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
+    """The first YAML travels as CONFIG, and the overlays are words of the script in every job."""
+    methods = f"{ROOT}/configs/methods"
+    words = ("configs/qwen2.5-math-7b.yaml", "grpo.seed=1", "configs/methods/grpo8.yaml", "configs/methods/fp8.yaml")
+    site = "".join(f"{key}={value}\n" for key, value in SITE.items()) + "REQUEUE=resubmit\n"
+    done = script(tmp_path, *words, name="train.sh", site=site, DRY_RUN="1", PREFLIGHT="0")
     assert done.returncode == 0, done.stderr
-    assert "on 4 node(s)" in done.stdout
-    done = script(tmp_path, "cluster.num_nodes=2", DRY_RUN="1", **job)
-    assert done.returncode == 2 and "is 2: give" in done.stderr
+    submitted = [line for line in done.stdout.splitlines() if line.startswith("+ sbatch")]
+    layers = f"{ROOT}/slurm/train.sh {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1"
+    assert len(submitted) == 2 and all(line.endswith(layers) for line in submitted)
+    assert (
+        f"+ nemo-ada train {ROOT}/configs/qwen2.5-math-7b.yaml run_dir=/shared/runs/qwen2.5-math-7b-grpo8-fp8 "
+        f"resume=auto {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1" in done.stdout
+    )
 
 
-def test_a_configuration_for_other_gpus_than_the_jobs_is_refused(tmp_path: Path) -> None:
-    done = script(tmp_path, "cluster.gpus_per_node=4", DRY_RUN="1")
-    assert done.returncode == 2 and "the job has 8 GPU(s) per node" in done.stderr
-    for given in ("4", "h100:4"):
-        done = script(tmp_path, "cluster.gpus_per_node=4", f"--gpus-per-node={given}", DRY_RUN="1")
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name the YAML of a model"),
+        (("configs/none.yaml",), f"CONFIG={ROOT}/configs/none.yaml cannot be read"),
+        (("configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "none.yaml cannot be read: name an overlay"),
+    ],
+)
+def test_yamls_that_are_missing_are_named(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = script(tmp_path, *words, name="train.sh", DRY_RUN="1")
+    assert done.returncode == 2 and message in done.stderr, done
 
 
-def test_the_node_count_is_found_where_the_yaml_or_what_it_builds_on_says_it(tmp_path: Path) -> None:
-    (tmp_path / "upstream.yaml").write_text("a: 1\ncluster:\n  gpus_per_node: 8\n  # num_nodes: 9\n  num_nodes: 3\n")
-    (tmp_path / "own.yaml").write_text("cluster: {num_nodes: 5}\n")
-    (tmp_path / "x-2n8g.yaml").write_text("other:\n  num_nodes: 7\n")
-    files = {
-        "${oc.env:NEMO_RL_HOME}/upstream.yaml": "3",
-        '"own.yaml"  # that of this folder': "5",
-        "\n  - ${oc.env:NEMO_RL_HOME}/upstream.yaml\n  - own.yaml": "5",
-        "\n  - own.yaml\n  - ${oc.env:NEMO_RL_HOME}/upstream.yaml": "3",
-        "\n  - own.yaml\ncluster:\n  num_nodes: 6": "6",
-        "x-2n8g.yaml": "",
-        "missing.yaml": "",
-    }
-    for defaults, nodes in files.items():
-        (tmp_path / "config.yaml").write_text(f"defaults: {defaults}\nrun_dir: runs/x\n")
-        done = bash(f"config_value {tmp_path}/config.yaml num_nodes", NEMO_RL_HOME=str(tmp_path))
-        assert done.stdout.strip() == nodes, (defaults, done)
-    done = bash(f"OVERRIDES=() CONFIG={tmp_path}/x-2n8g.yaml; wanted num_nodes n; wanted gpus_per_node g")
-    assert done.stdout.split() == ["2", "8"]
-
-
-def test_every_recipe_tells_its_nodes_also_without_nemo_rls_files() -> None:
-    recipes = sorted(path for path in (ROOT / "configs").glob("*/*-*n8g-*.yaml"))
-    words = " ".join(map(str, recipes))
-    done = bash(f"OVERRIDES=(); for CONFIG in {words}; do wanted num_nodes n; done", NEMO_RL_HOME="/not/here")
-    assert done.stdout.split() == [path.name.rpartition("n8g")[0].rpartition("-")[2] for path in recipes]
-    assert len(recipes) > 40
+def test_a_job_that_cannot_be_planned_is_not_submitted(tmp_path: Path) -> None:
+    done = script(tmp_path, RECIPE_4N, name="train.sh", **tools(tmp_path, 2), NEMO_RL_HOME=str(tmp_path))
+    assert done.returncode == 2 and "nemo-ada plan cannot plan this job" in done.stderr
+    assert not (tmp_path / "words").exists()
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3])

@@ -18,7 +18,7 @@ import yaml
 from nemo_ada.run.folder import read_lines
 from tests.faults.processes import MARK, ROOT, marked
 
-RECIPE = ROOT / "configs" / "qwen2.5-math-1.5b" / "ada-qwen2.5-math-1.5b-1n8g-tp1.yaml"
+RECIPE = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
 HANGING_REFERENCE = "9^{9^{9^{9}}}"
 KILLED = -9
 STEP_KEYS = ("step", "train/loss", "train/reward", "ada/samples_drawn", "ada/pass_rate", "ada/live_rows")

@@ -1,19 +1,14 @@
 #!/usr/bin/env bash
-# Reinforce-Ada on Qwen2.5-32B: `slurm/train_32b_ada.sh [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of site.env.
-#SBATCH --job-name=ada-32b
-#SBATCH --nodes=4
+# Trains any config: `slurm/train.sh CONFIG.yaml [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of
+# site.env, on the nodes and for the time that `nemo-ada plan --sbatch` names.
 #SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=04:00:00
-#SBATCH --signal=B:USR1@1200
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%x-%j.log
-CONFIG=${CONFIG:-configs/qwen2.5-32b/ada-qwen2.5-32b-4n8g-tp4pp4.yaml}
 root=${NEMO_ADA_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -r $root/slurm/lib.sh ]] || { echo "error: no slurm/lib.sh in $root: submit from the project's root or set NEMO_ADA_HOME" >&2; exit 2; }
 # shellcheck source=/dev/null
 source "$root/slurm/lib.sh"
-main train_32b_ada.sh "$root" "$@"
+main train.sh "$root" "$@"

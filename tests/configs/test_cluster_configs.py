@@ -1,0 +1,292 @@
+"""The GPU configs in configs/: what can be said of them without a GPU.
+
+Without NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) the configs' own keys are judged; with it the whole resolved
+configuration is, and where NeMo-RL is importable its own loader and classes read them too.
+
+1. A config is named like its run, and its header says nodes, GPUs, basis and that it never ran.
+2. An overlay changes what old_names.json recorded of the old file of that method, and nothing else.
+3. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
+4. It is minimal: no key has the value that it would have anyway.
+5. The tables of configs/README.md say what check and plan say.
+"""
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from nemo_ada.cluster.config import load_config
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_ada.config.load import load_words
+from nemo_ada.config.presets import ada_settings
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+sys.path.insert(0, str(CONFIGS))
+import table  # noqa: E402
+
+MODELS = sorted(CONFIGS.glob("*.yaml"))
+METHODS = sorted((CONFIGS / "methods").glob("*.yaml"))
+OLD_NAMES = json.loads((Path(__file__).parent / "old_names.json").read_text(encoding="utf-8"))
+"""Old path of a config -> the words that replace it, and the keys that it changed in its model's `ada-*.yaml`."""
+COMBINATIONS = [
+    words for model in table.MODELS for method in table.METHODS if (words := table.words_of(model, method))
+] + [["configs/qwen2.5-math-7b.yaml", "configs/methods/apex.yaml"]]
+NAMES = ("run_dir", "checkpointing.checkpoint_dir", "logger.log_dir", "logger.wandb.name")
+PRESET = {
+    "ada-lean": "ada_seq_lean",
+    "ada-idle": "ada_seq_idle",
+    "ada-est": "ada_est_ema",
+    "ada-single": "ada_single",
+    **dict.fromkeys(("grpo4", "grpo8", "grpo16", "dapo"), "grpo"),
+}
+UPSTREAM = os.environ.get("NEMO_RL_HOME")
+needs_checkout = pytest.mark.skipif(UPSTREAM is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resolvers():
+    """The arithmetic that NeMo-RL's files use in interpolations."""
+    for name, rule in {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}.items():
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, rule)
+
+
+def raw(path):
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def parents(path):
+    """Files named in `defaults`; NeMo-RL's are left out where there is no checkout."""
+    named = OmegaConf.to_container(raw(path), resolve=False).get("defaults", [])
+    found = []
+    for name in [named] if isinstance(named, str) else named:
+        if "${oc.env:NEMO_RL_HOME}" in name:
+            if UPSTREAM is None:
+                continue
+            name = name.replace("${oc.env:NEMO_RL_HOME}", UPSTREAM)
+        found.append((path.parent / name).resolve())
+    return found
+
+
+def own(path):
+    config = raw(path)
+    config.pop("defaults", None)
+    return config
+
+
+@cache
+def merged(*paths):
+    """The YAMLs of a combination, as far as they can be read here."""
+    return OmegaConf.merge(*[OmegaConf.merge(below(path), own(path)) for path in paths])
+
+
+def below(path):
+    """What the recipe would be without its own keys."""
+    return OmegaConf.merge(*[merged(parent) for parent in parents(path)], {})
+
+
+def leaves(node, prefix=""):
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+def resolved(config):
+    """Dotted key -> value, interpolations resolved where their target is there."""
+    values = {}
+    for key, value in leaves(OmegaConf.to_container(config, resolve=False)):
+        if isinstance(value, str) and "${" in value and UPSTREAM is not None:
+            value = OmegaConf.select(config, key)
+        values[key] = value
+    return values
+
+
+def files(words):
+    return [CONFIGS.parent / word for word in words]
+
+
+def ids(value):
+    return value.stem if isinstance(value, Path) else " ".join(Path(word).stem for word in value)
+
+
+every_model = pytest.mark.parametrize("path", MODELS, ids=ids)
+every_method = pytest.mark.parametrize("path", METHODS, ids=ids)
+every_combination = pytest.mark.parametrize("words", COMBINATIONS, ids=ids)
+
+
+def test_the_shipped_combinations_are_models_and_overlays_that_exist():
+    used = {word for words in COMBINATIONS for word in words}
+    there = {str(path.relative_to(CONFIGS.parent)) for path in (*MODELS, *METHODS)}
+    assert used == there
+    assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 40
+
+
+@needs_checkout
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
+    """Relative to the model's YAML, and resolved. Names and folders differ."""
+    path, *words = OLD_NAMES[old]["now"]
+    base = re.sub(r"-(fp8|async|hard)\.yaml$", ".yaml", path)
+    before = dict(leaves(load_config(CONFIGS.parent / base)))
+    after = dict(
+        leaves(load_config(CONFIGS.parent / path, [str(CONFIGS.parent / w) if ".yaml" in w else w for w in words]))
+    )
+    keys = (before.keys() | after.keys()) - set(NAMES)
+    changes = {key: after.get(key) for key in sorted(keys) if before.get(key) != after.get(key)}
+    assert changes == OLD_NAMES[old]["changes"]
+
+
+@needs_checkout
+def test_every_combination_has_a_folder_of_its_own():
+    folders = [load_config(first, [str(path) for path in rest])["run_dir"] for first, *rest in map(files, COMBINATIONS)]
+    assert len(set(folders)) == len(folders)
+    assert folders[0] == "runs/qwen2.5-math-1.5b-ada"
+
+
+@every_model
+def test_a_models_yaml_names_its_run_and_says_where_and_on_what_basis(path):
+    assert own(path)["run_dir"] == f"runs/{path.stem}"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    said = re.search(r"\b(\d+) nodes? x 8 GPUs \(H100-80GB\), (\d+) GPUs\.", header)
+    assert said is not None and int(said[2]) == 8 * int(said[1])
+    assert "Basis: " in header
+    assert header.endswith("Never ran on a GPU.")
+    if UPSTREAM is not None:
+        cluster = merged(path).cluster
+        assert (cluster.num_nodes, cluster.gpus_per_node) == (int(said[1]), 8)
+
+
+@every_method
+def test_an_overlay_names_no_run_and_says_what_it_is(path):
+    assert "run_dir" not in own(path)
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@every_combination
+def test_the_sampling_section_is_valid_and_the_methods_own(words):
+    method, config = Path(words[-1]).stem, merged(*files(words))
+    section = OmegaConf.to_container(config.reinforce_ada)
+    assert isinstance(section, dict)
+    assert section["preset"] == PRESET.get(method, "ada_seq_balance")
+    group = config.grpo.num_generations_per_prompt
+    ada_settings(section).plan(group, config.policy.generation.max_new_tokens)
+    assert config.backend == "nemo_rl"
+    assert config.grpo.adv_estimator.name == "reinforce_ada"
+    if method.startswith("grpo"):
+        assert group == int(method.removeprefix("grpo"))
+    if method == "ada-idle":
+        assert config.policy.generation.vllm_cfg.async_engine
+
+
+@every_combination
+def test_rows_of_a_step_divide_into_updates(words):
+    config = merged(*files(words))
+    rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    update = config.policy.train_global_batch_size
+    assert rows % update == 0
+    if Path(words[-1]).stem != "ada-single":  # as many responses as grpo4's
+        assert update == 128 * config.grpo.num_generations_per_prompt
+    if config.loss_fn.get("force_on_policy_ratio"):
+        assert rows == update, "force_on_policy_ratio means one update per step"
+
+
+def idle_keys(under, config):
+    """Keys of a YAML that change nothing in what it is merged over."""
+    changed = resolved(OmegaConf.merge(under, config))
+    for key, _ in leaves(OmegaConf.to_container(config)):
+        rest = OmegaConf.create(OmegaConf.to_container(config))
+        parent, _, name = key.rpartition(".")
+        del (OmegaConf.select(rest, parent) if parent else rest)[name]
+        without = resolved(OmegaConf.merge(under, rest))
+        if key in without and without[key] == changed[key]:
+            yield key
+
+
+@every_model
+def test_no_key_of_a_model_has_the_value_it_would_have_anyway(path):
+    assert list(idle_keys(below(path), own(path))) == [], f"{path.name} repeats its parents' keys"
+
+
+@needs_checkout
+@every_method
+def test_no_key_of_an_overlay_changes_nothing_in_every_model_that_has_it(path):
+    if path.stem == "ada":  # the overlay names the method that a model has anyway
+        return
+    bases = [files(words)[0] for words in COMBINATIONS if words[-1] == f"configs/methods/{path.stem}.yaml"]
+    assert bases
+    assert set.intersection(*[set(idle_keys(merged(base), own(path))) for base in bases]) == set()
+
+
+@needs_checkout
+@every_combination
+def test_the_layout_divides(words):
+    config = merged(*files(words))
+    learner = config.policy.megatron_cfg
+    split = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    gpus = config.cluster.num_nodes * config.cluster.gpus_per_node
+    for key in split:
+        assert gpus % learner[key] == 0
+        gpus //= learner[key]
+    assert config.policy.train_global_batch_size % gpus == 0
+    assert learner.fp8_cfg.enabled == ("fp8" in " ".join(words))
+    assert learner.enabled
+    assert not config.policy.dtensor_cfg.enabled
+    room = config.data.max_input_seq_length + config.policy.generation.max_new_tokens
+    assert config.policy.max_total_sequence_length >= room
+
+
+@needs_checkout
+@every_combination
+def test_check_finds_no_error_but_for_what_a_site_has(words):
+    first, *rest = files(words)
+    found = table.examine(first, [str(path) for path in rest], verifier=False, site=False)
+    assert [f for f in found if f.level == "error"] == []
+
+
+@needs_checkout
+@pytest.mark.parametrize("model", ["qwen2.5-math-1.5b", "qwen2.5-32b"])
+def test_the_tables_say_what_check_and_plan_say(model):
+    readme = (CONFIGS / "README.md").read_text(encoding="utf-8").splitlines()
+    assert table.model_row(model) in readme
+    assert table.method_row(model) in readme
+
+
+def test_every_model_and_method_has_its_row_and_its_name_in_the_readme():
+    readme = (CONFIGS / "README.md").read_text(encoding="utf-8")
+    for path in (*MODELS, *METHODS):
+        assert f"`{path.stem}`" in readme or f"({path.name})" in readme, path
+    for model in table.MODELS:
+        assert f"\n| {model} |" in readme
+
+
+@pytest.mark.nemo_rl
+@needs_checkout
+@every_combination
+def test_nemo_rl_itself_loads_it(words):
+    import typing
+
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]  # pydantic insists below Python 3.12
+    try:
+        grpo = importlib.import_module("nemo_rl.algorithms.grpo")
+    except ImportError as error:
+        pytest.skip(f"NeMo-RL cannot be imported: {error}")
+    launch = importlib.import_module("nemo_ada.nemo.launch")
+    first, *rest = files(words)
+    loaded = launch.load(first, [str(path) for path in rest])
+    config = grpo.MasterConfig(**loaded)
+    assert loaded["run_dir"] == load_words(first, [str(path) for path in rest]).run_dir
+    assert loaded == load_config(first, [str(path) for path in rest])
+    assert config.policy["train_global_batch_size"] == merged(*files(words)).policy.train_global_batch_size
