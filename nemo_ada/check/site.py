@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from nemo_ada.cluster import hub
-from nemo_ada.cluster.nemo_config import HOME, RUN_DIR, Values
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Values
 from nemo_ada.cluster.site import site_file, site_said, site_setting
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
@@ -132,7 +132,7 @@ def job_folder(name: str) -> Path:
 def folders(values: Values) -> Findings:
     """The run folder and the checkpoint folder can be created and written."""
     for key in ("run_dir", "checkpointing.checkpoint_dir"):
-        folder = job_folder(str(values.get(key, RUN_DIR)))
+        folder = job_folder(str(values.get(key, DEFAULT_RUN_DIR)))
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=above):

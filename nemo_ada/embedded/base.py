@@ -1,4 +1,4 @@
-"""The supervised base model: trained once per setting, cached as a Hugging Face folder with its pass rates."""
+"""The supervised base model. It is trained once per setting and cached as a Hugging Face folder with its pass rates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 PROBE_PROMPTS, PROBE_RESPONSES = 256, 32
 WARMUP_SHARE = 0.05
-REPORT = "base.json"  # pass rates, beside the model
-VERSION = 1  # raise it when this module makes another model from the same settings
+REPORT = "base.json"  # the file of the pass rates, beside the model
+VERSION = 1  # increase it when this module makes another model from the same settings
 
 
 def base_folder(config: RunConfig, task: Task) -> Path:
-    """The cache folder of this run's base model; its name depends on everything that makes the model."""
+    """The cache folder of this run's base model. Its name depends on everything that determines the model."""
     shape = model_shape(config, task)
     facts = {
         "version": VERSION,
@@ -47,9 +47,19 @@ def base_folder(config: RunConfig, task: Task) -> Path:
 def prepare_base(
     config: RunConfig, task: Task, stack: Stack, progress: Callable[[int, int, float], None] | None = None
 ) -> Path:
-    """Hugging Face folder of a run's base model: the user's checkpoint, the cached one, or one trained now.
+    """Find or train the base model of a run. Its pass rates are measured once and cached, too.
 
-    progress: called with (step, steps, loss) while the model trains. Its pass rates are measured once and cached, too.
+    Args:
+        config: Config of the run.
+        task: The run's task.
+        stack: Processes of the run.
+        progress: Called with (step, steps, loss) while the model trains.
+
+    Returns:
+        Hugging Face folder of the user's checkpoint, of the cached model, or of a model that was trained now.
+
+    Raises:
+        UserError: The cached model is damaged.
     """
     if config.policy.model_name is not None:
         return Path(config.policy.model_name)
@@ -83,9 +93,9 @@ def prepare_base(
 
 
 def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
-    """The learner that trains the base: one rank, and none of the run's own optimizer settings.
+    """Settings of the learner that trains the base model, on one rank.
 
-    The cached base is shared by runs that differ in those.
+    They do not depend on the run's optimizer settings, because runs with different ones share the cached model.
     """
     return LearnerConfig(
         shape=shape,
@@ -99,7 +109,7 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
 
 
 def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
-    """Pass rates of some training prompts under the model in `folder`."""
+    """Pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`."""
     count = min(PROBE_PROMPTS, len(task.splits().train))
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
     stack.call("open", str(folder.resolve()), sampler, replace(run_generation(config, task), temperature=1.0))

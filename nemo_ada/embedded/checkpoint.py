@@ -1,4 +1,4 @@
-"""Step folders of the embedded back end. A folder is written whole, and holds all that the next step depends on.
+"""Step folders of the embedded back end. A folder appears when it is complete, and has all that the next step needs.
 
 step_000050/ learner/ (model, optimizer, schedule, generator)   hf/ (the model for transformers)
              state.json (step, data position, totals, sampler)  manifest.json (checksums)
@@ -30,6 +30,7 @@ TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
 
 
 def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
+    """The totals. Raises ValueError unless there is a number that is not negative for each name in TOTALS."""
     wrong = [name for name in TOTALS if type(totals.get(name)) not in (int, float) or not 0 <= totals[name] < math.inf]
     if wrong or len(totals) != len(TOTALS):
         raise ValueError(f"must hold a number that is not negative for each of {', '.join(TOTALS)}")
@@ -38,7 +39,15 @@ def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class SavedState:
-    """State outside the learner: step, position of the next prompt, totals, sampler, last evaluation."""
+    """The state of a run outside the learner.
+
+    Attributes:
+        step: Completed training steps.
+        position: Position of the next prompt in the data.
+        totals: The run's totals, with the names in TOTALS.
+        sampler: State of the sampler.
+        evaluated: Results of the last evaluation.
+    """
 
     step: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
@@ -48,9 +57,10 @@ class SavedState:
 
 
 def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: Tokenizer) -> None:
-    """Write the folder of state.step, then delete all but the newest `checkpointing.keep`.
+    """Write the folder of `state.step`, and then delete all but the newest `checkpointing.keep` folders.
 
-    Raises InvariantError when the disk refuses.
+    Raises:
+        InvariantError: The folder could not be written.
     """
 
     def fill(folder: Path) -> None:
@@ -75,14 +85,23 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
-    """Restore the learner and return the rest. Raises UserError for a checkpoint that cannot be used here."""
+    """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
     state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
     return state
 
 
 def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
-    """state.json of a step folder. Raises UserError when it is damaged or of another configuration than `wanted`."""
+    """Read state.json of a step folder.
+
+    Args:
+        folder: The step folder.
+        wanted: Fingerprint of the run's configuration.
+        run_dir: The run's folder, for the error message.
+
+    Raises:
+        UserError: The file is damaged or belongs to another configuration.
+    """
     path = folder / STATE
     content = read_json(path)
     if content.pop("fingerprint", None) != wanted:
@@ -97,7 +116,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _remove(folder: Path) -> None:
-    """Rename a step folder, then delete it: a kill in between leaves no folder that looks complete."""
+    """Rename a step folder before it is deleted, so that a kill in between leaves no folder that looks complete."""
     renamed = folder.with_name(f".{folder.name}.old")
     folder.replace(renamed)
     shutil.rmtree(renamed)

@@ -1,4 +1,4 @@
-"""A Hugging Face folder as a run's base: its tensors, and whether engine and learner can run it. Imports no torch."""
+"""Check that engine and learner can run the model of a Hugging Face folder. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIG = "config.json"
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files. Raises UserError without one."""
+    """The folder's safetensors files. Raises UserError when there are none."""
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} holds no *.safetensors file; export the model with save_pretrained")
@@ -20,9 +20,10 @@ def tensor_files(folder: Path) -> list[Path]:
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in the folder, read from the files' headers. Raises UserError for damaged files.
+    """Name and shape of every tensor in the folder, from the headers of its files. Copies are left out (`is_copy`).
 
-    Without copies: the output layer of a model with tied embeddings, and the angles that old files hold.
+    Raises:
+        UserError: A file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -39,14 +40,15 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def is_copy(name: str, tied: bool) -> bool:
-    """Whether a tensor says nothing that the others do not say."""
+    """Whether a tensor repeats others: rotary angles in old files, or the output layer with tied embeddings."""
     return name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
 
 
 def read_shape(name: str) -> PolicyShape:
-    """The shape of the model in the folder `policy.model_name`, which has the files of a model and of a tokenizer.
+    """The shape of the model in the folder `policy.model_name`.
 
-    Raises UserError where a file is missing, or where the learner does not run the architecture.
+    Raises:
+        UserError: A file of the model or the tokenizer is missing, or the learner cannot run the architecture.
     """
     for file, what in ((CONFIG, "a Llama, Qwen2 or Qwen3 model"), ("tokenizer.json", "the model's fast tokenizer")):
         if not (Path(name) / file).is_file():
@@ -58,18 +60,26 @@ def read_shape(name: str) -> PolicyShape:
 
 
 def check_model_folder(name: str, vocabulary: int) -> PolicyShape:
-    """`read_shape`, after a look at the weights' headers (milliseconds). Raises UserError for what cannot run here.
+    """Check that a run can use a folder. It takes milliseconds, because only the headers of the weights are read.
 
-    vocabulary: how many ids the tokenizer can give.
+    Args:
+        name: The folder `policy.model_name`.
+        vocabulary: Number of ids that the tokenizer can give.
+
+    Returns:
+        Shape of the model.
+
+    Raises:
+        UserError: The folder cannot be used.
     """
     shape = read_shape(name)
     try:
-        found, wanted = tensor_shapes(Path(name)), hf_shapes(shape)
+        actual, wanted = tensor_shapes(Path(name)), hf_shapes(shape)
     except UserError as error:
         raise UserError(f"policy.model_name={name}: {error}") from None
-    for tensor in sorted(found.keys() | wanted.keys()):
-        if found.get(tensor) != wanted.get(tensor):
-            has, needs = (str(list(sizes[tensor])) if tensor in sizes else "none" for sizes in (found, wanted))
+    for tensor in sorted(actual.keys() | wanted.keys()):
+        if actual.get(tensor) != wanted.get(tensor):
+            has, needs = (str(list(sizes[tensor])) if tensor in sizes else "none" for sizes in (actual, wanted))
             raise UserError(
                 f"policy.model_name={name}: {CONFIG} and weights do not fit: {tensor} is {has}, a {shape.model_type} "
                 f"of this {CONFIG} needs {needs}; copy the whole folder again"

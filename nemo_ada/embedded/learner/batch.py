@@ -1,4 +1,4 @@
-"""Training rows for a learner, and how they are dealt to ranks and micro-batches.
+"""Training rows for a learner, and their distribution over ranks and micro-batches.
 
 R rows, T tokens (right-padded). The driver builds these without torch.
 """
@@ -19,10 +19,15 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Prompts with their responses: row r is `tokens_RT[r, :length_R[r]]`, its response starts at `prompt_length_R[r]`.
+    """Prompts with their responses.
 
-    Raises `InvariantError` for shapes that do not agree, and for a row without a prompt: a first token has no
-    log-probability.
+    Attributes:
+        tokens_RT: Token ids of prompt and response.
+        length_R: Tokens of each row without padding.
+        prompt_length_R: Tokens of each prompt. The response begins behind them.
+
+    Raises:
+        InvariantError: Shapes do not agree, or a row has no prompt. Its first token would have no log-probability.
     """
 
     tokens_RT: Ints
@@ -46,7 +51,7 @@ class TokenRows:
 
     @property
     def response_tokens(self) -> int:
-        """How many response tokens the rows hold together."""
+        """Number of response tokens in all rows together."""
         return int((self.length_R - self.prompt_length_R).sum())
 
 
@@ -55,12 +60,13 @@ class Rows(TokenRows):
     """Training rows, from the rollout to the learner.
 
     Attributes:
-        advantage_R: the advantage of each row.
-        weight_R: factor on the loss of the row's tokens. 0 marks a placeholder row, which is not computed.
-        old_logprob_RT: log-probability of token t under the policy that drew it. Only the response's are read.
+        advantage_R: Advantage of the row's response.
+        weight_R: Factor on the loss of the row's tokens. 0 marks a placeholder row, which is not computed.
+        old_logprob_RT: Log-probability of each token under the policy that generated it. Only those of the response are
+            read.
 
     Raises:
-        InvariantError: shapes do not agree, or a number is not finite.
+        InvariantError: Shapes do not agree, or a number is not finite.
     """
 
     advantage_R: Floats
@@ -106,16 +112,25 @@ class TrainBatch(Rows):
 
 
 def deal(length_R: Ints, row_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:
-    """Deal rows to data-parallel ranks and micro-batches: `[rank][micro-batch]` -> row numbers.
+    """Distribute rows over data-parallel ranks and micro-batches.
 
-    Rows of similar length share a micro-batch, because each is as wide as its longest row. Ranks get equal numbers of
-    rows of each length, give or take one. A rank without rows gets no micro-batch. The result depends on the lengths
-    only, so every rank computes it for itself.
+    Rows of similar length share a micro-batch, because it is as wide as its longest row. The numbers of rows of each
+    length differ by one at most between ranks. A rank without rows has no micro-batch. The result depends on the
+    lengths only, so every rank computes it for itself.
+
+    Args:
+        length_R: Tokens of each row.
+        row_R: Numbers of the rows to distribute.
+        ranks: Number of data-parallel ranks.
+        micro_batch_size: Largest number of rows of a micro-batch.
+
+    Returns:
+        Row numbers by rank and micro-batch.
     """
     ordered = row_R[np.argsort(-length_R[row_R], kind="stable")]
-    dealt = []
+    by_rank = []
     for rank in range(ranks):
         mine = ordered[rank::ranks]
         parts = -(-len(mine) // micro_batch_size)
-        dealt.append(np.array_split(mine, parts) if parts else [])
-    return dealt
+        by_rank.append(np.array_split(mine, parts) if parts else [])
+    return by_rank

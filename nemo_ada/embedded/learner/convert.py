@@ -1,9 +1,9 @@
-"""Weights between Hugging Face's names and Megatron's, for any tensor and pipeline layout, and from files.
+"""Convert weights between Hugging Face's names and Megatron's, for any tensor and pipeline layout, and read files.
 
-A rank holds the layers of its pipeline stage, numbered from 0, and its share of every split tensor. Megatron stores q,
-k and v of an attention block in one tensor, ordered by query group: the group's q heads, its k head, its v head. Gate
-and up of an MLP share a tensor too: [gate; up] on each rank. Only slicing, reshaping and concatenation happen here, so
-a round trip gives the same bits. Adam's moments have their parameters' shapes and convert the same way.
+A rank has the layers of its pipeline stage, numbered from 0, and its share of every split tensor. Megatron stores q, k
+and v of an attention block in one tensor, ordered by query group: the group's q heads, its k head, its v head. Gate and
+up of an MLP share a tensor too, as [gate; up] on each rank. This module only slices, reshapes and concatenates, so a
+round trip gives the same bits. Adam's moments have their parameters' shapes and are converted in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ Kind = Literal["replicated", "rows", "columns", "qkv", "gate_up"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank's position in the layout: its tensor and pipeline rank, and how many of each there are."""
+    """A rank's position in the layout.
+
+    Attributes:
+        tensor_rank: The rank among the tensor-parallel ranks.
+        tensor_size: Number of tensor-parallel ranks.
+        pipeline_rank: The rank's pipeline stage.
+        pipeline_size: Number of pipeline stages.
+    """
 
     tensor_rank: int = 0
     tensor_size: int = 1
@@ -36,6 +43,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A tensor of Megatron's (`local`), the Hugging Face tensors that it contains, and how ranks split it."""
+
     local: str
     hf: tuple[str, ...]
     kind: Kind
@@ -56,7 +65,7 @@ _QK_NORM = tuple(
 
 
 def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
-    """The tensors of a pipeline stage, under their full names on both sides."""
+    """The tensors of a pipeline stage, with their full names on both sides."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
         yield _Entry("embedding.word_embeddings.weight", (EMBEDDING,), "rows")
@@ -75,9 +84,9 @@ def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iter
 
 
 def random_weights(shape: PolicyShape, seed: int) -> Weights:
-    """Seeded initial weights in Hugging Face names, drawn before the split and so equal in every layout.
+    """Seeded initial weights with Hugging Face names. They are drawn before the split, so every layout has the same.
 
-    Matrices from N(0, initializer_range^2), biases 0, norms 1.
+    Matrices come from N(0, initializer_range^2), biases are 0, and norms are 1.
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
@@ -92,11 +101,13 @@ def random_weights(shape: PolicyShape, seed: int) -> Weights:
 
 
 def _grouped(shape: PolicyShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """One tensor of q, k and v, ordered by query group."""
     groups, rest = shape.num_query_groups, q.shape[1:]
     return torch.cat([part.reshape(groups, -1, *rest) for part in (q, k, v)], dim=1).reshape(-1, *rest)
 
 
 def _ungrouped(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors q, k and v of a tensor from `_grouped`."""
     rest, head = merged.shape[1:], shape.head_dim
     q_rows = shape.num_attention_heads // shape.num_query_groups * head
     parts = merged.reshape(shape.num_query_groups, q_rows + 2 * head, *rest).split([q_rows, head, head], dim=1)
@@ -104,7 +115,16 @@ def _ungrouped(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
 
 
 def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) -> Weights:
-    """The Megatron-named tensors of one rank, cut from whole tensors that `get` returns by Hugging Face name."""
+    """Cut the tensors of one rank from whole tensors.
+
+    Args:
+        shape: Shape of the model.
+        get: Returns a whole tensor by its Hugging Face name.
+        place: The rank's position.
+
+    Returns:
+        Megatron's name -> tensor.
+    """
     rank, size = place.tensor_rank, place.tensor_size
     local: Weights = {}
     for entry in _entries(shape, place.pipeline_rank, place.pipeline_size):
@@ -125,9 +145,14 @@ def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) 
 
 
 def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> Weights:
-    """Whole Hugging Face tensors from `shards[pipeline rank][tensor rank]`; the inverse of `shard`.
+    """Make whole tensors with Hugging Face names from those of all ranks. This is the inverse of `shard`.
 
-    Raises `InvariantError` when copies of one tensor differ between ranks.
+    Args:
+        shape: Shape of the model.
+        shards: Tensors by pipeline rank and tensor rank.
+
+    Raises:
+        InvariantError: Copies of one tensor differ between ranks.
     """
     whole: Weights = {}
     for stage, ranks in enumerate(shards):
@@ -155,7 +180,15 @@ def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tenso
 
 
 def read_model(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-    """The named tensors of a Hugging Face folder in float32, from one file or several. Raises UserError."""
+    """Read tensors of a Hugging Face folder in float32, from one file or several.
+
+    Args:
+        folder: The folder.
+        shapes: Name of each tensor -> the shape that it must have.
+
+    Raises:
+        UserError: A tensor is missing or has another shape, or a file is damaged.
+    """
     files = tensor_files(folder)
     place = {name: file for file in files[1:] for name in _names(file)}
     whole: Weights = {}
@@ -171,9 +204,15 @@ def _names(file: Path) -> list[str]:
 
 
 def read_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype | None = None) -> Weights:
-    """The named tensors of a safetensors file, which may be damaged or of another model.
+    """Read tensors of a safetensors file.
 
-    shapes: the shape that each must have. dtype: the type that each must have; None takes any. Raises UserError.
+    Args:
+        path: The file.
+        shapes: Name of each tensor -> the shape that it must have.
+        dtype: The type that each tensor must have. None takes any.
+
+    Raises:
+        UserError: A tensor is missing or has another shape or type, or the file is damaged.
     """
     tensors: Weights = {}
     try:

@@ -1,7 +1,7 @@
-"""The learner as the driver sees it: Ray actors, one per rank, called together.
+"""The learner in the driver: one Ray actor per rank, and every call goes to all of them.
 
 The driver never imports Megatron or the shim. Every wait has a deadline. A rank that dies, fails alone or is late ends
-the group, because the other ranks may wait for it in a collective; the error names that rank.
+the group, because the other ranks may wait for it in a collective. The error names that rank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RANK_ENVIRONMENT = {
 
 
 class _Rank:
-    """The actor: it imports and holds one `Learner`."""
+    """The actor of one rank. It imports `Learner` and has one."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -52,19 +52,19 @@ class _Rank:
         self._store: Any = None
 
     def prepare(self) -> int:
-        """Import the libraries; the process id."""
+        """Import the libraries. Returns the process id."""
         processes.prepare_actor(f"learner-{self._rank}")
         import nemo_ada.embedded.learner.rank  # noqa: F401
 
         return os.getpid()
 
     def listen(self, timeout_s: float) -> int:
-        """Open the rendezvous on a port that the system picks; returns the port."""
+        """Open the rendezvous on a port that the system picks. Returns the port."""
         self._store = _store(0, True, timeout_s)
         return int(self._store.port)
 
     def start(self, port: int, config: LearnerConfig, weights: str | None) -> None:
-        """Join the world and build this rank's share of the model."""
+        """Join the world and build this rank's share of the model. An earlier learner of this process is closed."""
         from nemo_ada.embedded.learner.rank import Learner
 
         if self._learner is not None:
@@ -78,11 +78,15 @@ class _Rank:
         return getattr(self._learner, method)(*args)
 
     def weights(self) -> tuple[None, Any]:
-        """The model's weights as the second of two results: the driver waits for the first and fetches neither."""
+        """Returns (None, weights) as two Ray objects.
+
+        Waiting for the first shows that the call ended, without fetching the weights.
+        """
         return None, self.call("weights")
 
 
 def _store(port: int, master: bool, timeout_s: float) -> Any:
+    """The rendezvous of the ranks. The master opens it, and the others connect to `port`."""
     from datetime import timedelta
 
     from torch.distributed import TCPStore
@@ -95,14 +99,28 @@ def _store(port: int, master: bool, timeout_s: float) -> Any:
 
 
 class LearnerGroup:
-    """A learner of `config.world_size` ranks on this machine; Ray must run already. Also a context manager.
+    """A learner of `config.world_size` ranks on this machine. Ray must run already. It is also a context manager.
 
-    weights: a Hugging Face folder (config.json, model.safetensors); None makes a seeded random model, the same in every
-    layout. Raises `UserError` for weights of another model, `InvariantError` when a rank fails, `ProcessLostError` when
-    one dies and `StallError` when one is late.
+    Every method that calls the ranks raises these errors, too.
+
+    Attributes:
+        config: Settings of the learner.
+
+    Raises:
+        UserError: The weights are those of another model.
+        InvariantError: A rank failed.
+        ProcessLostError: A rank died.
+        StallError: A rank did not answer in time.
     """
 
     def __init__(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
+        """Start the ranks and build the model.
+
+        Args:
+            config: Settings of the learner.
+            weights: Hugging Face folder with config.json and model.safetensors. None makes a seeded random model, which
+                is the same in every layout.
+        """
         if not ray.is_initialized():
             raise InvariantError("LearnerGroup needs ray.init() first")
         self.config = config
@@ -114,7 +132,7 @@ class LearnerGroup:
 
     @property
     def processes(self) -> int:
-        """Rank processes that exist: the largest world that `restart` can build."""
+        """Number of rank processes. `restart` can build a world of this size at most."""
         return len(self._actors)
 
     @property
@@ -124,16 +142,21 @@ class LearnerGroup:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name, once the group has started."""
+        """Name -> process id of each rank. Empty before the group has started."""
         return {f"learner-{rank}": pid for rank, pid in enumerate(self._pids)}
 
     def restart(self, config: LearnerConfig, weights: str | Path | None = None) -> None:
-        """A new model, optimizer and layout in the running processes, which take seconds to start.
+        """Build a new model, optimizer and layout in the running processes, because new ones take seconds to start.
 
-        It needs no more ranks than the group was made with. State that was not saved is lost.
+        State that was not saved is lost.
+
+        Raises:
+            InvariantError: The new layout has more ranks than there are processes.
         """
         if config.world_size > len(self._actors):
-            raise InvariantError(f"{config.world_size} ranks asked of a learner group of {len(self._actors)} processes")
+            raise InvariantError(
+                f"a learner group of {len(self._actors)} processes cannot have {config.world_size} ranks"
+            )
         self._live()
         self._start(config, weights)
 
@@ -155,16 +178,23 @@ class LearnerGroup:
         log.debug("learner ready: %s ranks", config.world_size)
 
     def logprobs(self, tokens_RT: Any, length_R: Any, prompt_length_R: Any) -> Floats:
-        """Log-probability of every response token given those before it, [R, T]; 0 elsewhere. See `TokenRows`."""
+        """Log-probability of every response token given the tokens before it [R, T]. It is 0 elsewhere.
+
+        See `TokenRows` for the arguments.
+        """
         rows = TokenRows(tokens_RT, length_R, prompt_length_R)
         return self._collect("logprobs", rows, rows.tokens_RT.shape[1])
 
     def features(self, tokens_RT: Any, length_R: Any) -> Floats:
-        """The last layer's normalised hidden state, mean over the tokens of every row, [R, hidden_size]."""
+        """Mean over each row's tokens of the last layer's normalised hidden state [R, hidden_size]."""
         return self._collect("features", TokenRows(tokens_RT, length_R, length_R), self.config.shape.hidden_size)
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
-        """One optimizer step: loss, grad_norm (before clipping), lr, clip_fraction, mean_ratio, approx_kl, entropy."""
+        """Take one optimizer step.
+
+        Returns:
+            The metrics loss, grad_norm (before clipping), lr, clip_fraction, mean_ratio, approx_kl and entropy.
+        """
         self._check(batch)
         return self._agreed(self._call("train", batch))
 
@@ -180,24 +210,24 @@ class LearnerGroup:
         return self._agreed(self._call("supervised", rows))
 
     def weights(self) -> Any:
-        """Ray reference to the model's weights: Hugging Face name -> float32 tensor on the CPU. Ready on return."""
+        """Ray reference to the model's weights. They are ready, as Hugging Face name -> float32 tensor on the CPU."""
         refs = [actor.weights.options(num_returns=2).remote() for actor in self._live()]
         self._wait([done for done, _ in refs], "weights")
         return refs[0][1]
 
     def save(self, folder: str | Path) -> None:
-        """Write the learner's whole state into the folder (created if missing)."""
+        """Write the learner's whole state into a folder, which is created if it is missing."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._call("save", str(Path(folder).resolve()))
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote, also from another layout."""
+        """Restore a state that `save` wrote, in this or another layout. Raises UserError for a folder without one."""
         if not (Path(folder) / "learner.json").is_file():
             raise UserError(f"no learner state in {folder}")
         self._call("load", str(Path(folder).resolve()))
 
     def export_hf(self, folder: str | Path, extra_config: Mapping[str, Any] | None = None) -> None:
-        """Write config.json (with `extra_config` on top, e.g. token ids) and model.safetensors for transformers."""
+        """Write config.json and model.safetensors for transformers. `extra_config` is added to config.json."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._call("export_hf", str(Path(folder).resolve()), dict(extra_config or {}))
 
@@ -207,7 +237,7 @@ class LearnerGroup:
             return
         self._closed = True
         for actor in self._actors:
-            with suppress(ray.exceptions.RayError):  # a Ray that lost its head; the processes are ended below
+            with suppress(ray.exceptions.RayError):  # Ray may have lost its head. The processes are ended below
                 ray.kill(actor, no_restart=True)
         if remaining := processes.end(self._pids, 2 * _GRACE_S):
             raise InvariantError(f"learner processes did not end: {remaining}")
@@ -219,17 +249,19 @@ class LearnerGroup:
         self.shutdown()
 
     def _live(self) -> list[Any]:
+        """The actors of the current world. Raises InvariantError after `shutdown`."""
         if self._closed:
             raise InvariantError("the learner group was shut down")
         return self._actors[: self.config.world_size]
 
     def _check(self, rows: TokenRows) -> None:
+        """Raise InvariantError for a row that is longer than the model's positions."""
         longest, limit = int(rows.length_R.max(initial=0)), self.config.shape.max_position_embeddings
         if longest > limit:
             raise InvariantError(f"a row of {longest} tokens exceeds the model's max_position_embeddings={limit}")
 
     def _collect(self, method: str, rows: TokenRows, width: int) -> Floats:
-        """The rows' results, [R, width], from the ranks that hold them."""
+        """Call a method of the ranks that gives each rank's rows. Returns the results of all rows [R, width]."""
         self._check(rows)
         result = np.zeros((len(rows.length_R), width), dtype=np.float32)
         for part in self._call(method, rows):
@@ -238,15 +270,24 @@ class LearnerGroup:
         return result
 
     def _call(self, method: str, *args: Any) -> list[Any]:
+        """Call a method on all ranks. Returns their results in order."""
         actors = self._live()
         shared = [ray.put(arg) for arg in args]
         return self._wait([actor.call.remote(method, *shared) for actor in actors], method)
 
     def _wait(self, refs: list[Any], what: str, deadline: float | None = None) -> list[Any]:
-        """Results of all ranks, in order; raises as the class says.
+        """Wait for the results of all ranks. Raises the errors of the class.
 
         The group ends when a rank dies, fails alone or is late. It goes on when all ranks refuse a call. Failures are
-        collected for _GRACE_S after the first: a rank that dies makes its neighbours fail before Ray reports it.
+        collected for _GRACE_S after the first one, because a dying rank makes others fail before Ray reports it.
+
+        Args:
+            refs: One Ray reference per rank.
+            what: The call, for error messages.
+            deadline: Time of the monotonic clock. None takes the config's `call_timeout_s` from now.
+
+        Returns:
+            The results in the order of the ranks.
         """
         deadline = time.monotonic() + self.config.call_timeout_s if deadline is None else deadline
         pending, results = list(refs), {}
@@ -271,7 +312,7 @@ class LearnerGroup:
         return [results[rank] for rank in range(len(refs))]
 
     def _failure(self, what: str, failed: dict[int, ray.exceptions.RayError], ranks: int) -> Exception:
-        """The error to raise for the ranks that failed; it ends the group unless all `ranks` refused a call."""
+        """The error to raise for the ranks that failed. The group ends, unless all `ranks` refused a call."""
         causes = {rank: getattr(error, "cause", None) for rank, error in failed.items()}
         died = [rank for rank, cause in causes.items() if cause is None]
         if len(failed) < ranks or died:
@@ -286,13 +327,14 @@ class LearnerGroup:
         return failure
 
     def _name(self, rank: int) -> str:
+        """A rank with its position, for error messages."""
         tensor = rank % self.config.tensor_parallel
         data = rank // self.config.tensor_parallel % self.config.data_parallel
         stage = rank // (self.config.tensor_parallel * self.config.data_parallel)
         return f"rank {rank} (tensor {tensor}, pipeline {stage}, data {data})"
 
     def _agreed(self, results: list[dict[str, float]]) -> dict[str, float]:
-        """The metrics of the last pipeline stage's last rank, after all ranks gave the same gradient norm."""
+        """The metrics of the last rank. Raises InvariantError when gradient norms differ between ranks."""
         norms = {result["grad_norm"] for result in results}
         if len(norms) != 1:
             raise InvariantError(f"learner ranks disagree about the gradient norm: {sorted(norms)}")

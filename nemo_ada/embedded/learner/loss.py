@@ -1,6 +1,6 @@
-"""The clipped policy-gradient loss on per-token log-probabilities, and those from vocabulary-parallel logits.
+"""The clipped policy-gradient loss, and log-probabilities from logits whose vocabulary is split over ranks.
 
-B rows of a micro-batch, T tokens, V the vocabulary's share of this rank. Everything returned is a sum over tokens, so
+B rows of a micro-batch, T tokens, V the vocabulary's share of this rank. All results are sums over tokens, so
 micro-batches and data-parallel ranks add up to the whole batch.
 """
 
@@ -16,10 +16,11 @@ METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entrop
 
 
 class _VocabParallel(torch.autograd.Function):
-    """log p(target) and the entropy of softmax(logits); the ranks of `group` each hold a part of the vocabulary."""
+    """log p(target) and the entropy of softmax(logits), where each rank of `group` has a part of the vocabulary."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
+        """Log-probability and entropy, both in the shape of `target`."""
         size = 1 if group is None else group.size()
         peak = logits.amax(-1)
         if size > 1:
@@ -42,6 +43,7 @@ class _VocabParallel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        """The gradient in the logits, from those in the log-probability and the entropy."""
         log_p, entropy, local, here = ctx.saved_tensors
         grad_logprob, grad_entropy = grads
         p = log_p.exp()
@@ -57,9 +59,12 @@ class _VocabParallel(torch.autograd.Function):
 def logprob_and_entropy(
     logits_BTV: torch.Tensor, target_BT: torch.Tensor, group: dist.ProcessGroup | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of `target_BT` and entropy in nats, both [B, T] and differentiable in the logits.
+    """Log-probability of `target_BT` and entropy in nats. Both are [B, T] and differentiable in the logits.
 
-    group: the tensor-parallel group, whose rank i holds the i-th equal share of the vocabulary; None for one rank.
+    Args:
+        logits_BTV: This rank's share of the logits.
+        target_BT: Token ids.
+        group: The tensor-parallel group. Its rank i has the i-th equal share of the vocabulary. None means one rank.
     """
     return _VocabParallel.apply(logits_BTV, target_BT, group)
 
@@ -68,10 +73,16 @@ def logprob_and_entropy(
 class PolicyLoss:
     """PPO's clipped surrogate with an asymmetric interval, an optional dual clip and an optional entropy bonus.
 
-    Per response token, with ratio = pi / pi_old and A its row's advantage, the objective is
-    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A), and for A < 0 at least `dual_clip` A (arXiv 1912.09729,
+    With ratio = pi / pi_old and the row's advantage A, the objective of a response token is
+    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A). For A < 0 it is at least `dual_clip` A (arXiv 1912.09729,
     equation 5). The loss is minus the sum of the objectives, weighted by row, minus `entropy_coefficient` times the sum
-    of the entropies of rows of weight above 0; both over `denominator`. There is no KL term.
+    of the entropies of rows with a weight above 0. Both are divided by `denominator`. There is no KL term.
+
+    Attributes:
+        clip_min: Width of the interval below 1.
+        clip_max: Width of the interval above 1.
+        dual_clip: Largest ratio that counts for a negative advantage. None means no such clip.
+        entropy_coefficient: Factor of the entropy bonus.
     """
 
     clip_min: float = 0.2
@@ -89,10 +100,21 @@ class PolicyLoss:
         mask_BT: torch.Tensor,
         denominator: float,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The differentiable loss, and sums over the tokens that count for each name in `METRICS`.
+        """Compute the loss of a micro-batch.
 
-        mask_BT: true on response tokens. clip_fraction: tokens whose gradient a clip removed. approx_kl:
-        ratio - 1 - log ratio, whose mean estimates KL(old || new) and is never negative.
+        Args:
+            logprob_BT: Log-probabilities under the current policy.
+            entropy_BT: Entropies of the current policy.
+            old_logprob_BT: Log-probabilities under the policy that generated the tokens.
+            advantage_B: Advantages of the rows.
+            row_weight_B: Weights of the rows. 0 marks a placeholder row.
+            mask_BT: True on response tokens.
+            denominator: Number of tokens by which sums are divided.
+
+        Returns:
+            The differentiable loss, and a sum over the tokens that count for each name in `METRICS`. clip_fraction
+            counts tokens whose gradient a clip removed. approx_kl sums ratio - 1 - log ratio, whose mean estimates
+            KL(old || new) and is never negative.
         """
         live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
         advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
@@ -123,7 +145,7 @@ class PolicyLoss:
 def supervised_loss(
     logprob_BT: torch.Tensor, entropy_BT: torch.Tensor, mask_BT: torch.Tensor, denominator: float
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Negative log-likelihood of the response tokens over `denominator`, and the sums that go with it."""
+    """Negative log-likelihood of the response tokens divided by `denominator`, and sums of tokens, loss and entropy."""
     loss = -torch.where(mask_BT, logprob_BT, 0).sum() / denominator
     entropy = torch.where(mask_BT, entropy_BT.detach(), 0).sum()
     return loss, {"tokens": mask_BT.sum().float(), "loss": loss.detach(), "entropy": entropy}

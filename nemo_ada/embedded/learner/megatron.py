@@ -1,4 +1,4 @@
-"""Megatron-core around a learner: process groups, model, DDP wrapper, optimizer, learning-rate schedule."""
+"""Build a learner's parts with Megatron-core: process groups, model, DDP wrapper, optimizer, learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LATER_S = 30.0
 
 
 def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
-    """Join the world over gloo and make Megatron's process groups (collective); installs the device shim.
+    """Join the world over gloo, install the device shim and make Megatron's process groups (collective).
 
-    A collective waits _LATER_S longer than the driver's `call_timeout_s`. So the driver names the rank that stalls,
+    A collective waits _LATER_S longer than the driver's `call_timeout_s`. So the driver reports the rank that stalls,
     and not the ranks that wait for it.
     """
     torch.set_num_threads(config.threads)
@@ -48,13 +48,13 @@ def join(config: LearnerConfig, rank: int, store: dist.Store) -> None:
 
 def leave() -> None:
     """Undo `join` (collective)."""
-    RotaryEmbedding.forward.cache_clear()  # it holds modules, and these hold process groups
+    RotaryEmbedding.forward.cache_clear()  # the cache refers to modules, and these refer to process groups
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 
 
 def transformer_config(config: LearnerConfig) -> TransformerConfig:
-    """Megatron's settings: no dropout, no fusion, losses and gradients summed, never averaged.
+    """Megatron's settings: without dropout and fusions, and with sums of losses and gradients instead of averages.
 
     The loss is already divided by the caller's denominator, so micro-batches and data-parallel ranks add up.
     """
@@ -80,7 +80,7 @@ def transformer_config(config: LearnerConfig) -> TransformerConfig:
         params_dtype=torch.float32,
         pipeline_dtype=torch.float32,
         variable_seq_lengths=config.pipeline_parallel > 1,
-        moe_token_dispatcher_type="alltoall",  # no experts here, but the default refuses variable lengths
+        moe_token_dispatcher_type="alltoall",  # there are no experts, but the default refuses variable lengths
         calculate_per_token_loss=True,
         use_cpu_initialization=True,
         persist_layer_norm=False,
@@ -93,9 +93,10 @@ def transformer_config(config: LearnerConfig) -> TransformerConfig:
 
 
 class TreeAttention(torch.nn.Module):
-    """Megatron's core attention for packed micro-batches: each token sees the tokens that the mask names.
+    """Core attention for packed micro-batches, in which each token attends to the tokens of the mask.
 
-    Megatron's own knows only the causal mask on a CPU. The constructor takes what Megatron gives to core attentions.
+    On a CPU, Megatron's own has the causal mask only. The constructor takes the arguments that Megatron gives to core
+    attentions.
     """
 
     def __init__(self, config: TransformerConfig, **_for_other_attentions: Any) -> None:
@@ -110,7 +111,10 @@ class TreeAttention(torch.nn.Module):
         attention_mask: torch.Tensor,
         **_for_other_attentions: Any,
     ) -> torch.Tensor:
-        """[T, B, H * D] of T tokens, H heads of width D and G query groups. attention_mask: [T, T], true = sees."""
+        """The attention's output [T, B, H * D], for T tokens, H heads of width D and G query groups.
+
+        `attention_mask` is [T, T], and true where a token (row) attends to another (column).
+        """
         query, key, value = (part.permute(1, 2, 0, 3) for part in (query_TBHD, key_TBGD, value_TBGD))
         key, value = (part.repeat_interleave(self._repeats, dim=1) for part in (key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)
@@ -118,7 +122,7 @@ class TreeAttention(torch.nn.Module):
 
 
 def build_model(config: LearnerConfig, transformer: TransformerConfig) -> GPTModel:
-    """This rank's share of the model, weights not yet set; needs Megatron's process groups."""
+    """This rank's share of the model, without its weights. It needs Megatron's process groups."""
     shape = config.shape
     layers = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=shape.qk_norm)
     if config.packed_tokens is not None:
@@ -139,7 +143,7 @@ def build_model(config: LearnerConfig, transformer: TransformerConfig) -> GPTMod
 
 
 def wrap(module: torch.nn.Module, config: TransformerConfig) -> DistributedDataParallel:
-    """Megatron's DDP around this rank's module; gradients are summed over data-parallel ranks."""
+    """Megatron's DDP around this rank's module. It sums gradients over data-parallel ranks."""
     model = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), module)
     config.finalize_model_grads_func = _sum_model_grads
     config.no_sync_func = model.no_sync
@@ -152,9 +156,9 @@ def _sum_model_grads(model: list[torch.nn.Module], _num_tokens: Any, **groups: A
 
 
 def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> MegatronOptimizer:
-    """Adam with decoupled weight decay (none on biases and norms) and clipping by the norm over all ranks.
+    """Adam with clipping by the norm over all ranks and decoupled weight decay, except on biases and norms.
 
-    The distributed optimizer is off: on this stack its checkpoints do not load.
+    The distributed optimizer is off, because its checkpoints do not load on this stack.
     """
     settings = OptimizerConfig(
         optimizer="adam",
@@ -171,9 +175,9 @@ def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> Me
 
 
 def build_schedule(config: LearnerConfig, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
-    """Linear warm-up, then a constant rate or a linear fall to 0.
+    """A schedule with linear warm-up, and then a constant rate or a linear fall to 0.
 
-    Step it before each update: then the first update has lr / warmup_updates, where Megatron's own order gives 0.
+    Step it before each update. Then the first update has lr / warmup_updates, where Megatron's own order would give 0.
     """
     return OptimizerParamScheduler(
         optimizer,

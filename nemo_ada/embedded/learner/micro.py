@@ -1,7 +1,7 @@
-"""A micro-batch on one rank: padded rows, or a tree of the tokens that its rows have in common.
+"""A micro-batch on one rank: padded rows, or a tree of the tokens that its rows share.
 
-Both give the log-probabilities of the response tokens as [B, T - 1]: column t holds that of token t + 1.
-B rows, T tokens of the longest row, H hidden width. See `packing.py` for the tree.
+Both give the log-probabilities of the response tokens as [B, T - 1]. Column t has that of token t + 1.
+B rows, T tokens of the longest row, H hidden width. See `packing.py` for the tree, its N nodes and its E edges.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _responses(rows: TokenRows, row_B: Ints, width: int) -> BoolArray:
-    """Which tokens belong to responses, [B, width]."""
+    """Whether a token belongs to a response [B, width]."""
     at = np.arange(width)
     return (at >= rows.prompt_length_R[row_B, None]) & (at < rows.length_R[row_B, None])
 
 
 class PaddedMicro:
-    """Rows side by side, as wide as the longest. Without rows it is one empty row."""
+    """Rows padded to the longest one. Without rows there is one empty row.
+
+    Attributes:
+        mask_BT: Whether a token belongs to a response [B, T - 1], from the second token on.
+    """
 
     def __init__(self, rows: TokenRows, row_B: Ints) -> None:
         width = max(2, int(rows.length_R[row_B].max(initial=0)))
@@ -41,24 +45,27 @@ class PaddedMicro:
         self._length_B = torch.from_numpy(rows.length_R[row_B])
 
     def run(self, model: torch.nn.Module, _module: torch.nn.Module) -> Any:
-        """Logits on the last stage, hidden states on the others."""
+        """Run the model. Returns logits on the last stage and hidden states on the others."""
         position = torch.arange(self._tokens.shape[1]).expand_as(self._tokens)
         return model(self._tokens, position, None)
 
     def logprobs(self, logits: torch.Tensor, group: dist.ProcessGroup | None) -> Pair:
-        """Log-probability and entropy at every token but the first, both [B, T - 1]."""
+        """Log-probability and entropy at every token but the first. Both are [B, T - 1]."""
         return logprob_and_entropy(logits[:, :-1], self._tokens[:, 1:], group)
 
     def row_means(self, hidden_TBH: torch.Tensor) -> torch.Tensor:
-        """Mean over each row's tokens, [B, H]."""
+        """Mean hidden state over each row's tokens [B, H]."""
         inside_TB = torch.arange(len(hidden_TBH))[:, None] < self._length_B
         return torch.where(inside_TB[..., None], hidden_TBH, 0.0).sum(dim=0) / self._length_B[:, None]
 
 
 class PackedMicro:
-    """One sequence of the nodes of the rows' tree. The model must have `megatron.TreeAttention`.
+    """One sequence that consists of the nodes of the rows' tree. The model must have `megatron.TreeAttention`.
 
-    The last token of a response is no input, because nothing follows it.
+    The last token of a response is not an input, because nothing follows it.
+
+    Attributes:
+        mask_BT: Whether a token belongs to a response [B, T - 1], from the second token on.
     """
 
     def __init__(self, rows: TokenRows, row_B: Ints) -> None:
@@ -66,16 +73,21 @@ class PackedMicro:
         self._length_B = torch.from_numpy(length_B)
         tree = TokenTree.of(rows, row_B, np.maximum(length_B - 1, prompt_B))
         width = max(2, int(length_B.max(initial=0)))
-        asked_BT = _responses(rows, row_B, width)
-        node_E, token_E, edge_BT = tree.edges(rows.tokens_RT[row_B, :width], asked_BT)
-        self.mask_BT = torch.from_numpy(asked_BT[:, 1:])
+        response_BT = _responses(rows, row_B, width)
+        node_E, token_E, edge_BT = tree.edges(rows.tokens_RT[row_B, :width], response_BT)
+        self.mask_BT = torch.from_numpy(response_BT[:, 1:])
         self._edge_BT = torch.from_numpy(edge_BT[:, 1:])
         self._node_E, self._token_E = torch.from_numpy(node_E), torch.from_numpy(token_E)
         self._token_N, self._position_N = torch.from_numpy(tree.token_N), torch.from_numpy(tree.position_N)
         self._sees_NN, self._node_BT = torch.from_numpy(tree.sees_NN), torch.from_numpy(tree.node_BT)
 
     def run(self, model: torch.nn.Module, module: torch.nn.Module) -> Any:
-        """Logits of the edges on the last stage, hidden states on the others. `module`: the model without wrappers."""
+        """Run the model. Returns logits of the edges on the last stage and hidden states on the others.
+
+        Args:
+            model: The model in its wrappers.
+            module: The model without wrappers.
+        """
         with ExitStack() as hooks:
             rotary = module.rotary_pos_emb.register_forward_hook(lambda _m, _args, angles: angles[self._position_N])
             hooks.callback(rotary.remove)
@@ -87,7 +99,7 @@ class PackedMicro:
             return model(self._token_N[None], self._position_N[None], self._sees_NN)
 
     def logprobs(self, logits: torch.Tensor, group: dist.ProcessGroup | None) -> Pair:
-        """Log-probability and entropy at the response tokens, any number elsewhere, both [B, T - 1]."""
+        """Log-probability and entropy at the response tokens. Both are [B, T - 1] and arbitrary elsewhere."""
         logprob, entropy = logprob_and_entropy(logits[0], self._token_E, group)
         if not len(self._token_E):  # zeros that depend on the model, because every rank runs backward
             zeros = torch.zeros(self._edge_BT.shape)
@@ -95,7 +107,7 @@ class PackedMicro:
         return logprob[self._edge_BT], entropy[self._edge_BT]
 
     def row_means(self, hidden_N1H: torch.Tensor) -> torch.Tensor:
-        """Mean over each row's tokens, [B, H]."""
+        """Mean hidden state over each row's tokens [B, H]."""
         inside = self._node_BT >= 0
         states = hidden_N1H[self._node_BT.clamp(min=0), 0]
         return torch.where(inside[..., None], states, 0.0).sum(dim=1) / self._length_B[:, None]

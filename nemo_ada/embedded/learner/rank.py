@@ -1,11 +1,13 @@
 """One rank of the learner: Megatron-core's model, DDP wrapper, schedules and optimizer, on a CPU over gloo.
 
-Every rank of the world constructs a `Learner`, then calls the same methods in the same order. Each method gets the
-whole batch; a rank computes its data-parallel share of the rows. Importing this module imports Megatron. Only
+Every rank of the world constructs a `Learner`, and then calls the same methods in the same order. Each method gets the
+whole batch, and a rank computes its data-parallel share of the rows. The import of this module imports Megatron. Only
 `Learner()` changes the process: it installs the device shim and makes process groups.
 
 State on disk has Hugging Face names and whole tensors, so a checkpoint loads into any layout. In the layout that wrote
-it, the next step is bit-identical.
+it, the next step is the same to the bit.
+
+R rows of the batch, B rows of a micro-batch, T tokens, H hidden width.
 """
 
 from __future__ import annotations
@@ -45,12 +47,33 @@ RowLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Ints], tuple[torch
 
 
 class Learner:
-    """The learner's share on one rank; see the module for the rules of calling it.
+    """One rank of the learner. The module's docstring says how it must be called.
 
-    `store` is the rendezvous of the world's ranks. Raises `UserError` when the initial weights do not fit the shape.
+    Attributes:
+        config: Settings of the learner.
+        place: The rank's tensor and pipeline position.
+        data_rank: The rank among the data-parallel ranks.
+        last_stage: Whether the rank has the last pipeline stage.
+        tensor_group: The rank's tensor-parallel process group.
+        module: This rank's share of the model.
+        model: The same in Megatron's DDP wrapper.
+        optimizer: Megatron's optimizer.
+        schedule: Learning-rate schedule, which also counts the optimizer steps.
+        run_schedule: Megatron's pipeline schedule.
+
+    Raises:
+        UserError: The initial weights do not fit the shape.
     """
 
     def __init__(self, config: LearnerConfig, rank: int, store: dist.Store, weights: str | None = None) -> None:
+        """Join the world and build this rank's share of the model.
+
+        Args:
+            config: Settings of the learner.
+            rank: This process's rank in the world.
+            store: Rendezvous of the ranks.
+            weights: Hugging Face folder. None makes a seeded random model.
+        """
         self.config = config
         setup.join(config, rank, store)
         self.place = convert.Place(
@@ -74,16 +97,19 @@ class Learner:
     def close(self) -> None:
         """Leave the world, so that another `Learner` can be built in this process (collective).
 
-        What is left of this one would keep its process groups alive, and their 50 threads wake up 100 times a second.
+        The attributes are removed, because they would keep the process groups alive. The 50 threads of these wake up
+        100 times a second.
         """
         setup.leave()
         self.__dict__.clear()
         gc.collect()
 
     def logprobs(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
-        """Log-probabilities of the response tokens in this rank's share of the rows, 0 elsewhere.
+        """Log-probabilities of the response tokens in this rank's share of the rows.
 
-        (row numbers, [those rows, T]); None where another rank answers for the same rows.
+        Returns:
+            Row numbers, and the log-probabilities [those rows, T], which are 0 outside responses. None when another
+            rank answers for the same rows.
         """
         parts: list[Floats] = []
 
@@ -96,10 +122,13 @@ class Learner:
         return self._evaluate(rows, keep, parts)
 
     def features(self, rows: TokenRows) -> tuple[Ints, Floats] | None:
-        """The hidden state behind the last layer and norm, mean over each row's tokens: as `logprobs`, [those rows, H].
+        """Mean over each row's tokens of the hidden state behind the last layer and norm.
 
-        The mean predicts pass rates far better than the state at the last token alone: correlation .84 against .64
-        after 8 steps of 32 prompts of mini_sudoku (recipes/results/leaderboard.md).
+        The mean predicts pass rates far better than the state at the last token alone. Their correlations were .84 and
+        .64 after 8 steps of 32 prompts of mini_sudoku (recipes/results/leaderboard.md).
+
+        Returns:
+            Row numbers and the means [those rows, H]. None when another rank answers for the same rows.
         """
         parts: list[Floats] = []
         hidden: list[torch.Tensor] = []
@@ -115,7 +144,7 @@ class Learner:
             hook.remove()
 
     def _evaluate(self, rows: TokenRows, keep: RowLoss, parts: list[Floats]) -> tuple[Ints, Floats] | None:
-        """Run this rank's rows forward; `keep` appends one array per micro-batch to `parts`."""
+        """Run this rank's rows forward. `keep` appends one array per micro-batch to `parts`."""
         mine = self._deal(rows, np.arange(len(rows.length_R)))
         with torch.no_grad():
             self._pass(rows, mine, keep, forward_only=True)
@@ -124,7 +153,7 @@ class Learner:
         return np.concatenate(mine), np.concatenate(parts)
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
-        """One optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
+        """Take one optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
         loss = PolicyLoss(
             self.config.ratio_clip_min,
             self.config.ratio_clip_max,
@@ -146,7 +175,7 @@ class Learner:
         return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS)
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:
-        """One optimizer step on the mean negative log-likelihood of the response tokens."""
+        """Take one optimizer step on the mean negative log-likelihood of the response tokens."""
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, _rows: Ints) -> Any:
             return supervised_loss(logprob, entropy, mask, rows.response_tokens)
@@ -161,6 +190,7 @@ class Learner:
         return deal(rows.length_R, row_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
 
     def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
+        """Take one optimizer step. Returns the gradient norm and lr, and on the last stage the named metrics, too."""
         mine = self._deal(rows, row_R)
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -178,7 +208,11 @@ class Learner:
         return metrics | {name: value / max(tokens, 1.0) for name, value in values.items()}
 
     def _apply(self) -> float:
-        """Clip and update; returns the gradient's norm before clipping. One that is not finite changes nothing."""
+        """Clip the gradient and update the weights. Returns the norm before clipping.
+
+        Raises:
+            InvariantError: The norm is not finite. Nothing has changed then.
+        """
         self.optimizer.prepare_grads()
         norm = float(self.optimizer.get_grad_norm())
         if not math.isfinite(norm):
@@ -190,7 +224,7 @@ class Learner:
         return norm
 
     def _pass(self, rows: TokenRows, mine: list[Ints], loss: RowLoss, *, forward_only: bool) -> list[Sums]:
-        """Run Megatron's schedule over this rank's micro-batches; the losses' sums on the last stage, else empty."""
+        """Run Megatron's schedule over this rank's micro-batches. Returns each one's sums on the last stage."""
         micros: list[Ints] = mine or [np.empty(0, np.int64)]  # a rank without rows computes one token
 
         def forward(data: Iterator[Ints], model: torch.nn.Module) -> Any:
@@ -209,6 +243,7 @@ class Learner:
         )
 
     def _micro(self, rows: TokenRows, row_B: Ints) -> PaddedMicro | PackedMicro:
+        """The micro-batch of these rows."""
         if self.config.packed_tokens is None:
             return PaddedMicro(rows, row_B)
         return PackedMicro(rows, row_B)
@@ -216,6 +251,7 @@ class Learner:
     def _row_loss(
         self, loss: RowLoss, micro: PaddedMicro | PackedMicro, row_B: Ints, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Sums]:
+        """Loss, number of tokens (unused) and sums of a micro-batch, as Megatron's schedule wants them."""
         logprob, entropy = micro.logprobs(logits, self.tensor_group)
         if not len(row_B):
             return logprob.sum() * 0.0, torch.zeros((), dtype=torch.int), dict.fromkeys(METRICS, torch.zeros(()))
@@ -223,7 +259,7 @@ class Learner:
         return value, torch.zeros((), dtype=torch.int), sums
 
     def weights(self) -> convert.Weights | None:
-        """The whole model in Hugging Face names on rank 0, None elsewhere (collective)."""
+        """The whole model with Hugging Face names on rank 0, and None on other ranks (collective)."""
         return self._gather({name: tensor.detach() for name, tensor in self.module.named_parameters()})
 
     def save(self, folder: str) -> None:
@@ -244,9 +280,12 @@ class Learner:
         dist.barrier()
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote, in this or another layout. The optimizer's settings stay those of the config.
+        """Restore a state that `save` wrote, in this or another layout. The optimizer's settings are the config's.
 
-        Everything is read and checked before anything changes. Raises UserError for files that cannot be used.
+        Everything is read and checked before anything changes.
+
+        Raises:
+            UserError: A file cannot be used.
         """
         step, shape = read_learner_state(Path(folder) / _STATE)
         self._check_shape(shape, folder)
@@ -270,7 +309,7 @@ class Learner:
         self.schedule.step(0)
 
     def export_hf(self, folder: str, extra_config: Mapping[str, Any]) -> None:
-        """Write `config.json` and `model.safetensors` as transformers reads them (collective; the folder exists)."""
+        """Write `config.json` and `model.safetensors` for transformers into an existing folder (collective)."""
         weights = self.weights()
         if weights is not None:
             save_file(weights, Path(folder) / _MODEL, {"format": "pt"})
@@ -279,12 +318,14 @@ class Learner:
         dist.barrier()
 
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:
+        """A function that returns the initial tensors by Hugging Face name."""
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
         self._check_shape(PolicyShape.read(Path(weights)), weights)
         return convert.read_model(Path(weights), hf_shapes(self.config.shape)).__getitem__
 
     def _check_shape(self, shape: PolicyShape, folder: str) -> None:
+        """Raise UserError when the weights in a folder have another shape than the config's."""
         given, wanted = asdict(shape), asdict(self.config.shape)
         differing = [
             f"{name} {given[name]} instead of {wanted[name]}"
@@ -295,6 +336,7 @@ class Learner:
             raise UserError(f"the weights in {folder} are of another model: {'; '.join(differing)}")
 
     def _set_weights(self, get: Callable[[str], torch.Tensor]) -> None:
+        """Copy this rank's share of whole tensors, which `get` returns by Hugging Face name, into the model."""
         local = convert.shard(self.config.shape, get, self.place)
         parameters = dict(self.module.named_parameters())
         if local.keys() != parameters.keys():
@@ -304,7 +346,7 @@ class Learner:
                 parameter.copy_(local[name])
 
     def _gather(self, local: convert.Weights) -> convert.Weights | None:
-        """Merge every rank's tensors on rank 0; data-parallel copies are not sent."""
+        """Merge the tensors of all ranks on rank 0. Data-parallel copies are not sent."""
         if self.config.world_size == 1:
             return convert.merge(self.config.shape, [[local]])
         mine = (self.place.pipeline_rank, self.place.tensor_rank, local) if self.data_rank == 0 else None
@@ -317,7 +359,7 @@ class Learner:
         return convert.merge(self.config.shape, [[shard_at[stage, rank] for rank in ranks] for stage in stages])
 
     def _adam(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        """Adam's state of a parameter, as torch would create it at its first step."""
+        """Adam's state of a parameter. A new one is as torch would create it at its first step."""
         for optimizer in self.optimizer.chained_optimizers:
             state = optimizer.optimizer.state[parameter]
             if not state:
@@ -327,7 +369,7 @@ class Learner:
 
 
 def read_learner_state(path: Path) -> tuple[int, PolicyShape]:
-    """The optimizer step and the model's shape that `save` wrote. Raises UserError."""
+    """Read the optimizer step and the model's shape that `save` wrote. Raises UserError for a file without them."""
     content = read_json(path)
     step, shape = content.get("step"), content.get("shape")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(shape, Mapping):

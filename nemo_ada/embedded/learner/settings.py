@@ -1,4 +1,4 @@
-"""What a group of learner ranks needs to know when it starts; imports no torch."""
+"""The settings of a group of learner ranks. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,35 @@ _ADAM, _LOSS, _POLICY = OptimizerSettings(), LossSettings(), PolicySettings()  #
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
-    """Model, layout, loss and optimizer of the embedded learner. `stack.learner_config` fills it from the run's YAML.
+    """Model, layout, loss and optimizer of the embedded learner. `stack.learner_config` makes it from the run's YAML.
 
-    The YAML's own types hold the bounds; here only the layout is checked (UserError). micro_batch_size: rows.
-    packed_tokens: different tokens of a packed micro-batch (`packing.py`); None pads rows instead. threads: of a rank.
-    max_grad_norm: 0 turns clipping off. ratio_clip_c: the dual clip; None for none. The learning rate rises linearly
-    over `warmup_updates` from lr / warmup_updates to lr, then stays. With `decay_updates` it falls linearly to 0 at
-    that update (supervision only).
+    The YAML's types check all bounds but those of the layout.
+
+    Attributes:
+        shape: Shape of the model.
+        tensor_parallel: Number of tensor-parallel ranks.
+        pipeline_parallel: Number of pipeline stages.
+        data_parallel: Number of data-parallel ranks.
+        micro_batch_size: Largest number of rows of a padded micro-batch.
+        packed_tokens: Largest number of different tokens of a packed micro-batch (`packing.py`). None pads rows.
+        threads: Threads of a rank.
+        lr: Largest learning rate.
+        betas: Adam's decay rates.
+        eps: Adam's epsilon.
+        weight_decay: Decoupled weight decay.
+        max_grad_norm: Largest gradient norm. 0 turns clipping off.
+        warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to lr.
+        decay_updates: The learning rate falls linearly to 0 at this update. None keeps it constant.
+        ratio_clip_min: Width of the clipping interval below 1.
+        ratio_clip_max: Width of the clipping interval above 1.
+        ratio_clip_c: The dual clip, or None.
+        entropy_coefficient: Factor of the entropy bonus.
+        seed: Seed of a random model.
+        start_timeout_s: Seconds for the start of the ranks.
+        call_timeout_s: Seconds for a call.
+
+    Raises:
+        UserError: The model does not split into the layout.
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
@@ -49,5 +71,5 @@ class LearnerConfig:
 
     @property
     def world_size(self) -> int:
-        """How many ranks (processes) the learner has."""
+        """Number of ranks, which are processes."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel

@@ -1,6 +1,6 @@
-"""The shape of a model that the learner runs: Llama, Qwen2 or Qwen3, the one made here or a Hugging Face folder.
+"""The shape of a model that the learner runs: Llama, Qwen2 or Qwen3, random or from a Hugging Face folder.
 
-Nothing here imports torch. So the command line can check a shape against a parallel layout before any actor starts.
+This module does not import torch. So the command line can check a shape against a parallel layout before actors start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
-MAX_SIZE, MAX_FLOAT = 10_000_000, 1e30  # above, a number of a config.json is a mistake
+MAX_SIZE, MAX_FLOAT = 10_000_000, 1e30  # a larger number in a config.json is a mistake
 _TP_KEY = "policy.megatron_cfg.tensor_model_parallel_size"
 _PP_KEY = "policy.megatron_cfg.pipeline_model_parallel_size"
 
@@ -34,18 +34,32 @@ HF_NAMES = {
 """Fields of `PolicyShape` and their names in a config.json."""
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""model_type of a config.json -> the class that transformers and vLLM build."""
+"""model_type of a config.json -> class that transformers and vLLM build."""
 
 EMBEDDING = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
 class PolicyShape:
-    """A decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU.
+    """A decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU. Counts are for the whole model.
 
-    Counts are for the whole model; `max_position_embeddings` is in tokens. model_type: Qwen2 has biases on q, k and v,
-    Qwen3 a norm on the heads of q and k, Llama neither. kv_channels: width of one attention head; None = hidden_size /
-    num_attention_heads. Raises `UserError` for parts that do not fit together.
+    Attributes:
+        hidden_size: Width of the hidden state.
+        ffn_hidden_size: Width of the feed-forward layers.
+        num_layers: Number of layers.
+        num_attention_heads: Number of query heads of a layer.
+        num_query_groups: Number of key-value heads of a layer.
+        vocab_size: Number of token ids.
+        max_position_embeddings: Longest sequence in tokens.
+        rope_theta: Base of the rotary positions.
+        norm_eps: Epsilon of RMSNorm.
+        tied_embeddings: Whether input and output embeddings are one tensor.
+        initializer_range: Standard deviation of random weights.
+        model_type: Qwen2 has biases on q, k and v. Qwen3 has a norm on the heads of q and k. Llama has neither.
+        kv_channels: Width of an attention head. None means hidden_size / num_attention_heads.
+
+    Raises:
+        UserError: The parts do not fit together.
     """
 
     hidden_size: int = 128
@@ -95,11 +109,11 @@ class PolicyShape:
 
     @property
     def parameters(self) -> int:
-        """Numbers that the model holds."""
+        """Number of parameters."""
         return sum(math.prod(size) for size in hf_shapes(self).values())
 
     def check_parallel(self, tensor_parallel: int, pipeline_parallel: int) -> None:
-        """Raise `UserError` unless the model splits evenly over these sizes; the message names sizes that work."""
+        """Raise UserError unless the model splits evenly over these sizes. The message names sizes that work."""
         split = {
             "attention heads": self.num_attention_heads,
             "query groups (kv heads)": self.num_query_groups,
@@ -119,7 +133,7 @@ class PolicyShape:
 
     def hf_config(self) -> dict[str, Any]:
         """The content of `config.json` for transformers and vLLM."""
-        own: dict[str, dict[str, Any]] = {
+        of_type: dict[str, dict[str, Any]] = {
             "llama": {"attention_bias": False, "mlp_bias": False},
             "qwen2": {"use_sliding_window": False},
             "qwen3": {"attention_bias": False, "use_sliding_window": False},
@@ -130,7 +144,7 @@ class PolicyShape:
             "hidden_act": "silu",
             "tie_word_embeddings": self.tied_embeddings,
             "attention_dropout": 0.0,
-            **own[self.model_type],
+            **of_type[self.model_type],
             "use_cache": True,
             "torch_dtype": "float32",
         }
@@ -138,12 +152,12 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """The shape of the model in a Hugging Face folder. Raises `UserError` for one that this learner cannot run."""
+        """The shape of the model in a Hugging Face folder. Raises UserError for one that this learner cannot run."""
         return cls.from_hf_config(read_json(folder / "config.json"))
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> PolicyShape:
-        """Read what `hf_config` wrote, or another model's. Raises `UserError` for what this learner cannot run."""
+        """The shape in a config.json. Raises UserError for a model that this learner cannot run."""
         kind = config.get("model_type")
         if kind not in ARCHITECTURES:
             raise UserError(
@@ -169,7 +183,7 @@ class PolicyShape:
 
 
 def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
-    """What a config.json asks for beyond the plain architectures."""
+    """Each feature of a config.json that the plain architectures lack."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         yield f"rotary positions of type {str(kind)[:80]!r}"
@@ -184,12 +198,12 @@ def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator
 
 
 def _head_width(kind: str, width: int | None) -> int | None:
-    """A head's width where config.json need not say it: Qwen3's is 128 then."""
+    """The width of a head, for a config.json that may omit it. Qwen3's is 128 then."""
     return 128 if kind == "qwen3" and width is None else width
 
 
 def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
-    """A positive number of a config.json; kind: "int" or "float". Raises UserError for anything else."""
+    """A positive number of a config.json, of the kind "int" or "float". Raises UserError for anything else."""
     value = config.get(name)
     types, bound = ((int,), MAX_SIZE) if kind == "int" else ((int, float), MAX_FLOAT)
     if not isinstance(value, types) or isinstance(value, bool) or not 0 < value <= bound:

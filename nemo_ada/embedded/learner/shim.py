@@ -1,11 +1,12 @@
-"""Megatron-core 0.16 on a machine without a GPU.
+"""Run Megatron-core 0.16 on a machine without a GPU.
 
-Megatron-core names the cuda device in its source: `torch.zeros(..., device="cuda")`, `torch.cuda.current_device()`,
-a check that `Tensor.type()` is "torch.cuda.FloatTensor". This module gives Megatron's own modules another `torch`: a
-copy of the name space in which those names mean the CPU. The real `torch` stays as it is for everybody else.
+Megatron-core names the cuda device in its source. It calls `torch.zeros(..., device="cuda")` and
+`torch.cuda.current_device()`, and checks that `Tensor.type()` is "torch.cuda.FloatTensor". This module gives Megatron's
+own modules another `torch`, a copy of the name space in which those names mean the CPU. Other modules have the real
+`torch`.
 
-Nothing happens on import. A learner process calls `install()` once, after it has imported Megatron.
-`cuda_tensor_methods()` replaces the two tensor methods that Megatron calls, for as long as its block runs.
+Nothing happens on import. A learner process calls `install()` once, after it has imported Megatron. Within the block of
+`cuda_tensor_methods()` the two tensor methods that Megatron calls are replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 class _Overlay(ModuleType):
-    """A module's name space with some names replaced; lazy attributes still come from the original."""
+    """A copy of a module with some names replaced. Lazy attributes come from the original."""
 
     def __init__(self, original: ModuleType, replaced: dict[str, Any]) -> None:
         super().__init__(original.__name__)
@@ -35,6 +36,8 @@ class _Overlay(ModuleType):
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The factory with every device replaced by the CPU."""
+
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
         if kwargs.get("device") is not None:
             kwargs["device"] = _CPU
@@ -44,11 +47,11 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Stands for the calls that only make sense with a GPU: synchronise, seed its generator, free its cache."""
+    """Replace a call that has no meaning without a GPU: synchronise, seed its generator, free its cache."""
 
 
 def install() -> int:
-    """Give every Megatron module that is loaded the CPU's `torch`; returns how many were changed (0 when repeated)."""
+    """Give the CPU's `torch` to every loaded module of Megatron. Returns how many have changed, and 0 when repeated."""
     cuda: dict[str, Any] = dict.fromkeys(("synchronize", "empty_cache", "manual_seed", "set_device"), _nothing)
     cuda["current_device"] = lambda: _CPU
     cpu_torch = _Overlay(
@@ -64,7 +67,7 @@ def install() -> int:
 
 @contextmanager
 def cuda_tensor_methods() -> Iterator[None]:
-    """Inside the block `Tensor.cuda()` is the tensor itself and `Tensor.type()` carries the name Megatron looks for."""
+    """Within the block `Tensor.cuda()` returns the tensor, and `Tensor.type()` the name that Megatron expects."""
     real_type, real_cuda = torch.Tensor.type, torch.Tensor.cuda
 
     def named(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The update of a step: mini-batches of whole prompts, without the rows that have no gradient.
+"""The updates of a step, on mini-batches of whole prompts without the rows that have no gradient.
 
 R rows of the step. A mini-batch is one optimizer step.
 """
@@ -18,11 +18,17 @@ from nemo_ada.errors import InvariantError
 
 
 def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
-    """Train on a step's rows; the mean over mini-batches of the learner's metrics.
+    """Train on the rows of a step.
 
     Rows without advantage are left out, unless the loss has an entropy term, which gives them a gradient. With
-    `all_rows` the token mean's denominator counts the response tokens of all kept rows of the mini-batch, so leaving
-    rows out does not change the update. With `live_rows` it counts those of the rows with a gradient.
+    `all_rows` the denominator counts the response tokens of all selected rows of the mini-batch, so it does not matter
+    which rows are left out. With `live_rows` it counts those of the rows with a gradient.
+
+    Returns:
+        The means over mini-batches of the learner's metrics, the number of updates, and the number of trained rows.
+
+    Raises:
+        InvariantError: A metric is not finite.
     """
     real_R = data.weight_R > 0
     live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R

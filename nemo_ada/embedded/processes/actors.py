@@ -1,6 +1,6 @@
-"""The actors' processes as the operating system sees them: are they alive, what are they doing, end them.
+"""Watch and end the actors' processes through the operating system.
 
-Ray knows nothing about a process that hangs in C code or was stopped. So this looks at the process itself (Linux).
+Ray does not notice a process that hangs in C code or was stopped. So this module looks at the process itself (Linux).
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from typing import IO
 STACKS = "NEMO_ADA_STACKS"
 """Environment variable with the folder to which actors write their stacks on request."""
 
-START_SECONDS = 600.0  # for an actor to import its libraries and build its model; 10 s on a quiet machine
+START_SECONDS = 600.0  # in which an actor imports its libraries and builds its model. A quiet machine takes 10 s
 DUMP_SECONDS = 2.0
 END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
-_open_files: list[IO[str]] = []  # faulthandler writes to a file descriptor that must stay open
+_open_files: list[IO[str]] = []  # faulthandler writes to file descriptors, which must stay open
 
 
 def prepare_actor(name: str) -> None:
-    """In an actor, once: end with the parent process, and answer `dump_stacks` even from inside a C call."""
+    """Make this process end with its parent, and answer `dump_stacks` even from inside a C call.
+
+    An actor calls this once.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     folder = os.environ.get(STACKS)
     if folder:
@@ -36,31 +39,31 @@ def prepare_actor(name: str) -> None:
 
 
 def dump_stacks(pids: Mapping[str, int]) -> list[str]:
-    """Have the named actors write the stacks of all their threads; one line about each."""
+    """Have the named actors write the stacks of all their threads. Returns one line about each actor."""
     folder = os.environ.get(STACKS)
     if not folder:
         return []
-    asked: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     lines = []
     for name, pid in pids.items():
         path = Path(folder) / f"{name}.txt"
         if not path.exists() or not alive(pid):  # without a handler the signal would end the process
             lines.append(f"{name} (pid {pid}): {'not prepared' if alive(pid) else 'gone'}")
             continue
-        asked[name] = path
+        paths[name] = path
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR2)
     deadline = time.monotonic() + DUMP_SECONDS
-    while any(path.stat().st_size == 0 for path in asked.values()) and time.monotonic() < deadline:
+    while any(path.stat().st_size == 0 for path in paths.values()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for name, path in asked.items():
+    for name, path in paths.items():
         answer = path.name if path.stat().st_size else "no answer, the process is stopped or in the kernel"
         lines.append(f"{name} (pid {pids[name]}, state {state(pids[name])}): {answer}")
     return lines
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for a process (R running, S sleeping, D disk, T stopped, Z zombie); X when it is gone."""
+    """The kernel's letter for a process: R running, S sleeping, D disk, T stopped, Z zombie. X when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -68,12 +71,12 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process still runs (a zombie that its parent has not collected does not)."""
+    """Whether the process still runs. A zombie, which its parent has not collected, does not."""
     return state(pid) not in "XZ"
 
 
 def naming(folder: Path) -> list[int]:
-    """Other processes whose command line names a path below `folder`, as Ray's own processes do."""
+    """Ids of other processes whose command line contains a path below `folder`, as Ray's own processes do."""
     pids = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -83,9 +86,10 @@ def naming(folder: Path) -> list[int]:
 
 
 def end(pids: Iterable[int], grace: float) -> list[int]:
-    """Wait until these processes are gone; kill those that remain after `grace` seconds.
+    """Wait until these processes are gone, and kill those that remain after `grace` seconds.
 
-    Returns those that remain after END_SECONDS.
+    Returns:
+        The processes that remain after END_SECONDS.
     """
     start, killed = time.monotonic(), False
     while remaining := [pid for pid in pids if alive(pid)]:

@@ -1,9 +1,9 @@
-"""A Ray that is private to one run: it listens on the loopback device and answers to its own token.
+"""A private Ray for one run. It listens on the loopback device and accepts only its own token.
 
-Whoever reaches a port of Ray can run code as its user. By default Ray binds to the machine's address, because nodes
-must reach each other, and replaces `_node_ip_address="127.0.0.1"` by it. It also keeps one token per user in the home
-directory. Here is one node, so both can be narrower: the loopback device keeps other machines out, and the token other
-users of this machine.
+Anybody who reaches a port of Ray can run code as its user. By default Ray binds to the machine's address, because nodes
+must reach each other, and even replaces `_node_ip_address="127.0.0.1"` by it. It also has one token per user, in the
+home directory. A run has one node, so both can be narrower. The loopback device keeps other machines out, and the token
+keeps other users of this machine out.
 """
 
 from __future__ import annotations
@@ -31,27 +31,32 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
-NODE_SECONDS = 120.0  # for a node to come up; 3 s on a quiet machine
+NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback device
-    "RAY_task_events_report_interval_ms": "0",  # else the head keeps 100,000 calls for a dashboard
-    "RAY_worker_niceness": "0",  # Ray's 15 leaves a worker one per cent of a core where eight other programs compute
-    "RAY_agent_register_timeout_ms": "180000",  # for the agent that makes the actors' environments
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray stays on the loopback device
+    "RAY_task_events_report_interval_ms": "0",  # otherwise the head stores 100,000 calls for a dashboard
+    "RAY_worker_niceness": "0",  # with Ray's 15 a worker gets 1 % of a core beside eight other programs
+    "RAY_agent_register_timeout_ms": "180000",  # wait for the agent that makes the actors' environments
 }
 
 
 def start(folder: Path, **options: Any) -> None:
-    """ray.init of a cluster of one node for this process, in `folder`; other options are ray.init's own.
+    """Start a Ray cluster of one node for this process. A node that does not come up is started again.
 
-    A node that does not come up is started again, ATTEMPTS in all. Raises StallError when none came up, and UserError
-    in a process that has a Ray already.
+    Args:
+        folder: Folder of the node's files.
+        **options: Further options of ray.init.
+
+    Raises:
+        StallError: No node came up in ATTEMPTS attempts.
+        UserError: This process has started Ray already.
     """
     if ray.is_initialized():
         raise UserError("this process has started Ray already, and a run needs its own: call ray.shutdown() first")
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
-    # Ray read the variables while it was imported, in this process; its children read them afresh.
+    # In this process Ray has read the variables while it was imported, so they are set again. Children read them anew.
     ray_constants.ENABLE_RAY_CLUSTER = False
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
@@ -76,20 +81,21 @@ def start(folder: Path, **options: Any) -> None:
 
 @contextmanager
 def _patient_start() -> Iterator[None]:
-    """Give a node NODE_SECONDS to come up, and let it start before its agents, two Python programs that import Ray.
+    """Within the block a node has NODE_SECONDS to come up, and need not wait for its agents.
 
-    Ray itself waits 30 s for the node. The node waits 15 s for the ports that its agents write to files, then ends
-    itself. A busy machine needs longer, and neither limit can be set. So `get_node` is asked for longer, and the files
-    exist before the agents do. The dashboard's agent serves nothing (-1), as without ray[default]; the agent of the
-    actors' environments gets a port that was chosen for it.
+    The agents are two Python programs that import Ray. Ray itself waits 30 s for the node. The node waits 15 s for the
+    ports that its agents write to files, and then ends itself. A busy machine needs longer, and neither limit can be
+    set. So we repeat `get_node` for longer, and write the files before the agents exist. The dashboard's agent gets no
+    port (-1), as without ray[default]. The agent of the actors' environments gets a port that we choose.
     """
     start_raylet, get_node = services.start_raylet, services.get_node
     dependency_error = utils.get_dashboard_dependency_error
 
     def with_ports(*args: Any, **options: Any) -> Any:
-        given = inspect.signature(start_raylet).bind(*args, **options).arguments
+        arguments = inspect.signature(start_raylet).bind(*args, **options).arguments
         for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
-            (Path(given["session_dir"]) / f"{name}_{given['node_id']}").write_text("-1", encoding="ascii")
+            file = Path(arguments["session_dir"]) / f"{name}_{arguments['node_id']}"
+            file.write_text("-1", encoding="ascii")
         return start_raylet(*args, **options | {"runtime_env_agent_port": _free_port()})
 
     def patiently(*args: Any) -> Any:
@@ -112,7 +118,7 @@ def _patient_start() -> Iterator[None]:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on, below those that Linux hands out by itself (from 32768 on)."""
+    """A port on which nobody listens, below those that Linux assigns by itself (from 32768 on)."""
     while True:
         port = 15_000 + secrets.randbelow(17_000)
         with socket.socket() as probe:
