@@ -20,7 +20,7 @@ from rich.console import Console
 
 from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import PilotExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -98,14 +98,14 @@ def simulate(
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
     lengths = LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
-    variants = _variants(own, preset, group, setting, Caps(max_samples, max_tokens, max_steps))
+    variants = _variants(own, preset, group, setting, Budget(max_samples, max_tokens, max_steps))
     _print(simulation.compare(variants, setting), plot, as_json)
     if not as_json and any(isinstance(variant.plan.exit, PilotExit) for variant in variants):
         typer.echo(_pilot_against_grpo(rates))
 
 
 def _variants(
-    own: AdaSettings | None, names: Sequence[str] | None, group: int, setting: simulation.Setting, caps: Caps
+    own: AdaSettings | None, names: Sequence[str] | None, group: int, setting: simulation.Setting, caps: Budget
 ) -> list[simulation.Variant]:
     """The rule of --exit, the named presets, or all presets that fit the group; the others are named on stderr."""
 
@@ -117,7 +117,14 @@ def _variants(
         if isinstance(settings.sampling, EstimationSampling):
             size, known = max(group, 2 * settings.sampling.bounds(group)[0]), ", pass rates known"
         sampler = settings.sampler(size, setting.lengths.max_new_tokens, run_seed=0, features=1)
-        plan = replace(sampler.plan, caps=caps, expected_tokens=setting.lengths.mean_tokens)
+        budget = replace(
+            sampler.plan.budget,
+            max_samples=caps.max_samples,
+            max_tokens=caps.max_tokens,
+            max_seconds=caps.max_seconds,
+            expected_tokens=setting.lengths.mean_tokens,
+        )
+        plan = replace(sampler.plan, budget=budget)
         return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation, each, single)
 
     if own is not None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
-from nemo_ada.config.strict import Section, Size
+from nemo_ada.config.strict import Section
 from nemo_ada.core.learning.objectives import Linear
 from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
@@ -22,16 +22,15 @@ from nemo_ada.core.prompts.estimators import (
     ValueSettings,
 )
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.schema import Quantile, Share
+from nemo_ada.core.schema import Share
 from nemo_ada.errors import UserError
 
 MAX_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
 Responses = Annotated[int, Field(gt=0, le=MAX_RESPONSES)]
-Cap = Annotated[int, Field(gt=0, le=2**53)]
 
 
 class ByGroup(Section):
@@ -198,30 +197,6 @@ class EstimationSampling(Section):
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
 
 
-class BudgetSettings(Section):
-    """Caps for one batch; null = no cap (algorithm.md section 6)."""
-
-    mode: Literal["capped", "idle"] = "capped"
-    """`idle`: extra waves are drawn only while the last first-wave responses run (GRPO's own step time)."""
-    max_samples: Cap | None = None
-    """Responses issued."""
-    max_tokens: Cap | None = None
-    """Generated tokens."""
-    max_seconds: PositiveFloat | None = None
-    """Seconds of the sampling phase, for waves after the first ones."""
-    seconds_quantile: Quantile = SamplingPlan.seconds_quantile
-    """Probability with which all these waves must be expected to end within max_seconds (0.9: one step in ten is late).
-    """
-    token_reservation: Literal["expected", "worst_case"] = SamplingPlan.token_reservation
-    """Tokens reserved per response: a high quantile of recent lengths, or the longest possible length."""
-    expected_tokens: Size | None = None
-    """Tokens reserved per response until a length has been seen; null takes the longest possible length."""
-    max_group_seconds: PositiveFloat = 1800.0
-    """Asynchronous training: seconds after which a prompt group is given up with the complete waves that it has."""
-    idle_quantile: Quantile = SamplingPlan.idle_quantile
-    """Probability with which an extra wave of idle mode must be expected to end in time."""
-
-
 class AdaSettings(Section):
     """The whole section `reinforce_ada:`."""
 
@@ -231,7 +206,7 @@ class AdaSettings(Section):
     """How responses are drawn."""
     advantage: AdvantageSettings = AdvantageSettings()
     """How they become advantages."""
-    budget: BudgetSettings = BudgetSettings()
+    budget: Budget = Budget()
     """What a batch may cost."""
     estimator: EstimatorSettings = EmaSettings()
     """Pass rates before a step: for the allocation, `shrunk` and candidate_prompts."""
@@ -340,12 +315,7 @@ class AdaSettings(Section):
             positive_threshold=self.positive_threshold,
             scheduler=scheduler,
             window=window,
-            idle=budget.mode == "idle",
-            idle_quantile=budget.idle_quantile,
-            seconds_quantile=budget.seconds_quantile,
-            caps=Caps(budget.max_samples, budget.max_tokens, budget.max_seconds),
-            token_reservation=budget.token_reservation,
-            expected_tokens=budget.expected_tokens,
+            budget=budget,
             max_failed_share=self.max_failed_share,
         )
         if budget.max_seconds is not None and plan.only_first_waves and not self.reserve_prompts:

@@ -152,7 +152,7 @@ class AdaSampler:
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
             return None
-        raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.caps)
+        raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.budget)
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
         rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P)
@@ -177,7 +177,7 @@ class AdaSampler:
     def step_ledger(self, groups: int) -> StepLedger:
         """The budget that the groups of one optimisation step have in common."""
         plan = self.plan
-        return StepLedger(plan.caps, groups=groups, first=plan.first_issue, most=plan.max_responses)
+        return StepLedger(plan.budget, groups=groups, first=plan.first_issue, most=plan.max_responses)
 
     def group_session(self, step: int, ledger: GroupLedger) -> SamplingSession:
         """A session for one prompt. The group's number within its step is a part of every seed.
@@ -212,7 +212,7 @@ class AdaSampler:
         selection = self.select(step, result, len(pools)) if selection is None else selection
         rows = self._weigh(step, result, selection, prior_P)
         self._learn(prompt_ids, result, features_PF)
-        metrics = summarise(result, self.plan.caps) | group_metrics(pools)
+        metrics = summarise(result, self.plan.budget) | group_metrics(pools)
         return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:

@@ -270,7 +270,7 @@ def _forecast(
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
     responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
-    bounds = Bounds(*simulated.worst(plan), responses, plan.caps.max_seconds, run.rollout.longest)
+    bounds = Bounds(*simulated.worst(plan), responses, plan.budget.max_seconds, run.rollout.longest)
     if history is None:
         if run.roofline is None:
             raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")

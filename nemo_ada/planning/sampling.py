@@ -141,11 +141,11 @@ def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: i
 def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
     """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
     responses = prompts * plan.max_responses
-    if plan.caps.max_samples is not None:
-        responses = min(responses, plan.caps.max_samples)
+    if plan.budget.max_samples is not None:
+        responses = min(responses, plan.budget.max_samples)
     tokens = float(responses * longest)
-    if plan.caps.max_tokens is not None and plan.token_reservation == "worst_case":
-        tokens = min(tokens, float(plan.caps.max_tokens))
+    if plan.budget.max_tokens is not None and plan.budget.token_reservation == "worst_case":
+        tokens = min(tokens, float(plan.budget.max_tokens))
     chain = 1 if plan.idle else _max_waves(plan)
     return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
 
@@ -166,7 +166,7 @@ def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
 
 def capped(variant: Variant, max_seconds: float | None) -> Variant:
     """The variant with another cap on seconds."""
-    return replace(variant, plan=replace(variant.plan, caps=replace(variant.plan.caps, max_seconds=max_seconds)))
+    return replace(variant, plan=replace(variant.plan, budget=replace(variant.plan.budget, max_seconds=max_seconds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +201,11 @@ class SimulatedRun:
         rollout = self.run.rollout
         prompts = min(rollout.prompts, MAX_PROMPTS)
         scale = rollout.prompts / prompts
-        caps = variant.plan.caps
+        caps = variant.plan.budget
         samples, tokens = (
             None if cap is None else ceil(cap / scale - 1e-9) for cap in (caps.max_samples, caps.max_tokens)
         )
-        plan = replace(variant.plan, caps=replace(caps, max_samples=samples, max_tokens=tokens))
+        plan = replace(variant.plan, budget=replace(caps, max_samples=samples, max_tokens=tokens))
         batch = simulate(
             replace(variant, plan=plan), Workload(self.rates, self.lengths), prompts=prompts, steps=steps or self.steps,
             max_concurrent=max(1, self.run.max_concurrent * prompts // rollout.prompts),

@@ -27,7 +27,7 @@ import numpy as np
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import Caps, GroupLedger
+from nemo_ada.core.sampling.budget import GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -72,7 +72,11 @@ class Simulation:
         self.ahead = options.age if asynchronous else 0
         self.dynamic = method == DYNAMIC
         made = ada_settings(section).sampler(GROUP, options.longest, run_seed=seed)
-        plan = made.plan if self.dynamic else replace(made.plan, caps=Caps(max_samples=options.samples))
+        plan = (
+            made.plan
+            if self.dynamic
+            else replace(made.plan, budget=replace(made.plan.budget, max_samples=options.samples))
+        )
         self.sampler = AdaSampler(plan, made.rows, run_seed=seed)
         self.prompts, self.update, self.refit = options.prompts, options.update, options.refit
         lengths = LengthModel(options.median, options.sigma, 1.3, options.longest)

@@ -35,7 +35,6 @@ from bench_sampling import PROMPT_TOKENS, ReplaySource
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.metrics import named
-from nemo_ada.core.sampling.budget import Caps
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
@@ -87,7 +86,7 @@ class Bench:
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         source.close()
         steps, tokens = self.engine.steps - steps, self.engine.decoded_tokens - tokens
-        return Phase(steps, tokens, seconds, cpu, summarise(result, plan.caps))
+        return Phase(steps, tokens, seconds, cpu, summarise(result, plan.budget))
 
 
 def write_run(folder: Path, phases: list[Phase], latency: LatencyModel, prompts: int) -> None:
@@ -205,7 +204,7 @@ def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) ->
     title = f"## Clock: {clock}\n\nThe plan expects p95/p50 = {advice.uncapped:.2f}"
     if advice.max_seconds is None:
         return f"{title} and names no cap.\n\n"
-    kinds = {"without": plan, "capped": replace(plan, caps=Caps(max_seconds=advice.max_seconds))}
+    kinds = {"without": plan, "capped": replace(plan, budget=replace(plan.budget, max_seconds=advice.max_seconds))}
     latency = {kind: LatencyModel() for kind in kinds}
     for model in latency.values():
         model.load_state_dict(learned.state_dict())

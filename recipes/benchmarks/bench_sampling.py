@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.pass_rate import haldane
@@ -60,7 +61,9 @@ POLICIES: dict[str, SamplingPlan] = {
     "issue order, window 8": replace(_balanced, window=8),
     "issue order, window 16": replace(_balanced, window=16),
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
-    "idle, waves of 4": SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, idle=True),
+    "idle, waves of 4": SamplingPlan(
+        BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, budget=Budget(mode="idle")
+    ),
 }
 STEP_CLOCK = "idle, waves of 4, clock in steps"
 POLICIES[STEP_CLOCK] = POLICIES["idle, waves of 4"]

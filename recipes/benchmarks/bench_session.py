@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -78,7 +78,7 @@ def main() -> None:
     fixed = SamplingPlan(FixedExit(128), (16,), **large)
     balanced = SamplingPlan(BalancedExit(8, 8), (16,), **large)
     prefix = SamplingPlan(BalancedExit(8, 8), (16,), window=16, **large)
-    capped = SamplingPlan(BalancedExit(8, 8), (16,), caps=Caps(max_samples=200_000), **large)
+    capped = SamplingPlan(BalancedExit(8, 8), (16,), budget=Budget(max_samples=200_000), **large)
     print(f"{'':34}{'prompts':>8}{'group':>7}{'responses':>11}{'seconds':>9}{'us/event':>10}")
     cases = [
         ("fixed(128), waves of 16", fixed, 4096, 4096),

@@ -13,7 +13,7 @@ from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -31,7 +31,7 @@ PRESETS = {
     "ada_seq_positive": (4, StopRule(PositiveExit(1), (8,), 32), {}, {}, None, None),
     "ada_seq_balance": (4, BALANCED, {}, {}, None, None),
     "ada_seq_lean": (4, LEAN, {}, {}, None, None),
-    "ada_seq_idle": (4, IDLE, {"idle": True}, {}, None, None),
+    "ada_seq_idle": (4, IDLE, {"budget": Budget(mode="idle")}, {}, None, None),
     "ada_seq_log": (
         4,
         BALANCED,
@@ -161,13 +161,13 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"advantage": {"pass_rate": "haldane"}}, "rows.advantage.pass_rate", "haldane"),
         ({"advantage": {"min_pass_rate": 0.2}}, "rows.advantage.min_pass_rate", 0.2),
         ({"advantage": {"max_weight": 3.0}}, "rows.advantage.max_weight", 3.0),
-        ({"budget": {"max_samples": 900}}, "plan.caps", Caps(max_samples=900)),
-        ({"budget": {"max_tokens": 900}}, "plan.caps", Caps(max_tokens=900)),
-        ({"budget": {"max_seconds": 9.0}}, "plan.caps", Caps(max_seconds=9.0)),
-        ({"budget": {"max_seconds": 9.0, "seconds_quantile": 0.9}}, "plan.seconds_quantile", 0.9),
-        ({"budget": {"token_reservation": "worst_case"}}, "plan.token_reservation", "worst_case"),
-        ({"budget": {"expected_tokens": 7}}, "plan.expected_tokens", 7),
-        ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.idle_quantile", 0.6),
+        ({"budget": {"max_samples": 900}}, "plan.budget", Budget(max_samples=900)),
+        ({"budget": {"max_tokens": 900}}, "plan.budget", Budget(max_tokens=900)),
+        ({"budget": {"max_seconds": 9.0}}, "plan.budget", Budget(max_seconds=9.0)),
+        ({"budget": {"max_seconds": 9.0, "seconds_quantile": 0.9}}, "plan.budget.seconds_quantile", 0.9),
+        ({"budget": {"token_reservation": "worst_case"}}, "plan.budget.token_reservation", "worst_case"),
+        ({"budget": {"expected_tokens": 7}}, "plan.budget.expected_tokens", 7),
+        ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.budget.idle_quantile", 0.6),
         ({"positive_threshold": 0.2}, "plan.positive_threshold", 0.2),
         ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
         ({"candidate_prompts": 64}, "estimator.decay", 0.9),

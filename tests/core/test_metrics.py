@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core import metrics
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
@@ -32,8 +32,8 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
 def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     group = 4
     first = 3 if window is None else window
-    caps = Caps() if spare is None else Caps(max_samples=len(rates) * first + spare)
-    plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, caps=caps, max_failed_share=1.0)
+    caps = Budget() if spare is None else Budget(max_samples=len(rates) * first + spare)
+    plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, budget=caps, max_failed_share=1.0)
     script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
     stats = summarise(result, caps)

@@ -10,7 +10,7 @@ from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, EmaSettings, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import Caps, Ledger
+from nemo_ada.core.sampling.budget import Budget, Ledger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -244,9 +244,9 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
             "needs reference weighting",
         ),
         (lambda: advantage_of_two(weighting="objective"), "needs pass rates"),
-        (lambda: Ledger(Caps(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
-        (lambda: Ledger(Caps(max_tokens=3)).reserve(1, 4), "against max_tokens"),
-        (lambda: Ledger(Caps()).settle(1, 1), "settled 1 tokens of 0"),
+        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
+        (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
+        (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],
     ids=["choice", "posterior", "objective", "samples", "tokens", "settled"],
 )

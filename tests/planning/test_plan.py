@@ -21,6 +21,7 @@ import yaml
 
 from nemo_ada.cli.plan import plan as plan_command
 from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.errors import UserError
 from nemo_ada.planning import command, sampling
 from nemo_ada.planning.assumptions import MeasuredLengths
@@ -257,10 +258,10 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
         simulate(
-            replace(estimated, allocation=replace(estimated.allocation, exponent=exponent)),
+            replace(estimated, allocation=replace(estimated.allocation, rule=rule)),
             Workload(BetaRates(0.6, 1.5), lengths), prompts=64, steps=8,
         )
-        for exponent in (estimated.allocation.exponent, 0.0)
+        for rule in (estimated.allocation.rule, PowerRule(exponent=0.0))
     )  # fmt: skip
     assert own.responses_S.tolist() == uniform.responses_S.tolist() == [512.0] * 8
     assert own.tokens_S.mean() > 1.02 * uniform.tokens_S.mean(), (

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -157,7 +158,7 @@ def test_issue_order_halves_the_engine_steps(window):
 @pytest.mark.parametrize("quantile", [0.5, 0.95])
 def test_idle_mode_takes_grpos_time_and_leaves_fewer_groups_without_signal(quantile):
     grpo = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
-    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True, idle_quantile=quantile)
+    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, budget=Budget(mode="idle", idle_quantile=quantile))
     ratio, without_signal = [], []
     for seed in SEEDS[:3]:
         latencies = {plan: LatencyModel() for plan in (grpo, idle)}

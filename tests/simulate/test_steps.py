@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -66,9 +66,9 @@ def test_variants_see_the_same_responses():
 
 def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
     setting = Setting(BetaRates(0.6, 1.5), seeds=2, steps=1)
-    tight = dataclasses.replace(BALANCED, caps=Caps(max_samples=520))
-    loose = dataclasses.replace(BALANCED, caps=Caps(max_samples=64 * 32))
-    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
+    tight = dataclasses.replace(BALANCED, budget=Budget(max_samples=520))
+    loose = dataclasses.replace(BALANCED, budget=Budget(max_samples=64 * 32))
+    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, budget=Budget(mode="idle"))
     bound, free, in_the_tail = compare([Variant("t", tight), Variant("l", loose), Variant("i", idle)], setting)
     assert bound.budget_hits.mean == 1.0
     assert bound.responses.mean <= 520

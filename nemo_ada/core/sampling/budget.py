@@ -18,24 +18,45 @@ So with a cap on samples a group's share follows from labels and the order of st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
+from nemo_ada.core.schema import STRICT, Bounds, Positive, Quantile
 from nemo_ada.errors import InvariantError
 
+Cap = Annotated[int, Bounds(gt=0, le=2**53)]
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Upper bounds for one batch, None = no bound: responses issued, tokens generated, seconds of sampling."""
 
-    max_samples: int | None = None
-    max_tokens: int | None = None
-    max_seconds: float | None = None
+@dataclass(frozen=True)
+class Budget:
+    """Caps for one batch; null = no cap (algorithm.md section 6)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    max_samples: Cap | None = None
+    """Responses issued."""
+    max_tokens: Cap | None = None
+    """Generated tokens."""
+    max_seconds: Positive | None = None
+    """Seconds of the sampling phase, for waves after the first ones."""
+    mode: Literal["capped", "idle"] = "capped"
+    """`idle`: extra waves are drawn only while the last first-wave responses run (GRPO's own step time)."""
+    seconds_quantile: Quantile = 0.5
+    """Probability with which all these waves must be expected to end within max_seconds (0.9: one step in ten is late).
+    """
+    token_reservation: Literal["expected", "worst_case"] = "expected"
+    """Tokens reserved per response: a high quantile of recent lengths, or the longest possible length."""
+    expected_tokens: Annotated[int, Bounds(gt=0, le=10_000_000)] | None = None
+    """Tokens reserved per response until a length has been seen; null takes the longest possible length."""
+    max_group_seconds: Positive = 1800.0
+    """Asynchronous training: seconds after which a prompt group is given up with the complete waves that it has."""
+    idle_quantile: Quantile = 0.8
+    """Probability with which an extra wave of idle mode must be expected to end in time."""
 
 
 class Ledger:
     """Samples and tokens of one batch."""
 
-    def __init__(self, caps: Caps) -> None:
-        self.caps = caps
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
         self.samples = 0
         self.tokens_used = 0
         self.tokens_reserved = 0
@@ -43,11 +64,11 @@ class Ledger:
     @property
     def bounded(self) -> bool:
         """True when samples or tokens have a cap."""
-        return self.caps.max_samples is not None or self.caps.max_tokens is not None
+        return self.budget.max_samples is not None or self.budget.max_tokens is not None
 
     def refusal(self, samples: int, tokens: int) -> str | None:
         """The cap that forbids `samples` more responses of `tokens` tokens in all, or None when they fit."""
-        caps = self.caps
+        caps = self.budget
         if caps.max_samples is not None and self.samples + samples > caps.max_samples:
             return "max_samples"
         if caps.max_tokens is not None and self.tokens_used + self.tokens_reserved + tokens > caps.max_tokens:
@@ -76,15 +97,15 @@ class Ledger:
     @property
     def tokens_overshoot(self) -> int:
         """Tokens spent beyond the cap; possible only with `expected` reservation."""
-        return 0 if self.caps.max_tokens is None else max(0, self.tokens_used - self.caps.max_tokens)
+        return 0 if self.budget.max_tokens is None else max(0, self.tokens_used - self.budget.max_tokens)
 
 
 class StepLedger(Ledger):
     """Samples and tokens of one optimisation step."""
 
-    def __init__(self, caps: Caps, *, groups: int, first: int, most: int) -> None:
+    def __init__(self, budget: Budget, *, groups: int, first: int, most: int) -> None:
         """groups: of the step. first: responses of a first wave. most: responses that a group may ask for (N_max)."""
-        super().__init__(caps)
+        super().__init__(budget)
         self.first, self.most = first, most
         self._numbers = list(range(groups))  # of groups that have not started, in their order
         self._open: list[GroupLedger] = []  # in the order of their start
@@ -129,7 +150,7 @@ class GroupLedger(Ledger):
     """
 
     def __init__(self, step: StepLedger, number: int) -> None:
-        super().__init__(step.caps)
+        super().__init__(step.budget)
         self._step, self.number = step, number
 
     def refusal(self, samples: int, tokens: int) -> str | None:

@@ -24,7 +24,7 @@ class Deadline:
     def __init__(self, state: StepState, latency: LatencyModel) -> None:
         self._state, self._latency = state, latency
         self._booked = 0.0
-        self._max_risk = float(-np.log(state.plan.seconds_quantile))
+        self._max_risk = float(-np.log(state.plan.budget.seconds_quantile))
 
     def in_time(
         self, waiting: IntArray, elapsed: float, now: float, ranked: Callable[[IntArray], IntArray]
@@ -34,14 +34,14 @@ class Deadline:
         elapsed: seconds since the batch began. ranked: sorts prompts by the order in which they are served.
         """
         plan = self._state.plan
-        if not plan.idle and plan.caps.max_seconds is None:
+        if not plan.idle and plan.budget.max_seconds is None:
             return waiting
         first = self._redraws(waiting)
         redraws, later = waiting[first], waiting[~first]
         load = self._state.in_flight + int(self._state.want_P[redraws].sum())
         if plan.idle:  # each alone: a wave that is late because of others is dropped, which costs tokens but no time
             later = self._in_tail(later, load, now)
-        if plan.caps.max_seconds is not None:
+        if plan.budget.max_seconds is not None:
             alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
             self._state.cut(later[~alone], "max_seconds")
             later = self._together(later[alone], load, elapsed, ranked)
@@ -49,7 +49,7 @@ class Deadline:
 
     def book(self, prompts: IntArray, sizes: IntArray, elapsed: float) -> None:
         """Book the risk of requests that are issued now."""
-        if self._state.plan.caps.max_seconds is None or len(prompts) == 0:
+        if self._state.plan.budget.max_seconds is None or len(prompts) == 0:
             return
         later = int(sizes[~self._redraws(prompts)].sum())
         if later:
@@ -85,12 +85,12 @@ class Deadline:
 
         Until the latency model has seen a step, assume that a response lasts as long as the batch has lasted.
         """
-        left = float(self._state.plan.caps.max_seconds or 0.0) - elapsed
+        left = float(self._state.plan.budget.max_seconds or 0.0) - elapsed
         return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
 
     def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:
         """Prompts whose next wave is expected to end before the last first-wave response."""
-        tail, quantile = self._idle_tail(now), self._state.plan.idle_quantile
+        tail, quantile = self._idle_tail(now), self._state.plan.budget.idle_quantile
         return waiting[self._each(waiting, lambda size: self._latency.wave_seconds(size, load, quantile) <= tail)]
 
     def _idle_tail(self, now: float) -> float:

@@ -34,7 +34,7 @@ class Granter:
     def tokens_each(self) -> int:
         """Tokens to reserve for one response."""
         plan = self._state.plan
-        if plan.token_reservation == "expected" and self._latency.ready:
+        if plan.budget.token_reservation == "expected" and self._latency.ready:
             return max(1, self._latency.length_quantile(RESERVED_QUANTILE))
         return plan.prior_tokens
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.errors import UserError
 
@@ -33,11 +33,7 @@ class SamplingPlan:
     scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
     window: None for `wave` stopping. A number selects `issue_order` stopping, with so many responses of a prompt in
         flight.
-    idle: extra waves run only while the last first-wave responses run.
-    idle_quantile: probability with which an extra wave must be expected to end in that time.
-    seconds_quantile: probability with which all responses after first waves must be expected to end in max_seconds.
-    token_reservation: tokens reserved per response, a high quantile of recent lengths or the longest length.
-    expected_tokens: length that `expected` reserves until a length has been seen.
+    budget: what the batch may cost.
     max_failed_share: a larger share of responses without a label is an error.
     """
 
@@ -49,18 +45,18 @@ class SamplingPlan:
     positive_threshold: float = 0.7
     scheduler: Literal["rounds", "continuous"] = "continuous"
     window: int | None = None
-    idle: bool = False
-    idle_quantile: float = 0.8
-    seconds_quantile: float = 0.5
-    caps: Caps = field(default_factory=Caps)
-    token_reservation: Literal["expected", "worst_case"] = "expected"
-    expected_tokens: int | None = None
+    budget: Budget = field(default_factory=Budget)
     max_failed_share: float = 0.05
 
     def wave_size(self, wave_P: IntArray) -> IntArray:
         """Size of wave number wave_P (0 = first) for each prompt."""
         sizes = np.asarray(self.wave_sizes, dtype=np.int64)
         return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
+
+    @property
+    def idle(self) -> bool:
+        """Whether extra waves run only while the last first-wave responses run."""
+        return self.budget.mode == "idle"
 
     @property
     def first_issue(self) -> int:
@@ -77,15 +73,16 @@ class SamplingPlan:
     @property
     def prior_tokens(self) -> int:
         """Tokens reserved per response until a length has been seen."""
-        if self.token_reservation == "worst_case" or self.expected_tokens is None:
+        budget = self.budget
+        if budget.token_reservation == "worst_case" or budget.expected_tokens is None:
             return self.max_new_tokens
-        return min(self.expected_tokens, self.max_new_tokens)
+        return min(budget.expected_tokens, self.max_new_tokens)
 
     def check_first_waves(self, prompts: int, responses: int | None = None) -> None:
         """Raise UserError when the caps cannot hold the first waves of `prompts` prompts (`responses` in all)."""
         first = prompts * self.first_issue if responses is None else responses
         each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
-        caps = self.caps
+        caps = self.budget
         if caps.max_samples is not None and caps.max_samples < first:
             name = "wave_size" if self.window is None else "stopping.window"
             smaller = caps.max_samples // max(prompts, 1)

@@ -61,7 +61,7 @@ class SamplingSession:
             raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
         self.plan, self.run_seed, self.step = plan, run_seed, step
         self.latency = latency if latency is not None else LatencyModel()
-        self.ledger = ledger if ledger is not None else Ledger(plan.caps)
+        self.ledger = ledger if ledger is not None else Ledger(plan.budget)
         self._judges_failures = ledger is None
         self.state = StepState(plan, uid_P, first_wave_P, reserve)
         plan.check_first_waves(self.state.n_starting, int(self.state.first_P[: self.state.n_starting].sum()))

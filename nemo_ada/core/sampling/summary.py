@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.result import SamplingResult
 
-NO_CAPS = Caps()
+NO_BUDGET = Budget()
 
 
-def summarise(result: SamplingResult, caps: Caps = NO_CAPS) -> dict[str, float]:
-    """Compute the metrics of a sampling phase whose budget had these caps.
+def summarise(result: SamplingResult, budget: Budget = NO_BUDGET) -> dict[str, float]:
+    """Compute the metrics of a sampling phase under this budget.
 
     Returns:
         Values by name; core/metrics.py explains every name.
     """
-    return _prompts(result) | _responses(result) | _budget(result, caps)
+    return _prompts(result) | _responses(result) | _budget(result, budget)
 
 
 def mean(value_N: IntArray | FloatArray | BoolArray) -> float:
@@ -70,18 +70,18 @@ def _responses(result: SamplingResult) -> dict[str, float]:
     return metrics
 
 
-def _budget(result: SamplingResult, caps: Caps) -> dict[str, float]:
+def _budget(result: SamplingResult, budget: Budget) -> dict[str, float]:
     samples, tokens, seconds = int(result.issued_P.sum()), int(result.generated_P.sum()), result.seconds
     bounds = result.bound_P[result.bound_P > 0]
     metrics: dict[str, float] = {
         "budget_bound": int(np.bincount(bounds).argmax()) if len(bounds) else 0,
-        "tokens_overshoot": max(0, tokens - caps.max_tokens) if caps.max_tokens is not None else 0,
-        "seconds_overshoot": max(0.0, seconds - caps.max_seconds) if caps.max_seconds is not None else 0.0,
+        "tokens_overshoot": max(0, tokens - budget.max_tokens) if budget.max_tokens is not None else 0,
+        "seconds_overshoot": max(0.0, seconds - budget.max_seconds) if budget.max_seconds is not None else 0.0,
     }
-    if caps.max_samples is not None:
-        metrics["budget_used_samples"] = samples / caps.max_samples
-    if caps.max_tokens is not None:
-        metrics["budget_used_tokens"] = tokens / caps.max_tokens
-    if caps.max_seconds is not None:
-        metrics["budget_used_seconds"] = seconds / caps.max_seconds
+    if budget.max_samples is not None:
+        metrics["budget_used_samples"] = samples / budget.max_samples
+    if budget.max_tokens is not None:
+        metrics["budget_used_tokens"] = tokens / budget.max_tokens
+    if budget.max_seconds is not None:
+        metrics["budget_used_seconds"] = seconds / budget.max_seconds
     return metrics

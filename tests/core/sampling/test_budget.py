@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -22,29 +22,30 @@ from tests.core.scripted import Driven, Script, collect, wave_oracle
 
 LONGEST = 40
 WORST_CASE = {"token_reservation": "worst_case"}
+SHORT = {"budget": Budget(max_tokens=1000, expected_tokens=31)}
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
 OPTIONS = st.fixed_dictionaries(
     {"scheduler": st.sampled_from(["rounds", "continuous"]), "window": st.sampled_from([None, 1, 3, 6])}
 )
 
 
-def plan_with(caps, options, **more):
-    return SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, LONGEST, max_failed_share=1.0, caps=caps, **options, **more)
+def plan_with(budget, options):
+    return SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, LONGEST, max_failed_share=1.0, budget=budget, **options)
 
 
 def first_responses(options, prompts):
-    return prompts * plan_with(Caps(), options).first_issue
+    return prompts * plan_with(Budget(), options).first_issue
 
 
 @given(RATES, OPTIONS, st.integers(0, 60), st.integers(0, 10**6), st.integers(0, 2))
 @settings(max_examples=80)
 def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, options, spare, seed, reserve):
     cap = first_responses(options, len(rates)) + spare
-    plan = plan_with(Caps(max_samples=cap), options)
+    plan = plan_with(Budget(max_samples=cap), options)
     script = Script.random(seed, [*rates, *[0.5] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
     assert len(source.issued) == summarise(result)["samples_drawn"] <= cap
-    assert summarise(result, plan.caps)["budget_used_samples"] == len(source.issued) / cap
+    assert summarise(result, plan.budget)["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
         assert BOUNDS[int(summarise(result)["budget_bound"])] == "max_samples"
         assert cap - len(source.issued) < (16 if options["window"] is None else 1)
@@ -57,7 +58,7 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
     if seen:
         latency.observe(np.array([3, 4, 9]), np.array([3]), np.array([3.0]), np.array([1.0]))
     cap = first_responses(options, len(rates)) * expected + spare
-    plan = plan_with(Caps(max_tokens=cap), options, expected_tokens=expected)
+    plan = plan_with(Budget(max_tokens=cap, expected_tokens=expected), options)
     run = Driven(plan, Script.random(seed, rates, failed=0.1), latency=latency)
     source = run.source
 
@@ -69,14 +70,14 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
 
     source.watch = note
     result = run_sampling(run.session, source)
-    assert summarise(result, plan.caps)["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
+    assert summarise(result, plan.budget)["tokens_overshoot"] == max(0, source.tokens - cap) <= max(0, over_by[0])
 
 
 @pytest.mark.parametrize(("reservation", "each"), [("expected", 95), ("worst_case", 400)])
 def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation, each):
     latency = LatencyModel()
     latency.observe(np.arange(1, 101), np.array([3]), np.array([3.0]), np.array([1.0]))
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 400, token_reservation=reservation, expected_tokens=7)
+    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 400, budget=Budget(token_reservation=reservation, expected_tokens=7))
     run = Driven(plan, "+", "+", latency=latency)
     run.ask()
     assert run.session.ledger.tokens_reserved == 8 * each
@@ -87,7 +88,7 @@ def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation,
 @settings(max_examples=80)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
     first = first_responses(options, len(rates))
-    plan = plan_with(Caps(first + samples, first * 6 + tokens, seconds), options, expected_tokens=6)
+    plan = plan_with(Budget(first + samples, first * 6 + tokens, seconds, expected_tokens=6), options)
     latency = LatencyModel()
     for step in range(2):
         script = Script.random(seed + step, rates, failed=0.1)
@@ -104,7 +105,7 @@ def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, sam
 
 @pytest.mark.parametrize(("window", "sizes"), [(None, [4, 8]), (4, [4, 11])])
 def test_a_wave_that_does_not_fit_is_not_cut_short_and_a_window_is_filled_in_part(window, sizes):
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, window=window, caps=Caps(max_samples=15))
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, window=window, budget=Budget(max_samples=15))
     result, source = collect(plan, Script.of("+", "+"))
     assert result.size_P.sum() == len(source.issued) == (12 if window is None else 15)
     assert window or (sorted(result.size_P.tolist()) == sizes and summarise(result)["prompts_cut"] == 2)
@@ -113,7 +114,7 @@ def test_a_wave_that_does_not_fit_is_not_cut_short_and_a_window_is_filled_in_par
 def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
     served = []
     for run_seed in range(12):
-        plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, scheduler="rounds", caps=Caps(max_samples=28))
+        plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, scheduler="rounds", budget=Budget(max_samples=28))
         results = [collect(plan, Script.of(*["+"] * 6), order=order, run_seed=run_seed)[0] for order in (0, 1)]
         np.testing.assert_array_equal(results[0].size_P, results[1].size_P)
         served.append(tuple(np.flatnonzero(results[0].size_P == 8).tolist()))
@@ -123,8 +124,8 @@ def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
 
 def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
     """First waves reserve 320 of 320 tokens and use 24; of the 296 left one second wave takes 160, the other waits."""
-    caps = Caps(max_tokens=320)
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, caps=caps, token_reservation="worst_case")
+    budget = Budget(max_tokens=320, token_reservation="worst_case")
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, budget=budget)
     run = Driven(plan, "+", "-")
     for asked in (8, 4, 4):
         assert len(run.ask()) == asked
@@ -137,7 +138,7 @@ def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
 @pytest.mark.parametrize(("cut", "bound"), [(5, "max_samples"), (1, "stopped")])
 def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     """`cut` of six prompts want a second wave that the samples do not allow; then the step is dropped."""
-    run = Driven(SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, caps=Caps(max_samples=24)), *["+"] * 6)
+    run = Driven(SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=24)), *["+"] * 6)
     run.ask()
     run.end(1.0, *range(4 * cut))
     assert len(run.ask(1.0)) == 0
@@ -157,8 +158,8 @@ def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
 @settings(max_examples=60)
 def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates, spare, seed, newest_first):
     """Whatever ends first: who ends a wave early has no claim on the budget before the others of that wave."""
-    caps = Caps(max_samples=4 * len(rates) + spare)
-    plan = SamplingPlan(BalancedExit(2, 2), (4, 3, 5), 20, 4, LONGEST, caps=caps, scheduler="rounds")
+    caps = Budget(max_samples=4 * len(rates) + spare)
+    plan = SamplingPlan(BalancedExit(2, 2), (4, 3, 5), 20, 4, LONGEST, budget=caps, scheduler="rounds")
     script = Script.random(seed, rates)
     whole, _ = collect(plan, script, order=seed)
     for order in range(3):
@@ -170,7 +171,7 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
 @pytest.mark.parametrize("window", [None, 2, 4])
 def test_the_budget_does_not_go_to_short_responses(window):
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, window=window, caps=Caps(max_samples=4 * 32 + 48))
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, window=window, budget=Budget(max_samples=4 * 32 + 48))
     extra = np.zeros(2)
     for step in range(12):
         rng = np.random.default_rng(step)
@@ -187,7 +188,9 @@ def test_the_budget_does_not_go_to_short_responses(window):
 def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
     """12 samples, two first waves of four; prompt 1 fails once, after prompt 0 has asked for four more."""
     for run_seed in range(8):
-        plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, caps=Caps(max_samples=12), max_failed_share=1.0)
+        plan = SamplingPlan(
+            BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=12), max_failed_share=1.0
+        )
         run = Driven(plan, "+", "x+", run_seed=run_seed)
         run.ask()
         run.end(1.0, 0, 1, 2, 3)
@@ -202,7 +205,7 @@ def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
 def test_reserve_prompts_are_taken_in_the_order_of_the_data():
     """So that the next step can go on after the last one that was taken, and none is taken twice or left out."""
     for seed in range(20):
-        plan = SamplingPlan(FixedExit(4), (4,), 4, 4, LONGEST, caps=Caps(max_samples=4 * 4 + 10))
+        plan = SamplingPlan(FixedExit(4), (4,), 4, 4, LONGEST, budget=Budget(max_samples=4 * 4 + 10))
         rates = [0.0, 1.0, 0.0, 0.5, *[0.3] * 4]
         result, source = collect(plan, Script.random(seed, rates), order=seed, run_seed=seed, reserve=4)
         taken = sorted({prompt for prompt, _ in source.issued.values()})
@@ -216,22 +219,22 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
     ("prompts", "caps", "options", "fits", "message"),
     [
         (512, {"max_samples": 2048}, {}, {"wave_sizes": (4,)}, r"2048 .* = 4096; raise it to 4096 or .*wave_size to 4"),
-        (512, {"max_samples": 4095}, {}, {"caps": Caps(max_samples=4096)}, "= 4096"),
-        (4, {"max_tokens": 1000}, {}, {"expected_tokens": 31}, r"4 prompts x 8 responses x 100 .* = 3200; raise it"),
-        (4, {"max_tokens": 1000}, {"expected_tokens": 32}, {"expected_tokens": 31}, r"to at most 31 \(with"),
-        (4, {"max_tokens": 1000}, {"expected_tokens": 31} | WORST_CASE, {"caps": Caps(max_tokens=3200)}, "3200"),
+        (512, {"max_samples": 4095}, {}, {"budget": Budget(max_samples=4096)}, "= 4096"),
+        (4, {"max_tokens": 1000}, {}, SHORT, r"4 prompts x 8 responses x 100 .* = 3200; raise it"),
+        (4, {"max_tokens": 1000, "expected_tokens": 32}, {}, SHORT, r"to at most 31 \(with"),
+        (4, {"max_tokens": 1000, "expected_tokens": 31} | WORST_CASE, {}, {"budget": Budget(max_tokens=3200)}, "3200"),
         (4, {"max_samples": 8}, {"window": 3}, {"window": 2}, "4 prompts x 3 responses = 12"),
     ],
 )
 def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):
-    refused = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, caps=Caps(**caps), **options)
+    refused = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, budget=Budget(**caps), **options)
     with pytest.raises(UserError, match=message):
         SamplingSession(refused, np.arange(prompts), run_seed=0, step=0)
     SamplingSession(replace(refused, **fits), np.arange(prompts), run_seed=0, step=0)
 
 
 def test_the_estimation_variant_is_checked_by_its_allocation():
-    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 100, caps=Caps(max_samples=9))
+    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 100, budget=Budget(max_samples=9))
     SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([4, 5]))
     with pytest.raises(UserError, match="= 10"):
         SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([5, 5]))

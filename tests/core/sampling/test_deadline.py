@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -30,7 +30,7 @@ def known(lengths, *, base=1.0, slope=0.0):
 
 def within(seconds, *rows, **session):
     """A session of waves of four under a cap on seconds."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, caps=Caps(max_seconds=seconds))
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, budget=Budget(max_seconds=seconds))
     return Driven(plan, *rows, **session)
 
 
@@ -50,8 +50,8 @@ def test_late_risks_are_logs_of_the_share_of_lengths_in_time():
 
 def durations(quantile, **options):
     """Seconds of 14 batches with more waves than the cap allows, after a first one in each of two runs."""
-    caps = Caps(max_seconds=SECONDS)
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, caps=caps, seconds_quantile=quantile, **options)
+    budget = Budget(max_seconds=SECONDS, seconds_quantile=quantile)
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, budget=budget, **options)
     found = []
     for seed in range(2):
         latency, rates = LatencyModel(), beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
@@ -83,7 +83,7 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
     for begin in (0.0, 10.0, 20.0):
         run.end(begin + 10.0, *run.ask(begin).response_id_N.tolist())
     assert len(run.ask(30.0)) == 0
-    stats = summarise(run.session.result(), run.session.plan.caps)
+    stats = summarise(run.session.result(), run.session.plan.budget)
     assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
     assert stats["samples_drawn"] == 12
     assert stats["seconds_overshoot"] == 0.0
@@ -144,8 +144,10 @@ def test_a_random_seeded_order_decides_when_the_time_allows_two_waves_of_four():
 @pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}, {"window": 4}], ids=str)
 def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(options):
     """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""
-    caps = Caps(max_tokens=24 + 9, max_seconds=19.0)  # first waves take 24; one more response reserves ten
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 40, caps=caps, expected_tokens=3, **options)
+    budget = Budget(
+        max_tokens=24 + 9, max_seconds=19.0, expected_tokens=3
+    )  # first waves take 24; one more response reserves ten
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 40, budget=budget, **options)
     run = Driven(plan, "+", "-", latency=quarter())
     run.ask()
     run.end(0.0, *range(8))
@@ -163,11 +165,11 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
 )
 @settings(max_examples=60)
 def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):
-    caps = Caps(max_seconds=seconds)
-    plan = SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, 40, caps=caps, max_failed_share=1.0, **options)
+    caps = Budget(max_seconds=seconds)
+    plan = SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, 40, budget=caps, max_failed_share=1.0, **options)
     result, source = collect(plan, Script.random(seed, rates, failed=0.1), order=seed)
     for clock, requests in source.submitted[1:]:
         if clock > seconds:
             assert (requests.wave_N == 0).all()
             assert plan.window is None
-    assert summarise(result, plan.caps)["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))
+    assert summarise(result, plan.budget)["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))

@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 from nemo_ada.core.learning.rows import RowSettings, Selection
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.paths import StopRule
@@ -91,7 +91,7 @@ def race(own, script, seed, groups=None, ledger=None):
             assert running, "groups wait for each other"
             running[rng.integers(len(running))].poll()
         settle([started[i] for i in rng.permutation(len(started)).tolist()])
-        caps = own.plan.caps
+        caps = own.plan.budget
         assert caps.max_samples is None or ledger.samples <= caps.max_samples
         assert caps.max_tokens is None or ledger.tokens_used + ledger.tokens_reserved <= caps.max_tokens
         assert ledger.samples == sum(len(group.source.issued) for group in started)
@@ -102,7 +102,7 @@ def race(own, script, seed, groups=None, ledger=None):
 def greedy(plan, script):
     """Pool sizes when extra waves go to groups in the order of their start: an oracle in plain Python."""
     prompts, first = len(script.reward_PI), plan.wave_sizes[0]
-    left = plan.caps.max_samples - prompts * first
+    left = plan.budget.max_samples - prompts * first
     sizes = []
     for prompt in range(prompts):
         size = first
@@ -121,7 +121,7 @@ def greedy(plan, script):
 @pytest.mark.parametrize("seed", range(12))
 def test_samples_go_to_groups_in_the_order_of_their_start_whatever_ends_first(seed):
     script = Script.random(seed, np.random.default_rng(seed).random(9), longest=40)
-    plan = replace(PLAN, caps=Caps(max_samples=36 + 4 * seed))
+    plan = replace(PLAN, budget=Budget(max_samples=36 + 4 * seed))
     own = sampler(plan)
     expected = greedy(plan, script)
     for order in range(5):
@@ -133,14 +133,14 @@ def test_samples_go_to_groups_in_the_order_of_their_start_whatever_ends_first(se
 def test_caps_on_tokens_hold_and_every_group_ends(seed):
     script = Script.random(seed, np.random.default_rng(seed).random(8), longest=40, failed=0.05)
     first = 8 * 4 * 40
-    plan = replace(PLAN, caps=Caps(max_tokens=first + 200 * seed), token_reservation="worst_case")
+    plan = replace(PLAN, budget=Budget(max_tokens=first + 200 * seed, token_reservation="worst_case"))
     started, _ = race(sampler(plan), script, seed)
     assert all(group.result is not None for group in started)
 
 
 def test_a_group_waits_for_those_before_it_and_goes_on_when_they_have_ended():
     script = Script.of("----", "----", "+-+-")
-    own = sampler(replace(PLAN, max_responses=8, caps=Caps(max_samples=16)))
+    own = sampler(replace(PLAN, max_responses=8, budget=Budget(max_samples=16)))
     ledger = own.step_ledger(3)
     groups = [Group(own, ledger, number, script) for number in range(3)]
     late = groups[1]
@@ -158,7 +158,7 @@ def test_a_group_waits_for_those_before_it_and_goes_on_when_they_have_ended():
 
 def test_a_straggler_is_given_up_with_its_complete_waves_and_frees_those_behind_it():
     script = Script.of("----", "----")
-    own = sampler(replace(PLAN, max_responses=8, caps=Caps(max_samples=12)))
+    own = sampler(replace(PLAN, max_responses=8, budget=Budget(max_samples=12)))
     ledger = own.step_ledger(2)
     straggler, late = Group(own, ledger, 0, script), Group(own, ledger, 1, script)
     while late.source.running:
@@ -245,7 +245,7 @@ def test_failures_are_judged_over_the_step_and_not_over_a_group():
 @pytest.mark.parametrize("seed", range(6))
 def test_after_a_restart_the_step_goes_on_with_the_budget_that_is_left(seed):
     script = Script.random(seed, np.random.default_rng(seed).random(8))
-    own = sampler(replace(PLAN, caps=Caps(max_samples=52)))
+    own = sampler(replace(PLAN, budget=Budget(max_samples=52)))
     whole, spent = race(own, script, seed)
     done = [group for group in whole if group.number < 3]
     ledger = own.step_ledger(8)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -18,7 +18,12 @@ from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven
 
-IDLE = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, idle=True)
+
+def idle(**settings):
+    return Budget(mode="idle", **settings)
+
+
+IDLE = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, budget=Budget(mode="idle"))
 
 
 def one_step(plan, workload, latency):
@@ -28,11 +33,11 @@ def one_step(plan, workload, latency):
     return run_sampling(own, source), source, own.state.table
 
 
-def mostly_short(*rows, caps=None):
+def mostly_short(*rows, **caps):
     """A session of waves of four that has seen lengths 2 (90 %) and 200, and times of a second per token."""
     latency = LatencyModel()
     latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
-    plan = dataclasses.replace(IDLE, idle_quantile=0.5, max_failed_share=1.0, caps=caps or Caps())
+    plan = dataclasses.replace(IDLE, max_failed_share=1.0, budget=idle(idle_quantile=0.5, **caps))
     run = Driven(plan, *rows, latency=latency)
     run.ask()
     return run
@@ -45,7 +50,7 @@ def test_the_phase_ends_exactly_with_the_last_first_wave_response(seed, quantile
     latency = LatencyModel()
     for step in range(3):
         workload = Workload(rates, seed=seed, step=step)
-        result, source, _ = one_step(dataclasses.replace(IDLE, idle_quantile=quantile), workload, latency)
+        result, source, _ = one_step(dataclasses.replace(IDLE, budget=idle(idle_quantile=quantile)), workload, latency)
         prompt_N, index_N = np.repeat(np.arange(prompts), 4), np.tile(np.arange(4), prompts)
         reward_N, tokens_N = workload.draw(prompt_N, index_N)
         assert source.steps == tokens_N.max()  # GRPO's own number of engine steps
@@ -92,7 +97,7 @@ def test_an_extra_wave_does_not_hide_behind_another_one():
 def test_the_phase_and_its_extra_waves_end_when_the_budget_refuses_the_last_redraw_of_a_first_wave():
     """20 samples: an extra wave of prompt 0, whatever prompt 1 may ask for before it, whose fifth redraw is refused.
     The source hears of the extra wave's end before it is polled again, which would wait for ever."""
-    run = mostly_short("++++", "+x-x", caps=Caps(max_samples=20))
+    run = mostly_short("++++", "+x-x", max_samples=20)
     ends = iter([[0, 1, 2, 3], [4, 5, 6, 7], [12, 13], [14, 15], [16, 17], [18, 19]])
     run.source.poll = lambda: run.source.end(next(ends))
     result = run_sampling(run.session, run.source)
@@ -103,7 +108,7 @@ def test_the_phase_and_its_extra_waves_end_when_the_budget_refuses_the_last_redr
 
 
 def test_no_extra_wave_takes_what_a_first_wave_may_still_need():
-    run = mostly_short("++++", "+x--", caps=Caps(max_samples=12))
+    run = mostly_short("++++", "+x--", max_samples=12)
     run.end(5.0, 0, 1, 2, 3)
     assert len(run.ask(5.0)) == 0
     run.end(6.0, 4, 5, 6, 7)
@@ -113,7 +118,7 @@ def test_no_extra_wave_takes_what_a_first_wave_may_still_need():
 @pytest.mark.parametrize(("samples", "bound"), [(None, "idle"), (64 * 4 + 8, "max_samples")])
 def test_the_cap_that_holds_extra_waves_back_is_named(samples, bound):
     """Some 120 extra waves fit into the tail; with room for two the others wait for samples, not for time."""
-    plan = dataclasses.replace(IDLE, caps=Caps(max_samples=samples))
+    plan = dataclasses.replace(IDLE, budget=idle(max_samples=samples))
     latency = LatencyModel()
     for step in range(4):
         result, _, _ = one_step(plan, Workload(np.full(64, 0.05), seed=4, step=step), latency)
@@ -123,7 +128,7 @@ def test_the_cap_that_holds_extra_waves_back_is_named(samples, bound):
 def test_before_a_step_was_observed_and_after_its_seconds_it_is_grpo():
     workload = Workload(np.full(32, 0.05), seed=0)
     free, capped = LatencyModel(), LatencyModel()
-    late = dataclasses.replace(IDLE, caps=Caps(max_seconds=1.0))
+    late = dataclasses.replace(IDLE, budget=idle(max_seconds=1.0))
     assert one_step(IDLE, workload, LatencyModel())[0].size_P.sum() == 32 * 4
     for step in range(2):
         step_load = dataclasses.replace(workload, step=step)
@@ -139,7 +144,7 @@ def test_the_reported_label_bias_is_the_real_one(wrong_factor, sign):
     """The truth is known here. Over all extra responses that were issued, label - pass rate has mean 0; its mean over
     the kept ones is the bias, and the difference of the two means the same with less noise (a control variate)."""
     rates, lengths = beta_pass_rates(256, 0.6, 1.5, 3), LengthModel(median=20, sigma=0.9, wrong_factor=wrong_factor)
-    plan, latency = dataclasses.replace(IDLE, idle_quantile=0.5), LatencyModel()
+    plan, latency = dataclasses.replace(IDLE, budget=idle(idle_quantile=0.5)), LatencyModel()
     reported, sums = [], []  # of each step; sums of centred labels over kept and over all extra responses
     for step in range(30):
         workload = Workload(rates, lengths, seed=4, step=step)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -14,6 +15,8 @@ from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from tests.core.scripted import Driven, Script
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
+
+IDLE = Budget(mode="idle", idle_quantile=0.5)
 
 
 GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
@@ -72,7 +75,7 @@ def test_the_remaining_time_is_the_median_of_the_last_end():
     assert model.remaining_seconds(np.full(5, 60.0), 5.0) == pytest.approx(np.median(ends), rel=0.15)
 
 
-@pytest.mark.parametrize(("options", "pass_rate"), [({"window": 6}, 0.4), ({"idle": True, "idle_quantile": 0.5}, 0.02)])
+@pytest.mark.parametrize(("options", "pass_rate"), [({"window": 6}, 0.4), ({"budget": IDLE}, 0.02)])
 def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
     """issue_order and idle mode drop long responses: learning from all that finished would make them look short."""
     mean_length = []
@@ -96,7 +99,7 @@ FIRST_WAVES = [10, 11, 12, 13, 20, 21, 22, 23]
         ({"max_responses": 8}, [range(8), range(8, 12)], False, [*FIRST_WAVES, 14, 15, 16, 17]),
         ({"max_responses": 16}, [range(8), range(8, 12)], True, []),
         (
-            {"max_responses": 8, "idle": True, "idle_quantile": 0.5},
+            {"max_responses": 8, "budget": IDLE},
             [range(4), range(8, 12), range(4, 8)],
             False,
             FIRST_WAVES,
@@ -109,10 +112,10 @@ def test_a_step_teaches_the_lengths_that_nothing_selected(options, ends, drop, t
     when it was short, so it does not count even where none was dropped."""
     script, latency = Script.of("+", "++-"), LatencyModel()
     script.tokens_PI[:] = np.array([[10], [20]]) + np.arange(256)
-    if "idle" in options:
+    if "budget" in options:
         latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
     known = len(latency.state_dict()["lengths"])
-    rule = BalancedExit(1, 1) if "idle" in options else BalancedExit(2, 2)
+    rule = BalancedExit(1, 1) if "budget" in options else BalancedExit(2, 2)
     run = Driven(SamplingPlan(rule, (4,), group_size=4, max_new_tokens=400, **options), script, latency=latency)
     for rows in ends:
         run.ask(run.source.clock())

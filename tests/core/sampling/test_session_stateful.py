@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nemo_ada.core.sampling.budget import Caps
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -44,15 +44,17 @@ class SessionMachine(RuleBasedStateMachine):
         first_wave = None if allocated is None else np.array(allocated[:prompts])
         first = prompts * (window or 3) if first_wave is None else int(first_wave.sum())
         samples, tokens = spare
-        caps = Caps(
+        idle = idle and window is None
+        budget = Budget(
             None if samples is None else first + samples,
             None if tokens is None else (first + tokens) * LONGEST,
             seconds,
+            mode="idle" if idle else "capped",
+            token_reservation=reservation,
         )
-        idle = idle and window is None
         plan = SamplingPlan(
-            exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler, window=window, idle=idle,
-            caps=caps, token_reservation=reservation, max_failed_share=1.0,
+            exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler, window=window,
+            budget=budget, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()
@@ -101,7 +103,7 @@ class SessionMachine(RuleBasedStateMachine):
     def books_agree(self):
         if not hasattr(self, "session"):
             return
-        state, ledger, caps = self.session.state, self.session.ledger, self.session.plan.caps
+        state, ledger, caps = self.session.state, self.session.ledger, self.session.plan.budget
         assert state.in_flight == len(self.source.running) == state.in_flight_P.sum()
         assert ledger.samples == len(self.source.issued)
         assert ledger.tokens_used == self.source.tokens
@@ -128,7 +130,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert np.isfinite(result.reward_N).all()
         assert self.session.ledger.tokens_reserved == 0
         assert summarise(result)["tokens_drawn"] == self.source.tokens
-        assert not self.worst_case or summarise(result, self.session.plan.caps)["tokens_overshoot"] == 0
+        assert not self.worst_case or summarise(result, self.session.plan.budget)["tokens_overshoot"] == 0
 
 
 SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
