@@ -21,7 +21,7 @@ from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import at_revisions, resolve
 from nemo_ada.evaluation.curve import check_folder, names_of, write_curve
-from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing
+from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
@@ -97,7 +97,7 @@ def evaluate(
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
-    drawing = Drawing(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts, parquet)
+    drawing = SamplingSpec(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts, parquet)
     names = names_of(model)
     if len(model) > 1:
         if server is not None:

@@ -50,7 +50,7 @@ class BenchmarkJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class SamplingSpec:
     """k responses per problem. seed: of all of them. chunk: problems between two commits.
 
     max_prompts: only the first problems of each benchmark (None: all). sampling: temperature etc., for the record.
@@ -68,7 +68,7 @@ class Drawing:
 def evaluate(
     jobs: Sequence[BenchmarkJob],
     provider: ResponseProvider,
-    drawing: Drawing,
+    drawing: SamplingSpec,
     out: Path,
     watch: Watch = lambda _name, _done, _total: None,
 ) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _benchmarks(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(
-    jobs: Sequence[BenchmarkJob], provider: ResponseProvider, sources: Sequence[Source], drawing: Drawing
+    jobs: Sequence[BenchmarkJob], provider: ResponseProvider, sources: Sequence[Source], drawing: SamplingSpec
 ) -> dict[str, Any]:
     return {
         "model": {"name": provider.name, "fingerprint": provider.fingerprint},
@@ -142,7 +142,7 @@ def _source(one: Benchmark) -> Source:
 class _Task:
     """One benchmark while it is evaluated: its problems, its journal, its judge."""
 
-    def __init__(self, job: BenchmarkJob, source: Source, drawing: Drawing, out: Path) -> None:
+    def __init__(self, job: BenchmarkJob, source: Source, drawing: SamplingSpec, out: Path) -> None:
         """Read the problems. Raises UserError where none can be used."""
         self.job, self.name, self.folder = job, job.benchmark.name, out / job.benchmark.name
         self.folder.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ class _Task:
         self._chunk, self._parquet = drawing.chunk, drawing.parquet
         self._finished: list[list[Record]] = []
 
-    def _say_rejected(self, drawing: Drawing) -> None:
+    def _say_rejected(self, drawing: SamplingSpec) -> None:
         benchmark, rejected = self.job.benchmark, self.rejected
         write_atomically(self.folder / "rejected.jsonl", "".join(map(dump, rejected)))
         if rejected:

@@ -10,11 +10,11 @@ from nemo_ada.core.metrics import named
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.step import COLUMNS
+from nemo_ada.nemo.training_batch import COLUMNS
 
 
 class AdaAdvantageEstimator:
-    """NeMo-RL's estimator interface over the columns of `step.build_batch`."""
+    """NeMo-RL's estimator interface over the columns of `training_batch.build_batch`."""
 
     def __init__(self, settings: NemoSettings) -> None:
         self._settings = settings

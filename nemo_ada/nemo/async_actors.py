@@ -10,7 +10,7 @@ collector   A group is drawn by GroupRollouts: the function that its thread look
             for before its weights came, such as after a resume whose buffer holds the step before.
 buffer      Keeps the tickets of delivered groups in its state, and raises the collector's error in the driver, which
             NeMo-RL's collector would print, and its loop wait for ever. It knows the collector's actor, and notices
-            when that dies. Groups come out in a seeded order (step.py).
+            when that dies. Groups come out in a seeded order (training_batch.py).
 
 Ray sends both classes by value. The module of this file must be importable in the actors' environment.
 """
@@ -37,9 +37,9 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.async_step import GROUP, add_spares, in_order
-from nemo_ada.nemo.call import RolloutCall
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import ROLLOUTS, SAMPLE_ROLLOUT, replaced
+from nemo_ada.nemo.rollout_call import RolloutCall
 
 log = logging.getLogger(__name__)
 

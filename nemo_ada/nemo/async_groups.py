@@ -34,11 +34,11 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo.async_queue import REDRAWN
 from nemo_ada.nemo.async_rollout import AsyncSource, SampleRollout
 from nemo_ada.nemo.async_step import GROUP, RANK
-from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import outcomes
+from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.step import PoolMoments, build_batch, pool_moments
+from nemo_ada.nemo.training_batch import PoolMoments, build_batch, pool_moments
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from typing import Any
 class CandidateLoader:
     """Stands in for NeMo-RL's StatefulDataLoader."""
 
-    def __init__(self, loader: Any, looks: int, choose: Callable[[Sequence[Any]], Any]) -> None:
-        """looks: batches per choice. choose: from so many batches to one of the same size."""
-        self._loader, self._looks, self._choose = loader, looks, choose
+    def __init__(self, loader: Any, batches_per_choice: int, choose: Callable[[Sequence[Any]], Any]) -> None:
+        """batches_per_choice: batches of which one is chosen. choose: from so many batches to one of the same size."""
+        self._loader, self._batches_per_choice, self._choose = loader, batches_per_choice, choose
 
     def __len__(self) -> int:
-        return len(self._loader) // self._looks
+        return len(self._loader) // self._batches_per_choice
 
     def __iter__(self) -> Iterator[Any]:
         waiting: list[Any] = []
         for batch in self._loader:
             waiting.append(batch)
-            if len(waiting) == self._looks:
+            if len(waiting) == self._batches_per_choice:
                 yield self._choose(waiting)
                 waiting = []
 

@@ -33,15 +33,15 @@ from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GroupAdvantageEstimator
-from nemo_ada.nemo.call import Prompts, RolloutCall
 from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import BASELINES
 from nemo_ada.nemo.rollout import BatchSource
+from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
-from nemo_ada.nemo.step import build_batch, pool_moments
+from nemo_ada.nemo.training_batch import build_batch, pool_moments
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Hooks:
         self._active = uses_reinforce_ada(master_config)
         if not self._active:
             return self._originals["_create_advantage_estimator"](master_config)
-        if self.settings.ahead:
+        if self.settings.async_grpo:
             return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
         return self._estimator
 

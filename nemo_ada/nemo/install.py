@@ -71,12 +71,12 @@ def installed(
         hooks.load_state_dict(state)
     with ExitStack() as stack:
         stack.enter_context(saved_with(checkpointer, hooks.state_dict))
-        if settings.ahead:
+        if settings.async_grpo:
             stack.enter_context(adaptive_actors(master_config, checkpointer))
             stack.enter_context(errors_raised(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
-                corrected(loop.Logger, batches=not (settings.ahead and writes_no_batches(master_config)))
+                corrected(loop.Logger, batches=not (settings.async_grpo and writes_no_batches(master_config)))
             )
         stack.enter_context(replaced(loop, hooks.replacements()))
         yield hooks
@@ -89,7 +89,7 @@ def check_config(master_config: Any) -> None:
     """
     if nemo_settings.uses_reinforce_ada(master_config):
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
-        if settings.ahead:
+        if settings.async_grpo:
             check_actors()
 
 

@@ -129,7 +129,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -
     parts: dict[str, Any] = {}
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
-        loader = None if nemo_settings.trains_ahead(master_config) else parts["dataloader"]
+        loader = None if nemo_settings.uses_async_grpo(master_config) else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         clear_abandoned(parts["checkpointer"])
@@ -193,8 +193,8 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
             records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
             stack.enter_context(records.of(parts["logger"]))
         config = parts["master_config"]
-        ahead = nemo_settings.trains_ahead(config)
-        loader = None if ahead else parts["dataloader"]
+        async_grpo = nemo_settings.uses_async_grpo(config)
+        loader = None if async_grpo else parts["dataloader"]
         if hooks is not None and loader is not None:
             loader = parts["dataloader"] = hooks.loader(loader)
             progress.steps_per_epoch = max(len(loader), 1)
@@ -204,7 +204,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
                  "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
         arguments = [parts[name] for name in names]
         try:
-            if ahead:
+            if async_grpo:
                 stack.enter_context(errors_raised(loop))
                 age = int(get(config, "grpo.async_grpo.max_trajectory_age_steps"))
                 loop.async_grpo_train(*arguments, max_trajectory_age_steps=age)

@@ -81,7 +81,7 @@ class NemoSettings:
         return self.config.batch.rows
 
     @property
-    def ahead(self) -> bool:
+    def async_grpo(self) -> bool:
         """Whether groups are drawn ahead of their step, by asynchronous training."""
         return self.config.async_grpo
 
@@ -100,7 +100,7 @@ def uses_reinforce_ada(master_config: Any) -> bool:
     return bool(get(master_config, "grpo.adv_estimator.name") == NAME)
 
 
-def trains_ahead(master_config: Any) -> bool:
+def uses_async_grpo(master_config: Any) -> bool:
     """Whether the configuration chooses NeMo-RL's asynchronous training (async_grpo_train)."""
     return bool(get(master_config, "grpo.async_grpo.enabled", False))
 

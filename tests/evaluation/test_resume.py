@@ -9,7 +9,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import BenchmarkJob, Drawing, evaluate
+from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec, evaluate
 from tests.data.scripted_model import Adder, Characters
 
 
@@ -30,13 +30,13 @@ def asked(tmp_path: Path, name: str = "sums") -> list[BenchmarkJob]:
 def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match="no server"):
-        evaluate(asked(tmp_path), Unreachable(), Drawing(2, 0, {}), out)
+        evaluate(asked(tmp_path), Unreachable(), SamplingSpec(2, 0, {}), out)
     (out / "sums" / "responses.jsonl").touch()  # as a kill within the first commit leaves it
-    found = evaluate(asked(tmp_path, "others"), Adder(), Drawing(4, 1, {}), out)
+    found = evaluate(asked(tmp_path, "others"), Adder(), SamplingSpec(4, 1, {}), out)
     assert found["settings"]["k"] == 4 and json.loads((out / "settings.json").read_text())["k"] == 4
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["others"]
     with pytest.raises(UserError, match="k: 4 -> 2"):
-        evaluate(asked(tmp_path, "others"), Adder(), Drawing(2, 1, {}), out)
+        evaluate(asked(tmp_path, "others"), Adder(), SamplingSpec(2, 1, {}), out)
 
 
 def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_again(tmp_path, caplog):
@@ -49,7 +49,7 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     source.write_text("{broken\n" + "".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in sums))
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12, expected_problems=8)
     model, seen = Adder(), []
-    jobs, drawing = [BenchmarkJob(benchmark, Characters())], Drawing(4, 0, {"temperature": 0.5}, chunk=2)
+    jobs, drawing = [BenchmarkJob(benchmark, Characters())], SamplingSpec(4, 0, {"temperature": 0.5}, chunk=2)
     found = evaluate(jobs, model, drawing, tmp_path / "out", lambda *progress: seen.append(progress))
     left_out = [(1, "read", "malformed"), (4, "distinct", "repeated"), (6, "distinct", "conflicting"),
                 (7, "distinct", "conflicting"), (8, "length", "overlong"), (9, "length", "unreadable")]  # fmt: skip
@@ -88,8 +88,8 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
 def test_a_benchmark_may_be_cut_to_its_first_problems_and_needs_one_that_can_be_used(tmp_path, caplog):
     (job,) = asked(tmp_path)
     jobs = [BenchmarkJob(job.benchmark.model_copy(update={"expected_problems": 9}), job.encoder)]
-    assert evaluate(jobs, Adder(), Drawing(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"]["prompts"] == 2
+    assert evaluate(jobs, Adder(), SamplingSpec(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"]["prompts"] == 2
     assert "expected" not in caplog.text
     jobs = [BenchmarkJob(job.benchmark.model_copy(update={"max_prompt_tokens": 1}), job.encoder)]
     with pytest.raises(UserError, match="no problem can be used"):
-        evaluate(jobs, Adder(), Drawing(2, 0, {}), tmp_path / "none")
+        evaluate(jobs, Adder(), SamplingSpec(2, 0, {}), tmp_path / "none")

@@ -27,8 +27,8 @@ from nemo_ada.nemo.async_groups import GroupRollouts
 from nemo_ada.nemo.async_queue import REDRAWN, TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator, add_spares
-from nemo_ada.nemo.call import RolloutCall
 from nemo_ada.nemo.install import installed
+from nemo_ada.nemo.rollout_call import RolloutCall
 
 GROUP_SIZE = 4
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}

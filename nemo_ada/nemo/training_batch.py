@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
-from nemo_ada.nemo.call import Prompts
 from nemo_ada.nemo.response import Response, placeholder
+from nemo_ada.nemo.rollout_call import Prompts
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
