@@ -1,4 +1,9 @@
-"""The Hugging Face cache that nodes share, and the hub behind it."""
+"""The Hugging Face cache that nodes share, and the hub behind it.
+
+Why not huggingface_hub: HF_HOME may come from site.env, and the library reads it from the environment only. Its
+snapshot_download refuses a copy that lacks files of the repository, and ours has only the files that a run loads. Its
+requests use another HTTP library, with other errors, in each major version.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,10 @@ REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
-    """(key, repository, kind) of what a run loads from the hub: model, tokenizer, data sets. Folders are not listed."""
+    """Yield what a run loads from the hub: key, repository and kind of model, tokenizer and data sets.
+
+    Local folders are not listed.
+    """
     model = str(values.get("policy.model_name", ""))
     if not Path(model).is_dir():
         yield "policy.model_name", model, "model"
@@ -41,12 +49,12 @@ def needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
 
 
 def cache_home() -> Path:
-    """HF_HOME of the environment or of site.env."""
+    """Return HF_HOME of the environment or of site.env."""
     return Path(site_setting("HF_HOME") or "~/.cache/huggingface").expanduser()
 
 
 def snapshot(name: str, kind: Kind = "model") -> Path | None:
-    """Folder of a repository's newest cached version; None where the cache has none."""
+    """Return the folder of a repository's newest cached version, or None where the cache has none."""
     hub = Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub")
     folder = hub / f"{kind}s--{name.replace('/', '--')}"
     try:
@@ -57,11 +65,11 @@ def snapshot(name: str, kind: Kind = "model") -> Path | None:
 
 
 def prepared(name: str) -> bool:
-    """Whether `datasets` left its prepared files of a set, which it needs without a network."""
+    """Return whether the cache has the files that `datasets` prepares. It needs them without a network."""
     folder = Path(os.environ.get("HF_DATASETS_CACHE") or cache_home() / "datasets")
     like = _letters(name.replace("/", "___"))  # the folder's name is in snake case
-    found = [sets for sets in folder.glob("*___*") if _letters(sets.name) == like]
-    return any(next(sets.rglob("*.arrow"), None) is not None for sets in found)
+    same = [sets for sets in folder.glob("*___*") if _letters(sets.name) == like]
+    return any(next(sets.rglob("*.arrow"), None) is not None for sets in same)
 
 
 def _letters(name: str) -> str:
@@ -69,7 +77,7 @@ def _letters(name: str) -> str:
 
 
 def missing_files(folder: Path, *, weights: bool) -> list[str]:
-    """What a model's or tokenizer's folder lacks. Links of the cache whose file is not there count as missing."""
+    """Return what a model's or tokenizer's folder lacks. A link of the cache without its file counts as missing."""
     lacks = [] if any((folder / name).exists() for name in TOKENIZER) else [TOKENIZER[0]]
     if not weights:
         return lacks
@@ -83,13 +91,13 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
 
 
 def offline() -> bool:
-    """Whether the libraries were told not to ask the hub."""
+    """Return whether the libraries must not ask the hub."""
     return any(site_setting(name).lower() in ("1", "true", "on", "yes") for name in ("HF_HUB_OFFLINE", "HF_OFFLINE"))
 
 
 @cache
 def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated", "no answer"]:
-    """What the hub says of a repository."""
+    """Ask the hub whether it has a repository."""
     if not REPOSITORY.fullmatch(name):
         return "missing"
     endpoint = site_setting("HF_ENDPOINT") or "https://huggingface.co"
@@ -108,7 +116,7 @@ def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated",
 
 
 def _token() -> str:
-    """The user's own token, as the libraries find it."""
+    """Return the user's own token, as the libraries find it."""
     try:
         return os.environ.get("HF_TOKEN") or (cache_home() / "token").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

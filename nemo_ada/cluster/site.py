@@ -1,4 +1,9 @@
-"""Settings of the site: the environment, else slurm/site.env, which batch scripts read."""
+"""Settings of the site come from the environment, else from slurm/site.env, which batch scripts read.
+
+Why not python-dotenv: it does not read the file as bash does. It turns \\n in double quotes into a line break, expands
+${NAME} but not $NAME, and accepts spaces around the equals sign. A value that bash reads otherwise would mislead, so
+only lines that have one reading are used.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,10 @@ MAX_BYTES = 1_000_000
 
 
 def project() -> Path:
-    """The project's folder: NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh.
+    """Return the project's folder.
 
-    Where none has it, it is the folder that holds this package, which `pip install` without --editable copies.
+    It is NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh. Where none has it,
+    it is the folder that holds this package. `pip install` without --editable copies the package there.
     """
     named = os.environ.get(HOME_VARIABLE)
     if named:
@@ -26,19 +32,22 @@ def project() -> Path:
 
 
 def site_file() -> Path:
-    """The file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
+    """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
     return Path(os.environ.get(SITE_VARIABLE) or project() / "slurm" / "site.env")
 
 
 def site_said() -> str:
-    """Which site.env is read, for people."""
+    """Return a text for people that says which site.env is read."""
     path = site_file()
     return str(path) if path.is_file() else f"{path} is not there; {SITE_VARIABLE}=FILE names another"
 
 
 def site_setting(name: str) -> str:
-    """The value of a variable, empty where nobody set it. Of site.env, lines NAME=value without shell expansions are
-    understood; the environment wins, as in the batch scripts."""
+    """Return the value of a variable, empty where nobody set it.
+
+    The environment wins over site.env, as in the batch scripts. Of site.env only lines NAME=value without shell
+    expansions are read.
+    """
     if name in os.environ:
         return os.environ[name]
     try:
@@ -46,16 +55,16 @@ def site_setting(name: str) -> str:
             text = file.read(MAX_BYTES)
     except (OSError, ValueError):
         return ""
-    found = ""
+    value = ""
     for line in text.splitlines():
         match = LINE.fullmatch(line)
         if match is not None and match[1] == name:
-            found = match[3]
-    return found
+            value = match[3]
+    return value
 
 
 def worker_python(kind: str) -> Path | None:
-    """The interpreter of NeMo-RL's workers of this kind (megatron, dtensor): in its image each kind has its own."""
+    """Return the interpreter of NeMo-RL's workers of one kind (megatron, dtensor). Its image has one for each kind."""
     venvs = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
-    found = [path for path in sorted(venvs.glob("*/bin/python")) if kind in path.parts[-3].lower()]
-    return found[0] if found else None
+    pythons = [path for path in sorted(venvs.glob("*/bin/python")) if kind in path.parts[-3].lower()]
+    return pythons[0] if pythons else None

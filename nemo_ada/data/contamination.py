@@ -1,4 +1,4 @@
-"""Which problems of a training set are also in a benchmark.
+"""Find problems of a training set that are also in a benchmark.
 
 A problem counts as contaminated where WORDS words in a row stand in a problem of the benchmark, too, or where the two
 have the same words. Case, punctuation and LaTeX's signs do not matter. A benchmark's problem with fewer words is found
@@ -24,7 +24,13 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A benchmark whose problems must not be in the training set."""
+    """A benchmark whose problems must not be in the training set.
+
+    Attributes:
+        name: The name of the benchmark.
+        source: Where its problems come from.
+        prompt_fields: The columns of the problem.
+    """
 
     name: str
     source: Source
@@ -32,10 +38,10 @@ class Excluded:
 
 
 class Contamination:
-    """Holds 8 bytes for each run of WORDS words of the benchmarks."""
+    """An index of the benchmarks. It has 8 bytes for each run of WORDS words."""
 
     def __init__(self, benchmarks: Sequence[Excluded]) -> None:
-        """Read them. Raises UserError for one without a problem that can be read."""
+        """Read the benchmarks. Raises UserError where one has no problem that can be read."""
         self._found: dict[bytes, tuple[str, int]] = {}
         for benchmark in benchmarks:
             count = 0
@@ -53,12 +59,12 @@ class Contamination:
                 raise UserError(f"--exclude={benchmark.name}: no problem can be read from its columns {fields}")
 
     def of(self, text: str) -> tuple[str, int] | None:
-        """Benchmark and line of a problem that shares words with this text."""
+        """Return benchmark and line of a problem that shares words with this text, or None."""
         return next((self._found[run] for run in _runs(text) if run in self._found), None)
 
 
 def _runs(text: str) -> Iterator[bytes]:
-    """A digest of all words, and of each WORDS words in a row."""
+    """Yield a digest of all words, and of each WORDS words in a row."""
     words = _WORD.findall(normalised(text))
     if words:
         yield _digest(["=", *words])

@@ -36,15 +36,22 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")  # the names of `write_atomi
 
 
 def dump(record: Mapping[str, Any]) -> str:
-    """One line of JSONL."""
+    """Return a record as one line of JSONL."""
     return json.dumps(dict(record), ensure_ascii=False) + "\n"
 
 
 class Journal:
-    """items: inputs that the committed records cover. passed: inputs that continue. complete: no more will come."""
+    """An append-only JSONL file with its state.
+
+    Attributes:
+        path: The file.
+        items: The number of inputs that the committed records cover.
+        passed: The number of inputs that go on to the next stage.
+        complete: Whether more records will not come.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises UserError for a damaged file."""
+        """Open a journal, and cut off what was not committed. Raises UserError where the file is damaged."""
         self.path = path
         self._state_path = path.with_name(path.name + ".state.json")
         self._bytes, self.items, self.passed, self.complete = 0, 0, 0, False
@@ -62,7 +69,7 @@ class Journal:
             os.truncate(path, self._bytes)
 
     def commit(self, new_records: Iterable[Mapping[str, Any]], items: int, passed: int = 0) -> None:
-        """Append the records of `items` further inputs, of which `passed` continue."""
+        """Append the records of `items` further inputs, of which `passed` go on to the next stage."""
         if self.complete:
             raise InvariantError(f"{self.path} is complete")
         data = "".join(map(dump, new_records)).encode()
@@ -82,7 +89,7 @@ class Journal:
         self._save()
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The committed records."""
+        """Yield the committed records."""
         if self.path.exists():
             try:
                 yield from (record for _, record in records(self.path))
@@ -104,12 +111,17 @@ def claimed(
 ) -> Iterator[None]:
     """Use a folder alone, for one set of settings. The folder must be new, empty, or of the same command.
 
-    inner: names of the folders in it that settings ask for. results: glob patterns. Other settings are accepted while
-    no file of `results` has content, so a command that failed early can be corrected: then the files of the inner
-    folders are removed. Leftovers of killed writes are removed, too. Nothing else is.
+    Other settings are accepted while no file of `results` has content. So a command that failed early can be corrected.
+    The files of the inner folders are then removed. Leftovers of killed writes are removed too. Other files stay.
 
-    Raises UserError where the folder is somebody else's, where another process uses it, and with the settings that
-    differ.
+    Args:
+        folder: The folder.
+        settings: What the work depends on.
+        inner: Returns the names of the folders in it that some settings ask for.
+        results: Glob patterns of files with results.
+
+    Raises:
+        UserError: The folder is somebody else's, another process uses it, or it has results of other settings.
     """
     now = json.loads(json.dumps(dict(settings)))
     try:
@@ -150,7 +162,10 @@ def _settle(
     inner: Callable[[Mapping[str, Any]], Iterable[str]],
     results: Sequence[str],
 ) -> None:
-    """With the lock: compare the settings, forget a start without results, remove leftovers, write the settings."""
+    """Compare the settings, forget a start without results, remove leftovers, and write the settings.
+
+    The folder is locked.
+    """
     path, before = folder / SETTINGS, _before(folder, now)
     old, new = flatten(before or now), flatten(now)
     changed = changed_keys(old, new)
@@ -176,7 +191,7 @@ def _settle(
 
 
 def _before(folder: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings of the folder, None where it is new. Raises UserError where it is not a folder of this command."""
+    """Return the settings of the folder, None where it is new. Raises UserError for a folder of another command."""
     path = folder / SETTINGS
     choose = "choose a new or an empty folder"
     if not path.exists():

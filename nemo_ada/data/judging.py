@@ -15,15 +15,16 @@ from nemo_ada.verify.verdict import Verdict
 
 
 def judge_of(verifier: Verifier, unfinished: Unfinished, scorer: str | None) -> Judge:
-    """The judge of these settings. A scorer takes the place of the verifier."""
+    """Return the judge of these settings. A scorer takes the place of the verifier."""
     return Judge(verifier, unfinished) if scorer is None else ScorerJudge(scorer, unfinished)
 
 
 class ScorerJudge(Judge):
-    r"""Asks a function `package.module:function` with (answer, reference) for a score in [0, 1]; 1 is right.
+    r"""Asks a function of the user for a score in [0, 1]. A score of 1 is right.
 
-    answer: the last \boxed{} of the response; without one it is wrong. The function runs in the verifier's confined and
-    killable processes, so it may hang or crash, and cannot read files or use the network.
+    The function gets the answer, which is the last \boxed{} of the response, and the reference. A response without
+    a box is wrong. The function runs in the verifier's confined processes. So it may hang or crash, and it
+    cannot read files or use the network.
     """
 
     def __init__(self, scorer: str, unfinished: Unfinished = "wrong") -> None:
@@ -34,7 +35,7 @@ class ScorerJudge(Judge):
 
     @property
     def version(self) -> str:
-        """The function's name and 16 hex digits of its file."""
+        """The name of the function and 16 hex digits of a hash of its file."""
         return f"{self._scorer} {self._digest}"
 
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:

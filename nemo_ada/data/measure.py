@@ -1,4 +1,4 @@
-"""Sample k responses per problem and judge them, for pass rates of a data set and for every evaluation.
+"""Sample k responses per problem and judge them. Data preparation and every evaluation use it.
 
 The seed of a response depends only on (seed, problem, index). So a continued run, and a run with other chunks or more
 room in the engine, asks for the same responses.
@@ -35,9 +35,15 @@ OWN_LIMITS = (TIMEOUT, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A response with its reward. `cause` says why the verifier gave no label.
+    """A response with its reward.
 
-    The reward is None then, or 0 where an answer that hits the verifier's limits counts as wrong.
+    Attributes:
+        index: The number of the response of its problem, counted from 0.
+        seed: The seed that it was sampled with.
+        response: The text and its length.
+        reward: The label. None where the verifier failed, and 0 where an answer that hits the verifier's limits counts
+            as wrong.
+        cause: Why the verifier gave no label.
     """
 
     index: int
@@ -47,7 +53,7 @@ class Judged:
     cause: str | None
 
     def record(self, problem: Problem) -> dict[str, Any]:
-        """One line of responses.jsonl."""
+        """Return the line of responses.jsonl."""
         return {
             "id": problem.uid,
             "line": problem.line,
@@ -62,14 +68,21 @@ class Judged:
 
 
 def response_seed(seed: int, uid: str, index: int) -> int:
-    """62 bits of a hash of (seed, problem, index)."""
+    """Return the seed of one response: 62 bits of a hash of seed, problem and index."""
     digest = hashlib.sha256(f"{seed}:{uid}:{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A problem, how it becomes a prompt, who judges its responses, and their longest length in tokens."""
+    """A problem to sample responses for.
+
+    Attributes:
+        problem: The problem.
+        encoder: Makes the prompt.
+        judge: Judges the responses.
+        max_new_tokens: The longest response in tokens.
+    """
 
     problem: Problem
     encoder: PromptEncoder
@@ -79,7 +92,16 @@ class Question:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A problem that is worked on. missing: responses that are sampled or not sampled yet, of this round."""
+    """A problem whose responses are not all judged.
+
+    Attributes:
+        question: The problem and its judge.
+        prompt: The token ids of the prompt.
+        missing: The number of responses of this round that have not ended.
+        responses: The responses that have ended, by index.
+        judged: The responses that were judged, in the order of their index.
+        done: Whether nothing more is sampled for it.
+    """
 
     question: Question
     prompt: Sequence[int]
@@ -90,11 +112,17 @@ class _Open:
 
 
 class Measurement:
-    """k judged responses per problem.
+    """Draws k judged responses per problem.
 
-    limits_are_wrong: an answer that hits the verifier's limits counts as wrong, as an evaluation must do: a second draw
-    in its place would raise the score. Otherwise it has no label. What has no label is sampled again, at most REDRAWS
-    times a problem. Raises FailedResponsesError where more than 5 % of the responses have no label.
+    A response without a label is sampled again, at most REDRAWS times per problem. FailedResponsesError is raised where
+    more than MAX_FAILED_SHARE of the responses have no label.
+
+    Args:
+        provider: The model.
+        k: The number of responses per problem.
+        seed: The seed of all responses.
+        limits_are_wrong: Whether an answer that hits the verifier's limits counts as wrong. An evaluation must do so,
+            because a second draw in its place would raise the score. Otherwise such an answer has no label.
     """
 
     def __init__(self, provider: ResponseProvider, k: int, seed: int, *, limits_are_wrong: bool) -> None:
@@ -104,7 +132,7 @@ class Measurement:
         self._drawn = self._failed = 0
 
     def draw(self, questions: Iterable[Question]) -> Iterator[list[Judged]]:
-        """Responses of each problem by index, in the order of the problems.
+        """Yield the responses of each problem, sorted by index, in the order of the problems.
 
         There are more than k where some were sampled again.
         """
@@ -113,33 +141,39 @@ class Measurement:
 
     def judged(self, batch: Sequence[_Open]) -> None:
         """Judge the new responses of these problems."""
-        for judge in {id(own.question.judge): own.question.judge for own in batch}.values():
-            theirs = [own for own in batch if own.question.judge is judge]
-            new = [(own, index) for own in theirs for index in sorted(own.responses) if index >= len(own.judged)]
+        for judge in {id(entry.question.judge): entry.question.judge for entry in batch}.values():
+            theirs = [entry for entry in batch if entry.question.judge is judge]
+            new = [
+                (entry, index) for entry in theirs for index in sorted(entry.responses) if index >= len(entry.judged)
+            ]
             verdicts = judge.verdicts(
                 [
-                    (own.responses[index].text, own.question.problem.answer, own.responses[index].finished)
-                    for own, index in new
+                    (
+                        entry.responses[index].text,
+                        entry.question.problem.answer,
+                        entry.responses[index].finished,
+                    )
+                    for entry, index in new
                 ]
             )
-            for (own, index), verdict in zip(new, verdicts, strict=True):
-                own.judged.append(self._judged(own, index, verdict))
+            for (entry, index), verdict in zip(new, verdicts, strict=True):
+                entry.judged.append(self._judged(entry, index, verdict))
         if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
             raise FailedResponsesError(
                 f"{batch[0].question.judge.version} failed on {self._failed} of {self._drawn} responses "
                 f"(at most {MAX_FAILED_SHARE:.0%} may); see `cause` in the journal"
             )
 
-    def _judged(self, own: _Open, index: int, verdict: Verdict) -> Judged:
+    def _judged(self, entry: _Open, index: int, verdict: Verdict) -> Judged:
         reward = 0.0 if self.limits_are_wrong and verdict.cause in OWN_LIMITS else verdict.label
         self._drawn += 1
         self._failed += reward is None
-        seed = response_seed(self.seed, own.question.problem.uid, index)
-        return Judged(index, seed, own.responses[index], reward, verdict.cause)
+        seed = response_seed(self.seed, entry.question.problem.uid, index)
+        return Judged(index, seed, entry.responses[index], reward, verdict.cause)
 
 
 class _Stream:
-    """One pass over the problems: which are open, what is asked for, what is being judged."""
+    """The state of one pass over the problems: open ones, responses under way, responses at the judge."""
 
     def __init__(self, measurement: Measurement, questions: Iterator[Question], thread: ThreadPoolExecutor) -> None:
         self._measurement, self._questions, self._thread = measurement, questions, thread
@@ -153,7 +187,7 @@ class _Stream:
         self._judging: tuple[Future[None], list[_Open]] | None = None
 
     def run(self) -> Iterator[list[Judged]]:
-        """Responses of each problem. What is finished when the provider fails comes before the error."""
+        """Yield the responses of each problem. Where the provider fails, finished problems come before the error."""
         failure: Exception | None = None
         while True:
             try:
@@ -177,49 +211,52 @@ class _Stream:
     def _fill(self) -> None:
         """Ask for responses until the provider is full. Those that replace failed ones come first."""
         while len(self._asked) < self._provider.capacity and (self._ready or self._next()):
-            own, index = self._ready.popleft()
-            seed = response_seed(self._measurement.seed, own.question.problem.uid, index)
-            self._asked[self._number] = (own, index)
-            self._provider.submit(self._number, Request(own.prompt, seed, own.question.max_new_tokens))
+            entry, index = self._ready.popleft()
+            seed = response_seed(self._measurement.seed, entry.question.problem.uid, index)
+            self._asked[self._number] = (entry, index)
+            self._provider.submit(self._number, Request(entry.prompt, seed, entry.question.max_new_tokens))
             self._number += 1
 
     def _next(self) -> bool:
-        """Open one more problem. False where there is none, or no room."""
+        """Open one more problem. Return False where there is none left, or where too many are open."""
         if len(self._open) >= self._room or (question := next(self._questions, None)) is None:
             return False
-        own = _Open(question, question.encoder.encode(question.problem.text), 0)
-        self._open.append(own)
-        self._ask(own, self._measurement.k)
+        entry = _Open(question, question.encoder.encode(question.problem.text), 0)
+        self._open.append(entry)
+        self._ask(entry, self._measurement.k)
         return True
 
-    def _ask(self, own: _Open, count: int) -> None:
-        own.missing = count
-        self._ready.extend((own, index) for index in range(len(own.judged), len(own.judged) + count))
+    def _ask(self, entry: _Open, count: int) -> None:
+        entry.missing = count
+        self._ready.extend((entry, index) for index in range(len(entry.judged), len(entry.judged) + count))
 
-    def _take(self, own: _Open, index: int, response: MeasuredResponse) -> None:
-        own.responses[index] = response
-        own.missing -= 1
-        if own.missing == 0:
-            self._whole.append(own)
+    def _take(self, entry: _Open, index: int, response: MeasuredResponse) -> None:
+        entry.responses[index] = response
+        entry.missing -= 1
+        if entry.missing == 0:
+            self._whole.append(entry)
 
     def _judge(self, *, wait: bool) -> None:
-        """Look at the verdicts if they are there (or wait for them), and give the judge what has come meanwhile."""
+        """Take the verdicts that are there, and give the judge the responses that ended in the meantime.
+
+        wait: Whether to wait for the verdicts.
+        """
         if self._judging is not None and (wait or self._judging[0].done()):
             future, batch = self._judging
             self._judging = None
             future.result()
-            for own in batch:
-                self._settle(own)
+            for entry in batch:
+                self._settle(entry)
         if self._judging is None and self._whole:
             batch, self._whole = self._whole, []
             self._judging = (self._thread.submit(self._measurement.judged, batch), batch)
 
-    def _settle(self, own: _Open) -> None:
-        """Ask again for what has no label, or be done."""
+    def _settle(self, entry: _Open) -> None:
+        """Ask again for responses without a label, or close the problem."""
         k = self._measurement.k
-        lacking = k - sum(judged.reward is not None for judged in own.judged)
-        again = min(lacking, k + REDRAWS - len(own.judged))
+        lacking = k - sum(judged.reward is not None for judged in entry.judged)
+        again = min(lacking, k + REDRAWS - len(entry.judged))
         if again > 0:
-            self._ask(own, again)
+            self._ask(entry, again)
         else:
-            own.done = True
+            entry.done = True

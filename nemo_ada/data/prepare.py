@@ -1,4 +1,4 @@
-"""Data preparation: from a source to a training set with a card.
+"""Data preparation makes a training set with a card from a source.
 
     OUT/dataset.jsonl     kept problems, in the order of the source
     OUT/rejected.jsonl    {line, stage, reason} of every other input, in the order of stage and line
@@ -61,9 +61,27 @@ BINS = 16  # the published filters count out of 16 responses
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The settings. encoder: counts tokens for `max_prompt_tokens` (0: no limit) and writes the provider's prompts.
+    """The settings of a preparation.
 
-    Pass rates come from `provider` or from the file `pass_rates`. Without both they are not measured.
+    Pass rates come from `provider` or from the file `pass_rates`. Without both there are none.
+
+    Attributes:
+        source: Where the records come from.
+        judge: Decides whether an answer is right.
+        prompt_fields: The columns of the problem. The first one that a record has is used.
+        answer_fields: The columns of the reference answer.
+        prompt_format: How a problem becomes a prompt.
+        encoder: Counts tokens for `max_prompt_tokens`, and writes the provider's prompts.
+        max_prompt_tokens: The longest prompt in tokens, 0 for no limit.
+        provider: The model whose pass rates are measured.
+        k: The number of responses per problem.
+        max_new_tokens: The longest response in tokens.
+        seed: The seed of all responses.
+        sampling: Temperature and the like, for the card.
+        chunk: The number of problems between two commits.
+        pass_rates: A file with pass rates that were measured earlier.
+        band: The pass rates that are kept.
+        exclude: Benchmarks whose problems must not be in the set.
     """
 
     source: Source
@@ -99,13 +117,13 @@ class Preparation:
             raise InvariantError("a provider without an encoder")
 
     def settings(self) -> dict[str, Any]:
-        """Everything that the result depends on: the identity of the work folder, and the card's settings."""
+        """Return everything that the result depends on. It identifies the work folder, and the card lists it."""
         provider = self.provider
         drawn = {"k": self.k, "seed": self.seed, "max_new_tokens": self.max_new_tokens, **self.sampling}
         return {
             "source": self.source.identity(),
             "fields": {"prompt": "/".join(self.prompt_fields), "answer": "/".join(self.answer_fields)},
-            "exclude": {own.name: own.source.identity() for own in self.exclude} or None,
+            "exclude": {benchmark.name: benchmark.source.identity() for benchmark in self.exclude} or None,
             "verifier": self.judge.version,
             "unfinished": self.judge.unfinished,
             "tokenizer": None if self.encoder is None else self.encoder.name,
@@ -123,7 +141,7 @@ class Preparation:
         }
 
     def stages(self, excluded: Sequence[Excluded] = ()) -> list[Stage]:
-        """The stages that these settings ask for, in order. excluded: `exclude`, at its commits."""
+        """Return the stages that these settings ask for, in order. `excluded` is `exclude` at its commits."""
         stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(self.judge)]
         if excluded:
             stages.append(exclude_stage(Contamination(excluded)))
@@ -142,10 +160,18 @@ class Preparation:
 
 
 def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _total: None) -> dict[str, Any]:
-    """Make the data set, or continue it. A complete one only returns its card.
+    """Make the data set, or continue it. Where it is complete, only its card is read.
 
-    watch: called after every chunk. Raises UserError where `out` holds another data set, the source cannot be read, or
-    no problem is left.
+    Args:
+        plan: The settings.
+        out: The folder of the data set.
+        watch: Called after every chunk.
+
+    Returns:
+        The card.
+
+    Raises:
+        UserError: `out` holds another data set, the source cannot be read, or no problem is left.
     """
     settings = plan.settings()
     with claimed(out, settings, inner=lambda _settings: (WORK,), results=("card.json", f"{WORK}/*-measure.jsonl")):
@@ -157,9 +183,11 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         outputs = Outputs(out)
         for name in OUTPUTS:
             outputs.check(name)
-        sources = pinned(out, {"source": plan.source, **{own.name: own.source for own in plan.exclude}})
+        sources = pinned(
+            out, {"source": plan.source, **{benchmark.name: benchmark.source for benchmark in plan.exclude}}
+        )
         commit = sources["source"].commit()
-        stages = plan.stages([replace(own, source=sources[own.name]) for own in plan.exclude])
+        stages = plan.stages([replace(benchmark, source=sources[benchmark.name]) for benchmark in plan.exclude])
         journals = _journals(plan, stages, sources["source"], out, watch)
         return _write(outputs, settings | ({"commit": commit} if commit else {}), journals)
 
@@ -167,7 +195,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
 def _journals(
     plan: Preparation, stages: Sequence[Stage], source: Source, out: Path, watch: Watch
 ) -> dict[str, Journal]:
-    """Run the stages. Their journals by name."""
+    """Run the stages, and return their journals by name."""
     journals: dict[str, Journal] = {}
     inputs: Inputs = source.records
     total: int | None = None
@@ -185,7 +213,7 @@ def _journals(
 
 
 class Outputs:
-    """The files of a set. A file of that name which this preparation did not write is never replaced.
+    """Writes the files of a set, and replaces only files that this preparation wrote.
 
     WORK/written.json lists the SHA-256 of what was written. It is saved before a file appears.
     """
@@ -207,7 +235,7 @@ class Outputs:
             raise UserError(f"{path} is not a file of this preparation; move it away and repeat the command")
 
     def write(self, name: str, lines: Iterable[str]) -> None:
-        """Replace the file in one step. Its size does not matter."""
+        """Replace a file in one step. The file may be larger than the memory."""
         path = self.folder / name
         self.check(name)
         temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
@@ -220,7 +248,7 @@ class Outputs:
         temporary.replace(path)
 
     def forget(self) -> None:
-        """Remove the work of a complete set."""
+        """Remove the work folder of a complete set."""
         clear(self.folder / WORK, re.compile(rf"{OWN.pattern}|{re.escape(self._list.name)}"))
 
 
@@ -229,7 +257,7 @@ def _kept_of(journal: Journal) -> Iterator[Record]:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """The card of a finished data set. Raises UserError where it is damaged."""
+    """Read the card of a finished data set. Raises UserError where it is damaged."""
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
         counts = [(int(count["inputs"]), dict(count["left_out"])) for count in card["stages"].values()]
@@ -241,7 +269,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str, Journal]) -> dict[str, Any]:
-    """Write the files of the set. card.json is the last one and shows that all are there."""
+    """Write the files of the set. card.json is the last one, so it shows that all are there."""
     out = outputs.folder
     stages = {name: _count(journal) for name, journal in journals.items()}
     last = list(journals.values())[-1]
@@ -279,7 +307,7 @@ def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str,
 
 
 def _row(record: Record) -> Record:
-    """A line of dataset.jsonl: our columns, then the source's. A name that both have gets `source_` in the source's."""
+    """Return a line of dataset.jsonl: our columns, then those of the source. `source_` marks a name that is taken."""
     row = {name: record[name] for name in COLUMNS if name in record}
     for name, value in record.get("columns", {}).items():
         while name in (*COLUMNS, *row):
@@ -289,7 +317,7 @@ def _row(record: Record) -> Record:
 
 
 def _answer_lengths(journal: Journal) -> dict[str, int]:
-    """Characters of the longest answer and its line, and the length that 99 % do not pass."""
+    """Return the length of the longest answer in characters, its line, and the length that 99 % do not exceed."""
     counts: Counter[int] = Counter()
     longest, line = 0, 0
     for record in kept(journal.read()):
@@ -306,7 +334,7 @@ def _answer_lengths(journal: Journal) -> dict[str, int]:
 
 
 def _count(journal: Journal) -> dict[str, Any]:
-    """Inputs of a stage, kept ones, and the others by kind of reason."""
+    """Return the numbers of inputs of a stage, of kept ones, and of the others by kind of reason."""
     kinds = Counter(record.get("kind") if "reason" in record else None for record in journal.read())
     passed = kinds.pop(None, 0)
     return {"inputs": passed + kinds.total(), "kept": passed, "left_out": dict(sorted(kinds.items()))}
@@ -322,7 +350,7 @@ def _rejected(journals: Mapping[str, Journal]) -> Iterator[Record]:
 
 
 def _histogram(journal: Journal) -> list[int]:
-    """Kept problems at 0, 1, ..., 16 of 16 (rounded to the nearest)."""
+    """Return how many kept problems have pass rates of 0, 1, ..., 16 of 16, rounded to the nearest."""
     counts = Counter(int(record["pass_rate"] * BINS + 0.5) for record in kept(journal.read()))
     return [counts[sixteenths] for sixteenths in range(BINS + 1)]
 

@@ -21,9 +21,14 @@ EXCERPT = 200  # characters of a refused line that are shown
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """line: its number (from 1) in the source. uid: 16 hex digits of its canonical text, equal in every file.
+    """A problem with its reference answer.
 
-    columns: what else its record has, such as level, subject and source.
+    Attributes:
+        uid: 16 hex digits of a hash of the canonical text. They are equal in every file.
+        line: The number of its line in the source, counted from 1.
+        text: The problem.
+        answer: The reference answer.
+        columns: What else its record has, such as level, subject and source.
     """
 
     uid: str
@@ -33,26 +38,26 @@ class Problem:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """As a stage's journal stores it."""
-        own = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
-        return own | ({"columns": dict(self.columns)} if self.columns else {})
+        """Return the record that a stage's journal stores."""
+        record = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
+        return record | ({"columns": dict(self.columns)} if self.columns else {})
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Problem:
-        """From `record`."""
+        """Read what `record` returned."""
         columns = record.get("columns", {})
         return cls(record["id"], record["line"], record["problem"], record["answer"], columns)
 
 
 def problem_id(text: str) -> str:
-    """Hash of the canonical text (NFC, single spaces). The line number does not matter."""
+    """Return a hash of the canonical text (NFC, single spaces)."""
     return content_id("problem", text)
 
 
 def parse_record(
     line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
 ) -> Problem:
-    """The problem of a record, from the first columns that it has. Raises ValueError with the reason."""
+    """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason."""
     text = text_field(record, prompt_fields, "prompt")
     answer = text_field(record, answer_fields, "answer").strip()
     read = {next(name for name in names if name in record) for names in (prompt_fields, answer_fields)}
@@ -60,8 +65,8 @@ def parse_record(
 
 
 def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
-    """The columns that are not in `read` and have a value that JSON can hold. Dates and decimals become text."""
-    found = {}
+    """Return the columns that are not in `read` and that JSON can hold. Dates and decimals become text."""
+    columns = {}
     for name, value in record.items():
         if name in read or value is None:
             continue
@@ -70,11 +75,11 @@ def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str,
             json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except (TypeError, ValueError, RecursionError):  # bytes, images, nan, half of a character
             continue
-        found[str(name)] = value
-    return found
+        columns[str(name)] = value
+    return columns
 
 
 def excerpt(raw: bytes | Mapping[str, Any]) -> str:
-    """The start of a refused line. Bytes that are not text become U+FFFD."""
+    """Return the start of a refused line. Bytes that are not text become U+FFFD."""
     data = raw if isinstance(raw, bytes) else repr(dict(raw)).encode("utf-8", "replace")
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]

@@ -43,7 +43,13 @@ SAMPLED_BYTES, SAMPLES = 1 << 16, 16
 
 @dataclass(frozen=True, slots=True)
 class MeasuredResponse:
-    """text without its stop token. tokens: generated ones, stop token included. finished: ended by itself."""
+    """A response of the model.
+
+    Attributes:
+        text: The text without its stop token.
+        tokens: The number of generated tokens, with the stop token.
+        finished: Whether the response ended by itself.
+    """
 
     text: str
     tokens: int
@@ -52,7 +58,13 @@ class MeasuredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One response to sample: token ids of the whole prompt, the seed, and the longest response in tokens."""
+    """One response to sample.
+
+    Attributes:
+        prompt: The token ids of the whole prompt.
+        seed: The seed of the response.
+        max_new_tokens: The longest response in tokens.
+    """
 
     prompt: Sequence[int]
     seed: int
@@ -61,7 +73,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Longest prompt and response of all requests in tokens, how to sample, and how many responses decode at once."""
+    """Limits of all requests.
+
+    Attributes:
+        max_prompt_tokens: The longest prompt in tokens.
+        max_new_tokens: The longest response in tokens.
+        temperature: The sampling temperature.
+        top_p: The share of the probability that is sampled from.
+        max_num_seqs: The number of responses that decode at once.
+    """
 
     max_prompt_tokens: int
     max_new_tokens: int
@@ -71,9 +91,12 @@ class Limits:
 
 
 class ResponseProvider(Protocol):
-    """A model that answers. `name` and `fingerprint` go into cards. It starts with the first request.
+    """A model that answers. It starts with the first request.
 
-    capacity: open requests that keep it full.
+    Attributes:
+        name: The name of the model in cards.
+        fingerprint: A hash of the model for cards.
+        capacity: The number of open requests that keep the model busy.
     """
 
     name: str
@@ -81,14 +104,16 @@ class ResponseProvider(Protocol):
     capacity: int
 
     def submit(self, number: int, request: Request) -> None:
-        """Ask for a response. number: its name among the open ones."""
+        """Ask for a response. `number` names it among the open ones."""
         ...
 
     def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """Wait until at least one open request has its response; all that have, in the order in which they ended."""
+        """Wait until an open request has ended. Return all that have ended, in the order in which they ended."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the model."""
+        ...
 
 
 class FolderProvider:
@@ -100,7 +125,7 @@ class FolderProvider:
         self.length = _longest_sequence(folder, limits.max_prompt_tokens, limits.max_new_tokens)
 
     def new_tokens(self, request: Request) -> int:
-        """Longest response to this request."""
+        """Return the length of the longest possible response to this request, in tokens."""
         return min(request.max_new_tokens, self.length - len(request.prompt))
 
 
@@ -113,23 +138,23 @@ class EngineProvider(FolderProvider):
         self._engine: Engine | None = None
 
     def submit(self, number: int, request: Request) -> None:
-        """Add it to the engine's queue."""
+        """Add the request to the engine's queue."""
         engine, sampling = self._started()
-        own = replace(sampling, max_new_tokens=self.new_tokens(request), seed=request.seed)
-        engine.add(number, request.prompt, own)
+        options = replace(sampling, max_new_tokens=self.new_tokens(request), seed=request.seed)
+        engine.add(number, request.prompt, options)
 
     def collect(self) -> list[tuple[int, MeasuredResponse]]:
         """Step the engine until a response has ended."""
         engine, _ = self._started()
-        found: list[tuple[int, MeasuredResponse]] = []
-        while not found and engine.in_flight:
+        ended: list[tuple[int, MeasuredResponse]] = []
+        while not ended and engine.in_flight:
             for done in engine.step():
                 if done.payload is None:
                     raise InvariantError(f"the engine gave no response: {done.error}")
                 ids = done.payload.token_ids.tolist()
                 text = self.tokenizer.decode(ids[:-1] if done.payload.finished else ids)
-                found.append((cast(int, done.request_id), MeasuredResponse(text, len(ids), done.payload.finished)))
-        return found
+                ended.append((cast(int, done.request_id), MeasuredResponse(text, len(ids), done.payload.finished)))
+        return ended
 
     def close(self) -> None:
         """Release the engine."""
@@ -155,9 +180,13 @@ class EngineProvider(FolderProvider):
 
 
 class ServerProvider(FolderProvider):
-    """A model behind `url`. `folder` holds the same model, for its card and its positions.
+    """A model on a server. UserError is raised where the server has another model, or too short a context.
 
-    access: which of the served models, and the key. Raises UserError where the server has another model, or less room.
+    Args:
+        url: The address of the server.
+        folder: The same model, for its card and its number of positions.
+        limits: The limits of all requests.
+        access: Names the served model and the key.
     """
 
     def __init__(self, url: str, folder: Path, limits: Limits, access: Access | None = None) -> None:
@@ -174,7 +203,7 @@ class ServerProvider(FolderProvider):
         self._threads: list[threading.Thread] = []
 
     def submit(self, number: int, request: Request) -> None:
-        """Hand it to a thread, one for each open request. The first one asks the server for its models before."""
+        """Give the request to a thread. There is one for each open request. The first request asks for the models."""
         if self._served is None:
             self._served = self._find_served()
         if len(self._threads) < self.capacity:
@@ -210,7 +239,7 @@ class ServerProvider(FolderProvider):
                 self._ended.put((number, problem))
 
     def _find_served(self) -> str:
-        """The id of the folder's model on the server."""
+        """Return the id of the folder's model on the server."""
         answer = self._call("/v1/models", None, attempts=FIRST_ATTEMPTS)
         try:
             models = [dict(model) for model in answer["data"]]
@@ -234,7 +263,7 @@ class ServerProvider(FolderProvider):
         return str(fits[0]["id"])
 
     def _is_folder(self, model: dict[str, Any]) -> bool:
-        """Whether a served model comes from a folder of this name. The server may have it at another place."""
+        """Return whether a served model has the name of this folder. The server may have it at another place."""
         own = {str(self.folder), self.folder.name, self.folder.resolve().name}
         root = str(model.get("root") or model["id"]).rstrip("/")
         return model.get("parent") is None and bool(own & {root, root.rpartition("/")[2]})
@@ -301,16 +330,18 @@ class ServerProvider(FolderProvider):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """served_model: id of the model on the server, where the folder's name does not say it.
+    """How to reach a model on a server.
 
-    key_variable: the environment variable that holds the API key. The key itself is not stored, shown or written.
+    Attributes:
+        served_model: The id of the model on the server, where it differs from the folder's name.
+        key_variable: The environment variable that holds the API key. The key itself is not stored or written.
     """
 
     served_model: str | None = None
     key_variable: str | None = None
 
     def key(self) -> str | None:
-        """The API key, if one is named. Raises UserError where its variable is not set."""
+        """Return the API key, or None where no variable is named. Raises UserError where the variable is not set."""
         if self.key_variable is None:
             return None
         key = os.environ.get(self.key_variable, "").strip()
@@ -329,7 +360,7 @@ def _pause(attempt: int) -> None:
 def open_provider(
     server: str | None, folder: Path, tokenizer: ModelTokenizer, limits: Limits, access: Access | None = None
 ) -> ResponseProvider:
-    """The model behind a server where one is named, else the engine of this process."""
+    """Return the model on the server where one is named, else the engine of this process."""
     if server is not None:
         return ServerProvider(server, folder, limits, access)
     if access is not None and access != Access():
@@ -338,9 +369,9 @@ def open_provider(
 
 
 def model_fingerprint(folder: Path) -> str:
-    """16 hex digits of the configuration, the tokenizer, and samples of the weights.
+    """Return 16 hex digits of a hash of the configuration, the tokenizer and samples of the weights.
 
-    Only samples, because a checkpoint may have 100 GB.
+    Samples are enough, and a checkpoint may have 100 GB.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.json")):
@@ -357,9 +388,9 @@ def model_fingerprint(folder: Path) -> str:
 
 
 def _longest_sequence(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
-    """Tokens of prompt and response, or the model's positions where these are fewer (logged).
+    """Return the tokens of prompt and response, or the model's positions where these are fewer, with a warning.
 
-    Example: Qwen2.5-Math has 4096 positions, so responses to long prompts end early.
+    Qwen2.5-Math has 4096 positions, for example. Responses to long prompts then end early.
     """
     wanted = max_prompt_tokens + max_new_tokens
     limit = positions(folder)

@@ -1,7 +1,7 @@
-"""Where records come from: a local JSONL or Parquet file, or a data set of the Hugging Face hub.
+"""Read records from a local JSONL or Parquet file, or from a data set of the Hugging Face hub.
 
-A source is read as a stream, in a fixed order, as often as needed. Its identity tells which content was read, so work
-on one version of a file is not continued on another.
+A source is read as a stream, in a fixed order, as often as needed. Its identity names the content. So work on one
+version of a file is not continued on another.
 """
 
 from __future__ import annotations
@@ -38,9 +38,13 @@ Raw = bytes | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """identity(): name and content, without local paths. records(): pairs of (line number from 1, raw record).
+    """Where records come from.
 
-    commit(): of a hub data set, None where it is not known, and for a file. at: the same source at a commit.
+    Attributes:
+        identity: Returns name and content, without local paths.
+        records: Yields pairs of a line number, counted from 1, and a raw record.
+        commit: Returns the commit of a hub data set. None for a file, and where the commit is not known.
+        at: Returns the same source at a commit. None for a file.
     """
 
     identity: Callable[[], dict[str, Any]]
@@ -52,7 +56,7 @@ class Source:
 def open_source(
     name: str, *, split: str = "train", subset: str | None = None, revision: str | None = None, where: str = "source"
 ) -> Source:
-    """A local file where one has this name, else a data set of the hub. Raises UserError where the name is neither."""
+    """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
     path = Path(name).expanduser()
     if path.is_file():
         if path.suffix not in (*JSONL_SUFFIXES, ".parquet"):
@@ -90,9 +94,14 @@ def pinned(folder: Path, sources: Mapping[str, Source]) -> dict[str, Source]:
 
 
 def hub_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a revision (None: of the main branch), from the hub, or offline from the local cache.
+    """Return the commit of a revision from the hub, or offline from the local cache.
 
-    None, with a warning, where it cannot be found.
+    Args:
+        name: The data set.
+        revision: The revision, None for the main branch.
+
+    Returns:
+        The commit, or None with a warning where it cannot be found.
     """
     try:
         from huggingface_hub import HfApi, constants
@@ -111,7 +120,7 @@ def hub_commit(name: str, revision: str | None) -> str | None:
 
 
 def file_identity(path: Path) -> dict[str, Any]:
-    """Name and SHA-256 of a file."""
+    """Return name and SHA-256 of a file."""
     try:
         with path.open("rb") as file:
             return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
@@ -120,7 +129,7 @@ def file_identity(path: Path) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Raw]]:
-    """Lines of a local file. Blank lines are skipped."""
+    """Yield the lines of a local file. Blank lines are skipped."""
     try:
         yield from lines(path)
     except OSError as problem:
@@ -128,7 +137,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Raw]]:
 
 
 def read_parquet(path: Path) -> Iterator[tuple[int, Raw]]:
-    """Rows of a local Parquet file."""
+    """Yield the rows of a local Parquet file."""
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -148,7 +157,7 @@ def read_parquet(path: Path) -> Iterator[tuple[int, Raw]]:
 
 
 def read_hub(name: str, *, split: str, subset: str | None, revision: str | None) -> Iterator[tuple[int, Raw]]:
-    """A split of a data set of the Hugging Face hub, or of its local cache, streamed with the package `datasets`."""
+    """Stream a split of a data set of the Hugging Face hub or of its local cache, with the package `datasets`."""
     hint = "download it on a machine with a network and pass the local JSONL or Parquet file"
     offline = _offline()
     try:
@@ -169,12 +178,12 @@ def read_hub(name: str, *, split: str, subset: str | None, revision: str | None)
 
 
 def _offline() -> str | None:
-    """The variable that forbids the network, if one does."""
+    """Return the variable that forbids the network, or None."""
     return next((flag for flag in OFFLINE if os.environ.get(flag, "0").lower() not in ("", "0", "false")), None)
 
 
 def _reachable() -> bool:
-    """Whether the hub answers. Without this check `datasets` retries for minutes."""
+    """Return whether the hub answers. Without this check `datasets` retries for minutes."""
     from huggingface_hub import constants
 
     address = urlsplit(os.environ.get("HF_ENDPOINT", constants.ENDPOINT))

@@ -38,11 +38,16 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """process: inputs -> records, in order. chunk: inputs per commit.
+    """One stage of a preparation: it makes one record of each input.
 
-    stream: the same for an endless row of inputs, where waiting for each chunk would cost time.
-    remembers: the records depend on earlier inputs, so a restart processes those again (without a second commit).
-    survey: sees all inputs before the first is processed. It gets a function that yields them.
+    Attributes:
+        name: The name of the stage.
+        process: Makes the records of some inputs, in their order.
+        chunk: The number of inputs per commit.
+        remembers: Whether the records depend on earlier inputs. A restart then processes those again, without a second
+            commit.
+        stream: Takes the place of `process` where waiting for each chunk would cost time.
+        survey: Sees all inputs before the first one is processed. It gets a function that yields them.
     """
 
     name: str
@@ -53,7 +58,7 @@ class Stage:
     survey: Callable[[Inputs], None] | None = None
 
     def records(self, inputs: Iterator[Any]) -> Iterator[Record]:
-        """One record per input."""
+        """Yield one record per input."""
         if self.stream is not None:
             yield from self.stream(inputs)
         while chunk := list(islice(inputs, self.chunk)):
@@ -61,7 +66,7 @@ class Stage:
 
 
 def run_stage(stage: Stage, inputs: Inputs, total: int | None, journal: Journal, watch: Watch) -> None:
-    """Process the inputs that the journal does not cover yet. total: number of inputs, where it is known."""
+    """Process the inputs that the journal does not cover yet. `total` is their number, where it is known."""
     watch(stage.name, journal.items, total)
     if journal.complete:
         return
@@ -93,17 +98,17 @@ def run_stage(stage: Stage, inputs: Inputs, total: int | None, journal: Journal,
 
 
 def kept(records: Iterable[Record]) -> Iterator[Record]:
-    """The records that a stage did not leave out."""
+    """Return the records that a stage did not leave out."""
     return (record for record in records if "reason" not in record)
 
 
 def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
-    """The record of an input that a stage left out. kind: a short name of the reason, for counts."""
+    """Return the record of an input that a stage left out. `kind` is a short name of the reason, for counts."""
     return {"line": line, "reason": reason, "kind": kind, **facts}
 
 
 def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Stage:
-    """Raw records to problems, from the first of these columns that a record has. Refused records keep an excerpt."""
+    """Read problems from the first of these columns that a record has. Refused records keep an excerpt."""
 
     def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
         try:
@@ -116,7 +121,7 @@ def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> St
 
 
 def distinct_stage(judge: Judge) -> Stage:
-    """Keep the first of equal problems. Where their answers differ, nobody knows which is right: keep none.
+    """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays.
 
     judge: two answers that are written differently may be equal. Holds 48 bytes per problem, not its text.
     """
@@ -155,7 +160,7 @@ def distinct_stage(judge: Judge) -> Stage:
 
 
 def exclude_stage(contamination: Contamination) -> Stage:
-    """The problem must not share its words with a benchmark."""
+    """Leave out problems that share their words with a benchmark."""
 
     def one(record: Record) -> Record:
         found = contamination.of(record["problem"])
@@ -168,7 +173,7 @@ def exclude_stage(contamination: Contamination) -> Stage:
 
 
 def reference_stage(judge: Judge) -> Stage:
-    """The reference answer, written as a response, must get label 1."""
+    """Leave out problems whose reference answer, written as a response, does not get label 1."""
 
     def process(inputs: Sequence[Record]) -> list[Record]:
         verdicts = judge.verdicts([(judge.shown(record["answer"]), record["answer"], True) for record in inputs])
@@ -183,7 +188,7 @@ def reference_stage(judge: Judge) -> Stage:
 
 
 def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
-    """The whole prompt has at most `limit` tokens."""
+    """Leave out problems whose whole prompt has more than `limit` tokens."""
 
     def one(record: Record) -> Record:
         try:
@@ -200,7 +205,7 @@ def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
 
 
 def measure_stage(measurement: Measurement, question: Callable[[Problem], Question], chunk: int) -> Stage:
-    """Pass rate over k responses."""
+    """Measure the pass rate over k responses."""
 
     def one(record: Record, responses: Sequence[Judged]) -> Record:
         rewards = [judged.reward for judged in responses if judged.reward is not None]
@@ -225,7 +230,7 @@ def measure_stage(measurement: Measurement, question: Callable[[Problem], Questi
 
 
 def lookup_stage(rates: Mapping[str, Record]) -> Stage:
-    """Earlier measured pass rates, by problem id."""
+    """Look up pass rates that were measured earlier, by problem id."""
 
     def one(record: Record) -> Record:
         if record["id"] not in rates:
@@ -237,7 +242,7 @@ def lookup_stage(rates: Mapping[str, Record]) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class PassRateBand:
-    """Pass rates from low to high. Both belong to it, except `low` where `above` is set."""
+    """Pass rates from low to high. Both ends belong to the band, but not `low` where `above` is set."""
 
     name: str
     low: float
@@ -245,7 +250,7 @@ class PassRateBand:
     above: bool = True
 
     def holds(self, rate: float) -> bool:
-        """Whether the band includes this pass rate."""
+        """Return whether the band includes this pass rate."""
         return (rate > self.low if self.above else rate >= self.low - ROUNDING) and rate <= self.high + ROUNDING
 
     def __str__(self) -> str:
@@ -265,7 +270,7 @@ BANDS = {
 
 
 def parse_band(text: str) -> PassRateBand:
-    """A named band, or `low,high` (both included). Raises UserError for anything else."""
+    """Read a named band, or `low,high` (both included). Raises UserError for anything else."""
     if text in BANDS:
         return BANDS[text]
     try:
@@ -279,7 +284,7 @@ def parse_band(text: str) -> PassRateBand:
 
 
 def band_stage(band: PassRateBand) -> Stage:
-    """The pass rate must lie in the band."""
+    """Leave out problems whose pass rate lies outside the band."""
 
     def one(record: Record) -> Record:
         if band.holds(record["pass_rate"]):
@@ -290,9 +295,12 @@ def band_stage(band: PassRateBand) -> Stage:
 
 
 def read_pass_rates(path: Path) -> dict[str, Record]:
-    """Measured pass rates by problem id, from a pass_rates.jsonl of this program or a similar file.
+    """Read measured pass rates by problem id, from a pass_rates.jsonl of this program or a similar file.
 
-    Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`. Raises UserError.
+    Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`.
+
+    Raises:
+        UserError: The file cannot be read, or a line cannot be used.
     """
 
     def refuse(number: int, reason: str) -> None:
@@ -319,7 +327,7 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
 
 
 def _measured(record: Record) -> tuple[str, Record]:
-    """Id and pass rate of a line."""
+    """Return id and pass rate of a line."""
     uid = record["id"] if "id" in record else problem_id(record["problem"])
     if not isinstance(uid, str):
         raise ValueError(f"its id is {type(uid).__name__}, not text")

@@ -1,4 +1,4 @@
-"""Benchmarks: a YAML in configs/eval, a local file, or a YAML that names several of them."""
+"""Read benchmarks from a YAML in configs/eval, a local file, or a YAML that names several of them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Benchmark(Section):
         return name
 
     def prompt_format(self) -> PromptFormat:
-        """How a problem becomes a prompt."""
+        """Return how a problem becomes a prompt."""
         return PromptFormat(self.template, self.system, self.suffix)
 
 
@@ -85,10 +85,14 @@ class Suite(Section):
 
 
 def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
-    """Benchmarks of preset names, YAML files, data files and NAME=FILE (a preset with a local copy of its problems).
+    """Find the benchmarks that the command line names.
 
-    changes: settings of the command line. Those that are not None replace a benchmark's own. Raises UserError for an
-    unknown name and for two benchmarks with the same name.
+    Args:
+        names: Preset names, YAML files, data files and NAME=FILE (a preset with a local copy of its problems).
+        changes: Settings of the command line. Those that are not None replace a benchmark's own.
+
+    Raises:
+        UserError: A name is unknown, or two benchmarks have the same name.
     """
     chosen = {key: value for key, value in changes.items() if value is not None}
     benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
@@ -99,9 +103,14 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
 
 
 def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> list[Benchmark]:
-    """The benchmarks at these revisions of their hub data sets: NAME=REVISION, or REVISION alone for a single one.
+    """Return the benchmarks at these revisions of their hub data sets.
 
-    Raises UserError for a name that is not there, and for a file, which has none.
+    Args:
+        benchmarks: The benchmarks.
+        revisions: NAME=REVISION each, or REVISION alone for a single benchmark.
+
+    Raises:
+        UserError: A name is unknown, or its source is a file, which has no revision.
     """
     chosen: dict[str, str] = {}
     known = {own.name: own for own in benchmarks}
@@ -119,13 +128,13 @@ def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> l
 
 
 def presets() -> dict[str, Path]:
-    """Name -> YAML of the presets: of the working directory, else of this checkout."""
+    """Return the YAML files of the presets by name: those of the working directory, else of this checkout."""
     folder = PRESETS if PRESETS.is_dir() else ROOT / PRESETS
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
-    """Settings of the benchmarks of one name, and what to call each in a message."""
+    """Return the settings of the benchmarks of one name, and how messages name each."""
     known = presets()
     label, equals, file = name.partition("=")
     if equals:

@@ -1,4 +1,4 @@
-"""A curve over several checkpoints that were evaluated alike: OUT/curve.json and OUT/curve.png."""
+"""Write the curve over several checkpoints that were evaluated alike: OUT/curve.json and OUT/curve.png."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ STEP = re.compile(r"\d+")
 
 
 def names_of(models: Sequence[Path]) -> list[str]:
-    """A folder's name per checkpoint: its own, or with its parent's where two are equal.
+    """Return a folder name per checkpoint, with its parent's name where two are equal.
 
-    Raises UserError where two are still equal.
+    Raises:
+        UserError: Two names are still equal.
     """
     paths = [Path(os.path.abspath(path)) for path in models]  # a loop of links has a name, too
     names = [path.name for path in paths]
@@ -33,14 +34,23 @@ def names_of(models: Sequence[Path]) -> list[str]:
 
 
 def write_curve(out: Path, contents: Mapping[str, Mapping[str, Any]], k: int) -> dict[str, Any]:
-    """The curve of results.json per checkpoint, in the order of their steps. Its folder is new, empty or ours."""
+    """Write the curve of several results.json, in the order of their steps.
+
+    Args:
+        out: The folder of the curve. It is new, empty or ours.
+        contents: The content of results.json per checkpoint.
+        k: The number of responses per problem.
+
+    Returns:
+        The content of curve.json.
+    """
     settings = {"nemo_ada": __version__, "benchmarks": {}}
     points = [
         {
             "model": name,
             "step": _step(name),
             "overall": content["overall"][f"avg@{k}"],
-            "benchmarks": {own: row[f"avg@{k}"] for own, row in content["benchmarks"].items()},
+            "benchmarks": {benchmark: row[f"avg@{k}"] for benchmark, row in content["benchmarks"].items()},
         }
         for name, content in contents.items()
     ]
@@ -62,7 +72,7 @@ def check_folder(out: Path) -> None:
 
 
 def _step(name: str) -> int | None:
-    """The last number in a checkpoint's name."""
+    """Return the last number in a checkpoint's name."""
     numbers = STEP.findall(name)
     return int(numbers[-1][:18]) if numbers else None
 

@@ -1,4 +1,4 @@
-"""Evaluate a model on benchmarks: k responses per problem, all of them kept, resumable.
+"""Evaluate a model on benchmarks with k responses per problem. All responses are kept.
 
     OUT/settings.json                 model, sampling, benchmarks
     OUT/<benchmark>/responses.jsonl   {id, line, index, seed, tokens, finished, reward, [cause], text}
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkJob:
-    """A benchmark, and how its problems become prompts."""
+    """A benchmark, and the encoder that makes prompts of its problems."""
 
     benchmark: Benchmark
     encoder: PromptEncoder
@@ -51,10 +51,15 @@ class BenchmarkJob:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """k responses per problem. seed: of all of them. chunk: problems between two commits.
+    """How responses are drawn and written.
 
-    max_prompts: only the first problems of each benchmark (None: all). sampling: temperature etc., for the record.
-    parquet: write the responses as Parquet, too.
+    Attributes:
+        k: The number of responses per problem.
+        seed: The seed of all responses.
+        sampling: Temperature and the like, for the record.
+        chunk: The number of problems between two commits.
+        max_prompts: How many of the first problems of each benchmark are used, None for all.
+        parquet: Whether the responses are also written as Parquet.
     """
 
     k: int
@@ -72,12 +77,22 @@ def evaluate(
     out: Path,
     watch: Watch = lambda _name, _done, _total: None,
 ) -> dict[str, Any]:
-    """Evaluate, or continue. A complete evaluation only returns its results.
+    """Evaluate, or continue an evaluation. Where it is complete, only its results are read.
 
     The provider starts with its first request and is closed at the end.
 
-    watch: called with (benchmark, problems done, problems). Raises UserError where `out` holds another evaluation, and
-    where a benchmark has no problem.
+    Args:
+        jobs: The benchmarks.
+        provider: The model.
+        drawing: How responses are drawn and written.
+        out: The folder of the evaluation.
+        watch: Called with a benchmark, the number of its finished problems, and the number of its problems.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        UserError: `out` holds another evaluation, or a benchmark has no problem.
     """
     if drawing.parquet:
         require_pyarrow()
@@ -104,7 +119,7 @@ def evaluate(
 
 
 def _benchmarks(settings: Mapping[str, Any]) -> list[str]:
-    """Names of the benchmarks' folders."""
+    """Return the names of the benchmarks' folders."""
     return [name for name in settings.get("benchmarks", ()) if "/" not in name and name not in (".", "..")]
 
 
@@ -167,7 +182,7 @@ class _Task:
             log.warning("%s has %d problems, expected %s", self.name, number, benchmark.expected_problems)
 
     def questions(self) -> Iterator[Question]:
-        """The problems that the journal does not cover."""
+        """Yield the problems that the journal does not cover."""
         for problem in self.problems[self.journal.items :]:
             yield Question(problem, self.job.encoder, self.judge, self.job.benchmark.max_new_tokens)
 
@@ -186,11 +201,11 @@ class _Task:
             self.say(watch)
 
     def say(self, watch: Watch) -> None:
-        """Report how far it is."""
+        """Report how many problems are finished."""
         watch(self.name, self.journal.items, len(self.problems))
 
     def result(self) -> BenchmarkResult:
-        """The counts of all problems. They are written, too."""
+        """Return the counts of all problems, and write them."""
         counts = _counts(self.problems, self.journal, self.job.benchmark)
         write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
         if self._parquet:
@@ -224,7 +239,7 @@ def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list
 
 
 def _problems(job: BenchmarkJob, source: Source, limit: int | None, judge: Judge) -> tuple[list[Problem], list[Record]]:
-    """Problems in the order of the source, and the records of the others."""
+    """Return the problems in the order of the source, and the records of those that cannot be used."""
     own = job.benchmark
     read = read_stage(own.prompt_fields, own.answer_fields)
     records: list[Any] = list(islice(source.records(), limit))
@@ -245,7 +260,7 @@ def _no_counts(problem: Problem, group_by: Sequence[str]) -> Record:
 
 
 def _counts(problems: Sequence[Problem], journal: Journal, benchmark: Benchmark) -> list[Record]:
-    """Per problem, in order: the counts, and maj@k."""
+    """Return counts and maj@k per problem, in their order."""
     counts = {problem.uid: _no_counts(problem, benchmark.group_by) for problem in problems}
     votes: dict[str, list[tuple[str, bool]]] = {problem.uid: [] for problem in problems}
     seen: set[tuple[str, int]] = set()

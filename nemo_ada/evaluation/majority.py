@@ -1,4 +1,4 @@
-"""maj@k: is the answer right that most of k responses give?
+"""maj@k says whether the answer that most of k responses give is right.
 
 Responses vote by the text of their answer, without case and spaces. So 1/2 and 0.5 are two answers. A response without
 an answer, or one that was cut off and counts as wrong, does not vote. Where several answers have most votes, each is as
@@ -14,16 +14,16 @@ from nemo_ada.verify.judge import normalised
 
 
 def vote(text: str, *, boxed: bool) -> str | None:
-    r"""The answer of a response: its last \boxed{}, or its whole text."""
+    r"""Return the answer of a response: its last \boxed{}, or its whole text."""
     answer = last_boxed(text) if boxed else text
     return "".join(normalised(answer).split()) or None if answer is not None else None
 
 
 def majority(votes: Sequence[tuple[str, bool]]) -> float:
-    """The chance that the chosen answer is right. votes: (answer, right)."""
+    """Return the chance that the chosen answer is right. A vote is an answer and whether it is right."""
     by_answer: dict[str, list[bool]] = {}
     for answer, right in votes:
         by_answer.setdefault(answer, []).append(right)
     most = max(map(len, by_answer.values()), default=0)
-    chosen = [sum(own) / most for own in by_answer.values() if len(own) == most]
+    chosen = [sum(votes_for) / most for votes_for in by_answer.values() if len(votes_for) == most]
     return sum(chosen) / len(chosen) if chosen else 0.0

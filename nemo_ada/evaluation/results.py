@@ -1,4 +1,4 @@
-"""From counts per problem to avg@k and pass@k, per benchmark, over all prompts, and by difficulty."""
+"""Compute avg@k and pass@k from counts per problem: per benchmark, over all prompts, and by difficulty."""
 
 from __future__ import annotations
 
@@ -30,10 +30,24 @@ EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkResult:
-    """Counts over the P problems of a benchmark. rejected: problems that cannot be used.
+    """Counts over the P problems of a benchmark.
 
-    failed: responses without a label, which count nowhere. timed_out: answers that hit the verifier's limits, which
-    count as wrong.
+    Attributes:
+        name: The name of the benchmark.
+        ids: The ids of the problems.
+        responses_P: The number of responses with a label.
+        correct_P: The number of right responses.
+        failed_P: The number of responses without a label. They count nowhere.
+        timed_out_P: The number of answers that hit the verifier's limits. They count as wrong.
+        tokens_P: The tokens of all responses.
+        finished_P: The number of responses that ended by themselves.
+        right_tokens_P: The tokens of right responses.
+        right_finished_P: The number of right responses that ended by themselves.
+        wrong_tokens_P: The tokens of wrong responses.
+        wrong_finished_P: The number of wrong responses that ended by themselves.
+        majority_P: The chance that the answer of most responses is right.
+        rejected: The number of problems that cannot be used.
+        columns: Per problem its values in the columns of the groups.
     """
 
     name: str
@@ -54,7 +68,7 @@ class BenchmarkResult:
 
     @classmethod
     def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
-        """From the lines of problems.jsonl."""
+        """Read the counts from the lines of problems.jsonl."""
         columns: dict[str, Any] = {
             f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
         }
@@ -63,48 +77,49 @@ class BenchmarkResult:
         return cls(name, tuple(record["id"] for record in records), rejected=rejected, columns=groups, **columns)
 
     def only(self, keep_P: BoolArray) -> BenchmarkResult:
-        """The same for some of the problems."""
+        """Return the counts of some of the problems."""
         names = [f"{key}_P" for key in (*COUNTS, "majority")]
         parts: dict[str, Any] = {name: getattr(self, name)[keep_P] for name in names}
         ids = tuple(itertools.compress(self.ids, keep_P.tolist()))
         return BenchmarkResult(self.name, ids, rejected=0, **parts)
 
     def groups(self, k: int) -> dict[str, dict[str, Any]]:
-        """column -> value -> summary, for columns with 2 to MAX_GROUPS values. Problems without it are not there."""
-        found: dict[str, dict[str, Any]] = {}
-        for column in dict.fromkeys(name for own in self.columns for name in own):
-            values = [own.get(column) for own in self.columns]
+        """Column -> value -> summary, for columns with 2 to MAX_GROUPS values. Problems without it are not there."""
+        groups: dict[str, dict[str, Any]] = {}
+        for column in dict.fromkeys(name for of_problem in self.columns for name in of_problem):
+            values = [of_problem.get(column) for of_problem in self.columns]
             distinct = sorted({value for value in values if value is not None}, key=_by_number)
             if 2 <= len(distinct) <= MAX_GROUPS:
-                found[column] = {
-                    value: _summary([self.only(np.array([own == value for own in values]))], k) for value in distinct
+                groups[column] = {
+                    value: _summary([self.only(np.array([other == value for other in values]))], k)
+                    for value in distinct
                 }
-        return found
+        return groups
 
     @property
     def rate_P(self) -> FloatArray:
-        """Share of correct responses per problem, nan without a judged response."""
+        """The share of correct responses per problem, nan without a judged response."""
         return np.where(self.responses_P > 0, self.correct_P / np.maximum(self.responses_P, 1), np.nan)
 
     def at(self, k: int) -> FloatArray:
-        """pass@k per problem."""
+        """Return pass@k per problem."""
         return pass_at_k(self.responses_P, self.correct_P, k)
 
 
 def _by_number(value: str) -> tuple[str, int, str]:
-    """Sorts "Level 2" before "Level 10"."""
+    """Return a key that sorts "Level 2" before "Level 10"."""
     digits = "".join(filter(str.isdigit, value))[:9]
     return value.rstrip("0123456789"), int(digits) if digits.isascii() and digits else 0, value
 
 
 def ladder(k: int) -> list[int]:
-    """The k for which pass@k is reported: powers of two below k, and k."""
+    """Return the k for which pass@k is reported: powers of two below k, and k."""
     return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
 
 
 def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
-    """The content of results.json. `overall` is weighted by prompts."""
-    summaries = {own.name: _summary([own], k) | {"groups": own.groups(k)} for own in benchmarks}
+    """Return the content of results.json. `overall` is weighted by prompts."""
+    summaries = {one.name: _summary([one], k) | {"groups": one.groups(k)} for one in benchmarks}
     return {"benchmarks": summaries, "overall": _summary(benchmarks, k)}
 
 
@@ -132,10 +147,10 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
 
 
 def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float | None]]:
-    """Length and truncation of right and of wrong responses. None where there is no such response."""
+    """Return length and truncation of right and of wrong responses, None where there is no such response."""
 
     def total(name: str) -> int:
-        return sum(int(getattr(own, name).sum()) for own in benchmarks)
+        return sum(int(getattr(benchmark, name).sum()) for benchmark in benchmarks)
 
     right = total("correct_P")
     numbers = {"right": right, "wrong": total("responses_P") - right}
@@ -151,7 +166,14 @@ def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, fl
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A complete evaluation, read from its folder."""
+    """A complete evaluation, read from its folder.
+
+    Attributes:
+        folder: The folder.
+        k: The number of responses per problem.
+        settings: The settings that it was made with.
+        benchmarks: The counts per benchmark.
+    """
 
     folder: Path
     k: int
@@ -160,7 +182,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, folder: Path) -> Evaluation:
-        """Raises UserError for a folder without a complete evaluation."""
+        """Read an evaluation. Raises UserError for a folder without a complete one."""
         try:
             content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
             benchmarks = {
@@ -180,11 +202,19 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = None) -> dict[str, dict[str, Any]]:
-    """avg@k of `second` minus `first`, over the problems that both have.
+    """Compare avg@k of two evaluations, over the problems that both have.
 
-    Rows: per benchmark, and `overall` (weighted by prompts). With the evaluation of a base model, also per bucket of
-    its pass rate. The base must be a third evaluation: buckets by a model's own luck regress to the mean. Raises
-    UserError where no benchmark has two problems in common, and where the base is one of the two.
+    Args:
+        first: The evaluation that is subtracted.
+        second: The other evaluation.
+        base: The evaluation of a base model. Its pass rates sort the problems into buckets. It must be a third
+            evaluation, because buckets by a model's own luck regress to the mean.
+
+    Returns:
+        A row per benchmark, `overall` (weighted by prompts), and with `base` a row per bucket.
+
+    Raises:
+        UserError: No benchmark has two problems in common, or the base is one of the two evaluations.
     """
     if base is not None and _draws(base) in (_draws(first), _draws(second)):
         raise UserError(
@@ -209,14 +239,14 @@ def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = Non
     if base is not None:
         bucket_P, names = bucket_of(rate_MP[2])
         for number, name in enumerate(names):
-            own = bucket_P == number
-            if own.sum() >= 2:
-                rows[name] = _row(rate_MP[:, own], stratum_P[own])
+            inside_P = bucket_P == number
+            if inside_P.sum() >= 2:
+                rows[name] = _row(rate_MP[:, inside_P], stratum_P[inside_P])
     return rows
 
 
 def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
-    """Settings of the two evaluations that differ, except model and seed. A fair comparison has none."""
+    """Return the settings that differ, except model and seed. A fair comparison has none."""
     old, new = flatten(first.settings), flatten(second.settings)
     shared = {name for name in first.benchmarks if name in second.benchmarks}
     return [
@@ -232,7 +262,10 @@ def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
 
 
 def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[FloatArray, int]:
-    """Pass rates of the models M (two, and the base if there is one) on their common problems P; how many others."""
+    """Return the pass rates of the models M on their common problems P, and the number of other problems.
+
+    M are the two models, and the base if there is one.
+    """
     rates = [
         dict(zip(result.ids, result.rate_P.tolist(), strict=True))
         for evaluation in (first, second, *([] if base is None else [base]))
@@ -241,7 +274,7 @@ def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | N
     if base is not None and len(rates) < 3:
         raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
     ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
-    rate_MP = np.array([[own[i] for i in ids] for own in rates], np.float64)
+    rate_MP = np.array([[rate_of[i] for i in ids] for rate_of in rates], np.float64)
     return rate_MP, len({*rates[0], *rates[1]}) - len(ids)
 
 
@@ -252,7 +285,10 @@ def _row(rate_MP: FloatArray, stratum_P: IntArray) -> dict[str, Any]:
 
 
 def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:
-    """Bucket of each base pass rate, and the buckets' names: 0, four quarters without the ends, 1."""
+    """Return the bucket of each base pass rate, and the names of the buckets.
+
+    The buckets are 0, four quarters without the ends, and 1.
+    """
     quarters = np.searchsorted(BUCKET_EDGES[1:-1], rate_P, side="left") + 1
     last = len(BUCKET_EDGES)
     bucket_P = np.where(rate_P <= 0.0, 0, np.where(rate_P >= 1.0, last, quarters)).astype(np.int64)

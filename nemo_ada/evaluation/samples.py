@@ -1,4 +1,4 @@
-"""The responses of a benchmark as Parquet, for tools that read tables."""
+"""Write the responses of a benchmark as Parquet, for tools that read tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_pyarrow() -> None:
 
 
 def write_parquet(journal: Journal, path: Path) -> None:
-    """All responses of a journal, in its order."""
+    """Write all responses of a journal, in its order."""
     import pyarrow
     import pyarrow.parquet as parquet
 

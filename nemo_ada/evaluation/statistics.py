@@ -1,4 +1,4 @@
-"""Estimators, intervals and tests over problems, as pure functions of numpy arrays. P problems.
+"""Estimators, intervals and tests over P problems, as pure functions of numpy arrays.
 
 The problems are the sample: intervals and tests describe the variation over problems of the same kind. A value lies in
 [0, 1], a difference in [-1, 1].
@@ -41,10 +41,21 @@ Interval = tuple[float, float]
 
 
 def pass_at_k(responses_P: IntArray, correct_P: IntArray, k: int) -> FloatArray:
-    """Per prompt, the unbiased estimate 1 - C(n - c, k) / C(n, k) of the chance that one of k responses is correct.
+    """Estimate per prompt the chance that one of k responses is correct.
 
-    n responses, of which c are correct; nan where n < k. Source: Chen et al. 2021, equation 1, as a product that cannot
-    overflow. Raises UserError for k < 1 and for counts outside 0 <= c <= n.
+    The estimate 1 - C(n - c, k) / C(n, k) is unbiased (Chen et al. 2021, equation 1). It is computed as a product that
+    cannot overflow.
+
+    Args:
+        responses_P: The number n of responses.
+        correct_P: The number c of correct responses.
+        k: The number of responses of which one must be correct.
+
+    Returns:
+        The estimates [P], nan where n < k.
+
+    Raises:
+        UserError: k < 1, or a count is outside 0 <= c <= n.
     """
     n_P, c_P = np.asarray(responses_P, np.int64), np.asarray(correct_P, np.int64)
     if k < 1:
@@ -59,7 +70,14 @@ def pass_at_k(responses_P: IntArray, correct_P: IntArray, k: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over problems with its interval of CONFIDENCE."""
+    """A mean over problems with its interval of CONFIDENCE.
+
+    Attributes:
+        mean: The mean.
+        low: The lower end of the interval.
+        high: The upper end of the interval.
+        prompts: The number of problems.
+    """
 
     mean: float
     low: float
@@ -68,7 +86,10 @@ class Estimate:
 
 
 def estimate(value_P: FloatArray, stratum_P: IntArray | None = None) -> Estimate:
-    """Mean over problems and its interval. Problems with nan are left out; the result is nan where none is left."""
+    """Return the mean over problems and its interval.
+
+    Problems with nan are left out. The result is nan where none is left.
+    """
     values = np.asarray(value_P, np.float64)
     there = ~np.isnan(values)
     strata = _strata(values[there], None if stratum_P is None else np.asarray(stratum_P)[there])
@@ -79,19 +100,22 @@ def estimate(value_P: FloatArray, stratum_P: IntArray | None = None) -> Estimate
 
 
 def mean_interval(value_P: FloatArray) -> Interval:
-    """The interval of the mean of values in [0, 1]."""
+    """Return the interval of the mean of values in [0, 1]."""
     count, mean = len(value_P), float(value_P.mean())
     low, high = wilson(mean, count, NORMAL)
     spread = _Spread.of(value_P, MEANS)
     if spread.variance > 0.0:
-        alike = mean * (1.0 - mean) / spread.variance  # binary observations whose mean has this variance
-        own_low, own_high = wilson(mean, alike, student_quantile(spread.freedom))
-        low, high = max(low, own_low), min(high, own_high)
+        binary = mean * (1.0 - mean) / spread.variance  # this many binary observations have the same variance
+        narrow_low, narrow_high = wilson(mean, binary, student_quantile(spread.freedom))
+        low, high = max(low, narrow_low), min(high, narrow_high)
     return low, high
 
 
 def wilson(mean: float, count: float, quantile: float) -> Interval:
-    """Wilson's interval of a share of `count` observations."""
+    """Return Wilson's interval of a share of `count` observations.
+
+    scipy.stats has this interval for whole numbers of observations only.
+    """
     square = quantile * quantile / count
     centre = (mean + square / 2.0) / (1.0 + square)
     half = quantile * math.sqrt(max(mean * (1.0 - mean), 0.0) / count + square / (4.0 * count)) / (1.0 + square)
@@ -100,14 +124,17 @@ def wilson(mean: float, count: float, quantile: float) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Variance of a mean, and the degrees of freedom of its estimate."""
+    """The variance of a mean, and the degrees of freedom of its estimate."""
 
     variance: float
     freedom: float
 
     @classmethod
     def of(cls, value_P: FloatArray, share: float) -> _Spread:
-        """Of one sample. freedom: `share` of what the kurtosis implies, between 1 and count - 1."""
+        """Estimate the spread from one sample.
+
+        The freedom is `share` of what the kurtosis implies, between 1 and count - 1.
+        """
         count = len(value_P)
         deviation_P = value_P - value_P.mean()
         second = float((deviation_P**2).mean())
@@ -120,11 +147,16 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Mean difference (second minus first) over the same problems.
+    """The mean difference (second minus first) over the same problems.
 
-    p_t: two-sided, of Student's paired t test, with degrees of freedom as in the intervals. p_flips: of the sign-flip
-    test, which is exact where both models have the same chances on each problem. detectable: the true difference that
-    a test at 5 % finds with a chance of 80 %, given the spread of these differences.
+    Attributes:
+        difference: The mean difference.
+        low: The lower end of its interval.
+        high: The upper end of its interval.
+        p_t: The two-sided p-value of Student's paired t test, with degrees of freedom as in the intervals.
+        p_flips: The p-value of the sign-flip test. It is exact where both models have the same chances on each problem.
+        detectable: The true difference that a test at 5 % finds with a chance of 80 %, given this spread.
+        prompts: The number of problems.
     """
 
     difference: float
@@ -139,7 +171,7 @@ class PairedTest:
 def paired_test(
     first_P: FloatArray, second_P: FloatArray, stratum_P: IntArray | None = None, *, flips: int = FLIPS
 ) -> PairedTest:
-    """Whether two models differ on the same problems. Raises UserError for fewer than two problems."""
+    """Test whether two models differ on the same problems. Raises UserError for fewer than two problems."""
     difference_P = np.asarray(second_P, np.float64) - np.asarray(first_P, np.float64)
     count = len(difference_P)
     if count < 2:
@@ -167,7 +199,7 @@ def paired_test(
 
 
 def difference_interval(difference_P: FloatArray) -> Interval:
-    """The interval of the mean of differences in [-1, 1]."""
+    """Return the interval of the mean of differences in [-1, 1]."""
     mean = float(difference_P.mean())
     spread = _Spread.of(difference_P, DIFFERENCES)
     largest = NORMAL * math.sqrt(_largest_variance(difference_P))
@@ -181,7 +213,10 @@ def difference_interval(difference_P: FloatArray) -> Interval:
 
 
 def flip_test(difference_P: FloatArray, flips: int = FLIPS, seed: int = 0) -> float:
-    """The two-sided p-value of the mean when the sign of each difference is as likely plus as minus. Never 0."""
+    """Return the two-sided p-value of the mean when each difference is as likely positive as negative.
+
+    The p-value is never 0. scipy.stats.permutation_test draws other signs, so it would change published values.
+    """
     nonzero = difference_P[difference_P != 0.0]
     if not len(nonzero):
         return 1.0
@@ -195,30 +230,32 @@ def flip_test(difference_P: FloatArray, flips: int = FLIPS, seed: int = 0) -> fl
 
 
 def detectable_difference(spread: float, prompts: int) -> float:
-    """The true difference that the paired test at 5 % finds with a chance of 80 % (normal approximation).
+    """Return the true difference that the paired test at 5 % finds with a chance of 80 % (normal approximation).
 
-    spread: standard deviation of the differences per prompt.
+    Args:
+        spread: The standard deviation of the differences per prompt.
+        prompts: The number of problems.
     """
     quantile = NormalDist().inv_cdf
     return (quantile(0.975) + quantile(0.8)) * spread / math.sqrt(prompts)
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """The chance that Student's t exceeds this value."""
+    """Return the chance that Student's t exceeds this value."""
     from scipy import special  # its functions take microseconds, those of scipy.stats 50 times as long
 
     return float(special.stdtr(freedom, -t))
 
 
 def student_quantile(freedom: float) -> float:
-    """The t that a variable of Student's t with this freedom exceeds in size with chance 1 - CONFIDENCE."""
+    """Return the t that a variable of Student's t exceeds in size with a chance of 1 - CONFIDENCE."""
     from scipy import special
 
     return float(special.stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0))
 
 
 def _strata(value_P: FloatArray, stratum_P: IntArray | None) -> list[FloatArray]:
-    """The values of each stratum that has some."""
+    """Return the values of each stratum that has some."""
     if stratum_P is None:
         return [value_P] if len(value_P) else []
     strata = np.asarray(stratum_P)
@@ -226,12 +263,12 @@ def _strata(value_P: FloatArray, stratum_P: IntArray | None) -> list[FloatArray]
 
 
 def _joined(strata: list[FloatArray], interval: Callable[[FloatArray], Interval]) -> Interval:
-    """The interval of the mean over all strata, from the interval of each."""
+    """Return the interval of the mean over all strata, from the interval of each."""
     count = sum(map(len, strata))
     centre, below, above = 0.0, 0.0, 0.0
-    for own in strata:
-        weight, mean = len(own) / count, float(own.mean())
-        low, high = interval(own)
+    for value_P in strata:
+        weight, mean = len(value_P) / count, float(value_P.mean())
+        low, high = interval(value_P)
         centre += weight * mean
         below += (weight * (mean - low)) ** 2
         above += (weight * (high - mean)) ** 2
@@ -239,9 +276,12 @@ def _joined(strata: list[FloatArray], interval: Callable[[FloatArray], Interval]
 
 
 def _pooled(strata: list[FloatArray]) -> _Spread:
-    """Variance of the mean over all strata, and its freedom after Satterthwaite. A stratum of one adds none."""
+    """Return the variance of the mean over all strata, and its freedom after Satterthwaite.
+
+    A stratum of one problem adds nothing.
+    """
     count = sum(map(len, strata))
-    parts = [(_Spread.of(own, DIFFERENCES), len(own) / count) for own in strata]
+    parts = [(_Spread.of(value_P, DIFFERENCES), len(value_P) / count) for value_P in strata]
     variance = sum(weight**2 * spread.variance for spread, weight in parts)
     if variance == 0.0:
         return _Spread.of(np.concatenate(strata), DIFFERENCES)
@@ -249,7 +289,10 @@ def _pooled(strata: list[FloatArray]) -> _Spread:
 
 
 def _largest_variance(difference_P: FloatArray) -> float:
-    """An upper bound of the variance of the mean: differences of this size on average, all of them -1, 0 or 1."""
+    """Return an upper bound of the variance of the mean.
+
+    It is that of differences of this size on average, all of them -1, 0 or 1.
+    """
     count, mean = len(difference_P), float(difference_P.mean())
     _, size = wilson(min(float(np.abs(difference_P).mean()), 1.0), count, NORMAL)
     return max(size - mean**2, 0.0) / count

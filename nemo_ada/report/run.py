@@ -1,7 +1,7 @@
-"""A run directory as the report reads it: records, configuration, provenance, plan, and what was wrong with the files.
+"""Read a run directory for the report: records, configuration, provenance and plan.
 
-Everything in the folder may be damaged or hostile. The notes name each line that cannot be used by its number. A run
-without a usable step is an error.
+Everything in the folder may be damaged or hostile. The notes of a run name each line that cannot be used. A run without
+a usable step is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _shorten.maxstring = _shorten.maxother = 300
 
 
 def clean(value: object) -> str:
-    """Text that can be shown: no control or direction characters, valid UTF-8, secrets hidden."""
+    """Return text that can be shown: valid UTF-8 without control and direction characters, secrets hidden."""
     return _clean(str(value)[: 2 * MAX_TEXT])
 
 
@@ -71,7 +71,19 @@ def _clean(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of one run directory; steps and evaluations are sorted by step and have one record each."""
+    """The records of one run directory.
+
+    Attributes:
+        name: The name of the run in the report.
+        steps: One record per step, sorted by step.
+        evaluations: One record per evaluation, sorted by step.
+        folder: The run directory.
+        config: The configuration as texts, under dotted keys.
+        environment: The content of environment.json.
+        status: The content of status.json.
+        plan: The content of plan.json.
+        notes: What was wrong with the files.
+    """
 
     name: str
     steps: Sequence[Mapping[str, Any]]
@@ -85,7 +97,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path, name: str | None = None) -> Run:
-        """The run in `folder`; raises UserError when it holds no step."""
+        """Read the run in `folder`. Raises UserError where it holds no step."""
         path = folder / "metrics.jsonl"
         if not path.is_file():
             raise UserError(_no_metrics(folder))
@@ -109,50 +121,50 @@ class Run:
         )
 
     def column(self, key: str) -> np.ndarray:
-        """A metric over the steps; nan where it is missing."""
+        """Return a metric over the steps [N], nan where it is missing."""
         return np.array([number(record.get(key)) for record in self.steps], np.float64)
 
     def counts(self, key: str, width: int) -> np.ndarray:
-        """A metric of `width` counts over the steps, [steps, width]; zeros where it is missing or damaged."""
+        """Return a metric of `width` counts over the steps [N, width], zeros where it is missing or damaged."""
         rows = [counts(record.get(key), width) or [0.0] * width for record in self.steps]
         return np.array(rows, np.float64).reshape(len(rows), width)
 
     def evaluation_column(self, key: str) -> np.ndarray:
-        """A metric over the evaluations; nan where it is missing."""
+        """Return a metric over the evaluations [N], nan where it is missing."""
         return np.array([number(record.get(key)) for record in self.evaluations], np.float64)
 
     def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """(x, y) over the evaluations that have both."""
+        """Return the values of `axis` and of `key` over the evaluations that have both."""
         x, y = self.evaluation_column(axis), self.evaluation_column(key)
         both = np.isfinite(x) & np.isfinite(y)
         return x[both], y[both]
 
     def area(self, axis: str, limit: float, key: str = "val/accuracy") -> float:
-        """Mean of an evaluation score over [0, limit] of the axis, linear between evaluations."""
+        """Return the mean of a score over [0, limit] of the axis. The score is linear between evaluations."""
         x, y = self.curve(axis, key)
         return float(np.interp(np.linspace(0.0, limit, 200), x, y).mean())
 
     def samples(self, evaluation: int) -> list[Mapping[str, Any]]:
-        """Answers that the record of an evaluation holds, those that a damaged record leaves."""
-        found = self.evaluations[evaluation].get(SAMPLES)
-        return [sample for sample in found if isinstance(sample, dict)] if isinstance(found, list) else []
+        """Return the answers of an evaluation. Damaged ones are left out."""
+        samples = self.evaluations[evaluation].get(SAMPLES)
+        return [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else []
 
     def forecast(self, phase: str) -> Mapping[str, Any]:
-        """What plan.json says of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds), origin."""
+        """Return the forecast of a phase, of `step` or of `evaluation`: p50, p95, worst (seconds) and origin."""
         forecast = as_mapping(self.plan.get("forecast"))
         phases = as_mapping(forecast.get("phases"))
         names = (name for name in (phase, PLANNED_AS.get(phase, phase)) if name in phases)
         return as_mapping(phases.get(next(names, phase), forecast.get(phase)))
 
     def planned_seconds(self, phase: str) -> tuple[float, float]:
-        """(p50, p95) of the forecast of a phase; nan where nothing was predicted."""
+        """Return p50 and p95 of the forecast of a phase in seconds, nan where nothing was predicted."""
         entry = self.forecast(phase)
         p50, p95 = number(entry.get("p50")), number(entry.get("p95"))
         return (p50, p95) if p50 > 0 else (float("nan"), float("nan"))
 
     @property
     def state(self) -> str:
-        """running, stopped, done or failed as the run wrote it."""
+        """The state as the run wrote it: running, stopped, done or failed."""
         return _state(self.status)
 
 
@@ -167,9 +179,13 @@ def score_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that hold a step, and why the others were left out.
+    """Read the runs that hold a step.
 
-    Raises UserError for a name that is no folder, and where no run holds a step.
+    Returns:
+        The runs, and sentences that say why the others were left out.
+
+    Raises:
+        UserError: A name is not that of a folder, or none of the runs holds a step.
     """
     runs, errors = [], []
     for folder, name in zip(folders, names_of(folders), strict=True):
@@ -185,7 +201,7 @@ def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart; raises UserError for a folder that is named twice."""
+    """Return the shortest ends of the paths that differ. Raises UserError where a folder is named twice."""
     resolved = [Path(os.path.realpath(folder)) for folder in folders]  # of a loop of links, too
     for folder in resolved:
         if resolved.count(folder) > 1:
@@ -199,12 +215,12 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 
 
 def state_of(folder: Path) -> str:
-    """What the run in this folder says of itself, unknown where it does not."""
+    """Return the state that the run in this folder wrote, or "unknown"."""
     return _state(_read_mapping(folder / "status.json", []))
 
 
 def number(value: Any) -> float:
-    """A finite float, or nan for everything else that a damaged record may hold."""
+    """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return float("nan")
     if abs(value) < MIN_VALUE:
@@ -213,7 +229,7 @@ def number(value: Any) -> float:
 
 
 def counts(value: Any, width: int) -> list[float] | None:
-    """A list of `width` counts, or None for everything else."""
+    """Return a list of `width` counts, or None for everything else."""
     if not isinstance(value, list) or len(value) != width:
         return None
     numbers = [number(count) for count in value]
@@ -221,9 +237,12 @@ def counts(value: Any, width: int) -> list[float] | None:
 
 
 def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list[dict[str, Any]]:
-    """Records sorted by step, one per step. Everything else becomes a note with the numbers of its lines.
+    """Read the records of a run, sorted by step, one per step.
 
-    writing: the run says that it goes on, so a last line without its end is no damage.
+    Args:
+        path: The file.
+        notes: Gets a sentence for each kind of damage, with the numbers of the lines.
+        writing: Whether the run goes on. A last line without its end is then not damage.
     """
     if not path.exists():
         notes.append(f"{path.name} is missing")
@@ -266,7 +285,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
 
 
 def _step(record: Mapping[str, Any]) -> int:
-    """A ValueError says why it has none."""
+    """Return the step of a record. Raises ValueError with the reason where it has none."""
     step = number(record.get("step"))
     if not (step.is_integer() and 0 <= step <= MAX_STEP):
         raise ValueError(f"its step is {str(record['step'])[:40]!r}" if "step" in record else "it has no step")
@@ -309,12 +328,12 @@ def _no_metrics(folder: Path) -> str:
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """The mapping, or an empty one for everything else that a damaged file may hold."""
+    """Return the mapping, or an empty one for everything else that a damaged file may hold."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
-    """A YAML or JSON file that should hold a mapping; an empty one, with a note, where it does not."""
+    """Read a YAML or JSON file that should hold a mapping. Return an empty one, with a note, where it does not."""
     if not path.exists():
         if required:
             notes.append(f"{path.name} is missing")
@@ -334,7 +353,7 @@ def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Ma
 
 
 def _leaves(config: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, str]]:
-    """Dotted keys and shown values; bounded, because a YAML file can refer to itself."""
+    """Yield dotted keys and values as text. Their number is bounded, because a YAML file can refer to itself."""
     pending: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(config.items()))]
     shown = 0
     while pending:

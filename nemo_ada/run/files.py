@@ -1,4 +1,4 @@
-"""Files that are old or new, never half-written, and a lock that the kernel releases when its holder ends."""
+"""Write files that are never half-written, and lock files. The kernel releases a lock when its process ends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from nemo_ada.errors import UserError
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
-SHOWN = 5  # names in a message
+SHOWN = 5  # how many names a message lists
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file that a user named.
+    """Read a file that a user named.
 
-    Raises OSError; also for a device, for more than `most` bytes, and for an impossible name.
+    Raises:
+        OSError: The file cannot be read, is a device, has more than `most` bytes, or has an impossible name.
     """
     try:
         mode = path.stat().st_mode
@@ -46,7 +47,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file. Raises UserError where it is damaged."""
+    """Read the JSON object of a file. Raises UserError where the file is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The run folder: what a run writes, and what a resumed run reads.
+"""The run folder. A run writes it, and a resumed run reads it.
 
 config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
@@ -64,7 +64,7 @@ LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # temporary names that a kill 
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and leaf values of a nested mapping."""
+    """Return the leaf values of a nested mapping under dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
@@ -73,18 +73,18 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Sorted keys whose values differ, of two flat mappings."""
+    """Return the sorted keys whose values differ between two flat mappings."""
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that identify a run: all except secrets and those that may change on resume (VOLATILE)."""
+    """Return what identifies a run: all values except secrets and those that may change on resume (VOLATILE)."""
     volatile = tuple(f"{name}." for name in VOLATILE)
     return {key: value for key, value in flatten(hide_in(config)).items() if not f"{key}.".startswith(volatile)}
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """A hash of `identity`."""
+    """Return a hash of `identity`."""
     return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -97,8 +97,12 @@ class RunDir:
         self._lock: IO[str] | None = None
 
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Raise UserError where the folder belongs to another configuration, or holds a run and `resume` is off, or is
-        somebody's folder that holds no run."""
+        """Check that this configuration may use the folder.
+
+        Raises:
+            UserError: The folder belongs to another configuration, or it holds a run and `resume` is off, or it holds
+                files of somebody else.
+        """
         before = self._config_before()
         if before is None:
             self._refuse_strangers()
@@ -110,9 +114,10 @@ class RunDir:
             )
 
     def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Claim the folder for this configuration until `close`. Remove half-written files of a killed attempt.
+        """Claim the folder for this configuration until `close`, and remove half-written files of a killed attempt.
 
-        Raises UserError as `check` does, where another process uses the folder, and where it cannot be written.
+        Raises:
+            UserError: `check` refuses the folder, another process uses it, or it cannot be written.
         """
         self.check(config, resume=resume)
         try:
@@ -131,7 +136,7 @@ class RunDir:
             raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
 
     def _config_before(self) -> Mapping[str, Any] | None:
-        """The configuration of the folder, None where it holds no run."""
+        """Return the configuration of the folder, or None where it holds no run."""
         path = self.path / "config.yaml"
         try:
             if not path.exists():
@@ -184,12 +189,12 @@ class RunDir:
             )
 
     def checkpoints(self) -> list[Path]:
-        """Complete step folders, oldest first. Folders with other names are ignored."""
+        """Return the complete step folders, oldest first. Folders with other names are ignored."""
         folders = (self.path / "checkpoints").glob("step_*")
         return sorted((f for f in folders if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
 
     def newest_checkpoint(self) -> Path | None:
-        """The newest step folder whose checksums match. Damaged ones are logged and skipped."""
+        """Return the newest step folder whose checksums match. Damaged ones are logged and skipped."""
         for folder in reversed(self.checkpoints()):
             try:
                 verify_folder(folder, needs=[STATE])
@@ -200,9 +205,12 @@ class RunDir:
         return None
 
     def resume_point(self) -> Path | None:
-        """`newest_checkpoint`, None where nothing is saved. Damaged newer folders are renamed, not deleted.
+        """Return the checkpoint that a resumed run starts from, or None where nothing is saved.
 
-        Raises UserError where all step folders are damaged: a new start would overwrite the run.
+        Damaged newer folders are renamed, because the run writes new ones under their names.
+
+        Raises:
+            UserError: All step folders are damaged, and a new start would overwrite the run.
         """
         saved, newest = self.checkpoints(), self.newest_checkpoint()
         if saved and newest is None:
@@ -215,14 +223,14 @@ class RunDir:
         return newest
 
     def checkpoint_folder(self, step: int) -> Path:
-        """The folder of the state after `step` steps."""
+        """Return the folder of the state after `step` steps."""
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def rewind(self, step: int) -> None:
-        """Drop records of steps after `step` (-1: all). The run repeats these steps."""
+        """Drop the records of steps after `step`, because the run repeats these steps. -1 drops all."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
-            kept = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
-            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
+            records_before = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
+            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in records_before))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
@@ -280,6 +288,6 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def _step_of(record: Mapping[str, Any]) -> float:
-    """The record's step. Infinite where it is no number, so the record is dropped."""
+    """Return the step of a record. It is infinite where it is not a number, so that the record is dropped."""
     step = record.get("step", 0)
     return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")

@@ -40,7 +40,7 @@ State = Literal["running", "stopped", "done", "failed", "interrupted"]
 
 
 def job_end() -> float | None:
-    """The end of the allocation in epoch seconds. Raises UserError for a value that is no number."""
+    """Return the end of the allocation in epoch seconds. Raises UserError where JOB_END is not a number."""
     text = os.environ.get(JOB_END, "")
     if not text:
         return None
@@ -52,7 +52,7 @@ def job_end() -> float | None:
 
 @contextmanager
 def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop` with a reason such as "signal SIGTERM". Only the main thread can do this."""
+    """Let SIGINT and SIGTERM call `stop` with a reason such as "signal SIGTERM". Only the main thread can do this."""
     previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -65,7 +65,7 @@ def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
 
 
 class JobControl:
-    """The run's side: heartbeat, status, and whether to stop before the next step.
+    """Writes the run's messages, and decides whether to stop before the next step.
 
     The run folder keeps the durations of saves and validations. So an attempt reserves time for its first ones too.
     """
@@ -107,19 +107,20 @@ class JobControl:
 
     @property
     def closing(self) -> float:
-        """Seconds from a step's update to the end of its save: longest recent validation and save, and a margin.
+        """The seconds from a step's update to the end of its save.
 
-        Assumes a validation in every step. Both back ends validate before they save.
+        They are the longest recent validation and save, and a margin. The sum assumes a validation in every step. Both
+        back ends validate before they save.
         """
         return max(self._validations, default=0.0) + max(self._saves, default=0.0) + MARGIN_SECONDS
 
     @property
     def reserve(self) -> float:
-        """Seconds for one more step, its validation and a save: longest recent step + `closing`."""
+        """The seconds for one more step, its validation and a save: the longest recent step and `closing`."""
         return max(self._steps, default=0.0) + self.closing
 
     def stop_reason(self) -> str | None:
-        """The reason to save and end now, or None."""
+        """Return the reason to save and end now, or None."""
         if self._requested is not None:
             return self._requested
         if (self.run_dir / STOP_FILE).exists():
@@ -129,7 +130,13 @@ class JobControl:
         return None
 
     def ended(self, step: int, reason: str | None, *, saved: bool) -> tuple[int, str]:
-        """Report the end of a run, early for a reason; its exit code, and a sentence about an early end."""
+        """Report the end of a run, and return its exit code and a sentence about an early end.
+
+        Args:
+            step: The number of finished steps.
+            reason: Why the run ends early, None where it is complete.
+            saved: Whether the state was saved.
+        """
         if reason is None:
             self.status("done", step)
             return EXIT_DONE, ""
@@ -152,12 +159,15 @@ class JobControl:
 
 
 def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
-    """Last saved step, and durations of saves and validations, of earlier attempts. Empty for a damaged file."""
+    """Return the last saved step and the durations of saves and validations of earlier attempts.
+
+    The durations are empty where the file is damaged or missing.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         step = int(content["saved_step"])
         durations = ([float(seconds) for seconds in content[key]] for key in ("save_seconds", "validation_seconds"))
-        saves, validations = ([s for s in own if 0 <= s < math.inf][-RECENT_PAUSES:] for own in durations)
+        saves, validations = ([s for s in seconds if 0 <= s < math.inf][-RECENT_PAUSES:] for seconds in durations)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0, [], []
     return step, saves, validations

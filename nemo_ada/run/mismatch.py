@@ -11,12 +11,12 @@ HIGHEST = 1.05
 
 
 def alarming(value: float) -> bool:
-    """Whether a step's METRIC is too high. NaN is."""
+    """Return whether METRIC of a step is too high. NaN counts as too high."""
     return not value <= HIGHEST
 
 
 def advice(where: str, value: float) -> str:
-    """One line with the value, its place `where`, and a remedy."""
+    """Return a line with the value, the place `where` it was seen, and a remedy."""
     return (
         f"{where}: {METRIC} is {value:.3f}, above {HIGHEST}: rollout and learner disagree about the policy; with FP8 "
         "go back to a BF16 rollout (policy.generation.vllm_cfg.precision=bfloat16)"

@@ -11,8 +11,13 @@ from typing import Any
 class Observer:
     """Callbacks for the progress of a run.
 
-    on_base(step, steps, loss); on_message(text); on_phase(steps done, next phase: sampling, update, refit, evaluation
-    or save). on_step and on_evaluation get the record that the run folder also gets.
+    Attributes:
+        on_base: Called with step, number of steps and loss while the base model trains.
+        on_message: Called with a text for people.
+        on_phase: Called with the number of finished steps and the phase that begins: sampling, update, refit,
+            evaluation or save.
+        on_step: Called with the record of a step that the run folder also gets.
+        on_evaluation: Called with the record of an evaluation that the run folder also gets.
     """
 
     on_base: Callable[[int, int, float], None] = lambda step, steps, loss: None

@@ -1,4 +1,4 @@
-"""The origin of a run's numbers: versions, commit, command."""
+"""Record where the numbers of a run come from: versions, commit and command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ GIT_SECONDS = 10
 
 
 def commit(folder: Path) -> str | None:
-    """The git commit of `folder`, with -dirty where tracked files differ. None outside a checkout of this project."""
+    """Return the git commit of a folder, with -dirty where tracked files differ.
+
+    Returns:
+        The commit, or None outside a checkout of this project.
+    """
     git = ["git", "-C", str(folder)]
     try:
         tracked = subprocess.run(
@@ -38,7 +42,7 @@ def commit(folder: Path) -> str | None:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and the command. Variables are left out, because they may hold secrets."""
+    """Return versions and the command. Environment variables are left out, because they may hold secrets."""
     versions = {}
     for name in PACKAGES:
         try:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 HIDDEN = "[hidden]"
-MIN_LENGTH = 8  # of a variable's value that is searched for in texts
+MIN_LENGTH = 8  # shorter values of variables are not searched for in texts
 MAX_DEPTH = 100  # levels of a configuration; deeper values are hidden
 
 _KEY_OF = r"(?:api|access|secret|private|auth|wandb|encryption|signing|account|master|subscription|license|ssh)"
@@ -72,22 +72,22 @@ _FORMS = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a configuration key (dotted or not) or option of this name holds a secret."""
+    """Return whether a configuration key (dotted or not) or an option of this name holds a secret."""
     return _NAMED.fullmatch(name) is not None and _SYMBOL.fullmatch(name) is None
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether an environment variable of this name may hold a secret. Covers more names than `is_secret_name`."""
+    """Return whether an environment variable may hold a secret. This covers more names than `is_secret_name`."""
     return _VARIABLE.fullmatch(name) is not None
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without secrets."""
+    """Return the environment without secrets."""
     return {name: value for name, value in environment.items() if not is_secret_variable(name)}
 
 
 def hide(text: str) -> str:
-    """The text with its secrets replaced by HIDDEN."""
+    """Replace the secrets of a text by HIDDEN."""
     for value in _values():
         text = text.replace(value, HIDDEN)
     for form, replacement in _HEADERS:
@@ -101,7 +101,7 @@ def hide(text: str) -> str:
 
 
 def hide_in(value: Any, depth: int = 0) -> Any:
-    """A configuration with the values of secret keys, and secrets within other values, replaced by HIDDEN."""
+    """Replace the values of secret keys of a configuration, and secrets within other values, by HIDDEN."""
     if isinstance(value, str):
         return hide(value)
     if depth > MAX_DEPTH:
@@ -117,7 +117,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """A command for records: quoted for a shell, secrets hidden."""
+    """Return a command for records: quoted for a shell, secrets hidden."""
     shown = []
     for argument in arguments:
         name, equals, _ = argument.partition("=")
@@ -127,7 +127,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[str]:
-    """Dotted keys of a configuration that hold a secret."""
+    """Yield the dotted keys of a configuration that hold a secret."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < MAX_DEPTH:
@@ -137,9 +137,10 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
 
 
 class Redacted(logging.Filter):
-    """A filter for log handlers: hides secrets in messages and tracebacks."""
+    """A filter for log handlers. It hides secrets in messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Hide the secrets of a record, and let the record pass."""
         record.msg, record.args = hide(record.getMessage()), None
         if record.exc_info and record.exc_info[0] is not None:
             record.exc_text = hide("".join(traceback.format_exception(*record.exc_info))).rstrip()
@@ -147,7 +148,7 @@ class Redacted(logging.Filter):
 
 
 def _holds(value: Any, name: str) -> bool:
-    """Whether a key of this secret name holds anything. `forward_pass: 2` does not."""
+    """Return whether a key of this secret name holds a secret. `forward_pass: 2` does not."""
     number = isinstance(value, (bool, int, float))
     return value is not None and value != "" and not isinstance(value, bool) and not (number and _WEAK.fullmatch(name))
 
@@ -161,6 +162,6 @@ def _hidden_pair(match: re.Match[str]) -> str:
 
 
 def _values() -> list[str]:
-    """Values of this process's secret variables, longest first."""
+    """Return the values of this process's secret variables, longest first."""
     values = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= MIN_LENGTH}
     return sorted(values, key=len, reverse=True)
