@@ -107,3 +107,35 @@ def test_no_page_gives_run_dir_to_a_train_script() -> None:
     blocks = [(page, block[2]) for page in PAGES for block in FENCE.findall(page.read_text(encoding="utf-8"))]
     lines = [(page, line) for page, block in blocks for line in block.replace("\\\n", " ").splitlines()]
     assert [(page, line) for page, line in lines if re.search(r"slurm/train_\S+ .*\brun_dir=", line)] == []
+
+
+LIMITS = {
+    "README.md": 900,
+    "recipes/guide/algorithm.md": 2500,
+    "recipes/guide/async.md": 800,
+    "recipes/guide/choosing.md": 900,
+    "recipes/guide/design.md": 900,
+    "recipes/guide/tutorial.md": 1800,
+    "recipes/results/leaderboard.md": 1200,
+    "recipes/results/mutants.md": 400,
+    "recipes/results/smollm2.md": 900,
+}
+"""Most words of a page, as `wc -w` counts them: a page that grows past its limit has become two pages, or a diary."""
+
+
+@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
+def test_a_page_stays_short(page: str, limit: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= limit
+
+
+def test_guides_do_not_send_readers_to_the_history() -> None:
+    """recipes/results/log/ keeps what later results replaced, so a reader who lands there reads old numbers."""
+    allowed = {"single_controller.md"}  # what NeMo-RL main lacks, which no other page has
+    sent = [
+        (str(page.relative_to(ROOT)), link)
+        for page in PAGES
+        if page.parent.name != "log"
+        for link in links(page.read_text(encoding="utf-8"))
+        if "/log/" in link and Path(link).name not in allowed
+    ]
+    assert sent == []
