@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+
 import pytest
 
 from nemo_ada.data import providers
@@ -19,6 +20,7 @@ from nemo_ada.embedded.engine import vllm_engine
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.tasks.prompting import ModelTokenizer
 from tests.data.fake_server import completion, serving
+from tests.embedded.scripted_engine import ScriptedEngine
 
 LIMITS = Limits(8, 6, temperature=0.5, top_p=0.9, max_num_seqs=8)
 
@@ -42,40 +44,24 @@ class Tokenizer(ModelTokenizer):
         return " ".join(map(str, ids))
 
 
-class ScriptedEngine:
-    """Repeats the prompt; responses to prompts of one token are cut off at their limit, the others end with 9."""
-
-    def __init__(self, config):
-        self.config, self.asked, self.in_flight = config, {}, 0
-
-    def add(self, number, prompt, sampling):
-        self.asked[number] = (list(prompt), sampling)
-        self.in_flight += 1
-
-    def step(self):
-        done = []
-        for number, (prompt, _) in reversed(self.asked.items()):
-            ids = np.array(prompt if len(prompt) == 1 else [*prompt, 9])
-            reason = "length" if len(prompt) == 1 else "stop"
-            payload = vllm_engine.Payload(ids, np.zeros(len(ids), np.float32), reason)
-            done.append(vllm_engine.Finished(number, len(ids), payload))
-        self.in_flight = 0
-        return done
+def repeat(prompt):
+    """Repeats the prompt. Responses to prompts of one token are cut off at their limit, the others end with 9."""
+    return (prompt, "length") if len(prompt) == 1 else ([*prompt, 9], "stop")
 
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
-    monkeypatch.setattr(vllm_engine, "Engine", ScriptedEngine)
+    monkeypatch.setattr(vllm_engine, "Engine", partial(ScriptedEngine, repeat))
     return EngineProvider(tmp_path, Tokenizer(tmp_path), LIMITS)
 
 
 def test_each_response_of_the_engine_is_drawn_with_its_own_seed_and_the_sampling_options(engine):
     respond(engine, [Request([1], 11, 6), Request([1] * 8, 22, 6), Request([1], 33, 2)])
-    asked = [sampling for _, sampling in engine._engine.asked.values()]
-    assert [sampling.seed for sampling in asked] == [11, 22, 33]
-    assert [sampling.max_new_tokens for sampling in asked] == [6, 2, 2], "the positions end before the limit"
-    assert {(s.temperature, s.top_p, s.stop_tokens) for s in asked} == {(0.5, 0.9, (9,))}
+    samplings = engine._engine.samplings
+    assert [sampling.seed for sampling in samplings] == [11, 22, 33]
+    assert [sampling.max_new_tokens for sampling in samplings] == [6, 2, 2], "the positions end before the limit"
+    assert {(s.temperature, s.top_p, s.stop_tokens) for s in samplings} == {(0.5, 0.9, (9,))}
     assert engine._engine.config.max_model_len == 10 and engine._engine.config.max_num_seqs == 8
 
 

@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
 
-import numpy as np
 import pytest
 
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.embedded import rollout as embedded
-from nemo_ada.embedded.engine.vllm_engine import EngineConfig, Finished, FinishReason, Payload, Sampling
+from nemo_ada.embedded.engine.vllm_engine import EngineConfig, FinishReason
 from nemo_ada.errors import FailedResponsesError
 from nemo_ada.verify.verdict import Verdict
-
-
-class ScriptedEngine:
-    """Answers every prompt correctly, one request per step; `reason` says how each response ended."""
-
-    def __init__(self, config: EngineConfig, answers: dict[tuple[int, ...], list[int]], reason: FinishReason) -> None:
-        self.config, self.answers, self.reason = config, answers, reason
-        self.running: dict[Hashable, list[int]] = {}
-        self.asked: list[Sampling] = []
-        self.steps = 0
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.running)
-
-    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
-        self.asked.append(sampling)
-        self.running[request_id] = self.answers[tuple(prompt_token_ids)]
-
-    def _payload(self, answer: list[int]) -> Payload:
-        tokens = answer + [1] * (self.reason == "stop")
-        return Payload(np.array(tokens), np.zeros(len(tokens), np.float32), self.reason)
-
-    def step(self) -> list[Finished]:
-        self.steps += 1
-        request_id, answer = self.running.popitem()
-        payload = self._payload(answer)
-        return [Finished(request_id, len(payload), payload)]
-
-    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
-        return {request_id: 0 for request_id in request_ids if self.running.pop(request_id, None)}
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, seed: int = 0
-    ) -> list[list[Payload]]:
-        self.asked.append(sampling)
-        return [[self._payload(self.answers[tuple(prompt)])] * n for prompt in prompts]
+from tests.embedded.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture
@@ -61,10 +23,14 @@ def opened(make, task, monkeypatch):
         encode = task.tokenizer.encode
         prompts = (*task.splits().train, *task.splits().heldout)
         answers = {tuple(encode(prompt.text)): encode(prompt.answer) for prompt in prompts}
+        end = [task.tokenizer.eos_id] if reason == "stop" else []
         engines: list[ScriptedEngine] = []
 
+        def respond(prompt: list[int]) -> tuple[list[int], FinishReason]:
+            return answers[tuple(prompt)] + end, reason
+
         def engine(engine_config: EngineConfig) -> ScriptedEngine:
-            engines.append(ScriptedEngine(engine_config, answers, reason))
+            engines.append(ScriptedEngine(respond, engine_config))
             return engines[-1]
 
         monkeypatch.setattr(embedded, "Engine", engine)
@@ -92,19 +58,19 @@ def test_only_a_right_answer_that_ended_by_itself_is_rewarded(opened, reason, re
 def test_training_samples_at_the_configured_temperature_and_evaluation_at_its_own(opened):
     rollout, engine = opened("stop", "policy.generation.temperature=0.6")
     rollout.sample(1, [0, 1], 0)
-    assert {sampling.temperature for sampling in engine.asked} == {0.6}
-    assert {sampling.max_new_tokens for sampling in engine.asked} == {4}
-    engine.asked.clear()
+    assert {sampling.temperature for sampling in engine.samplings} == {0.6}
+    assert {sampling.max_new_tokens for sampling in engine.samplings} == {4}
+    engine.samplings.clear()
     rollout.evaluate([0], 2, 0.3, 0)
     rollout.measure_train([0], 2, 0)
-    assert [sampling.temperature for sampling in engine.asked] == [0.3, 1.0]
+    assert [sampling.temperature for sampling in engine.samplings] == [0.3, 1.0]
 
 
 def test_every_response_of_a_step_draws_from_its_own_seed(opened):
     rollout, engine = opened("stop")
     rollout.sample(1, [0, 1], 0)
     rollout.sample(2, [0, 1], 0)
-    seeds = [sampling.seed for sampling in engine.asked]
+    seeds = [sampling.seed for sampling in engine.samplings]
     assert None not in seeds
     assert len(set(seeds)) == len(seeds) == 16
 

@@ -15,7 +15,6 @@ A script says label and length of draw k of a prompt. Four paths draw from it, i
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,11 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.embedded import rollout as embedded
-from nemo_ada.embedded.engine.vllm_engine import Finished, Payload
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
+from tests.embedded.scripted_engine import ScriptedEngine
 
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
 PROMPTS = list(RATES)
@@ -139,34 +138,18 @@ def bare(case):
     return trace
 
 
-class ScriptedEngine:
-    """`vllm_engine.Engine` as far as a rollout sees it. A right response is the answer and spaces."""
+def responses(tokenizer, answer):
+    """Responses of the script. A right one is the answer and spaces."""
+    drawn = dict.fromkeys(PROMPTS, 0)
 
-    def __init__(self, tokenizer, answer):
-        self._tokenizer, self._answer = tokenizer, answer
-        self._running: dict[Hashable, tuple[str, int]] = {}
-        self._drawn = dict.fromkeys(PROMPTS, 0)
-        self.steps = 0
+    def respond(prompt_token_ids):
+        prompt = int(tokenizer.decode(prompt_token_ids).rstrip("="))
+        label, tokens = script(prompt, drawn[prompt])
+        drawn[prompt] += 1
+        text = answer(prompt) if label else "z"
+        return [*tokenizer.encode(text.ljust(tokens - 1)), tokenizer.eos_id], "stop"
 
-    @property
-    def in_flight(self):
-        return len(self._running)
-
-    def add(self, request_id, prompt_token_ids, sampling):
-        prompt = int(self._tokenizer.decode(list(prompt_token_ids)).rstrip("="))
-        label, tokens = script(prompt, self._drawn[prompt])
-        self._drawn[prompt] += 1
-        self._running[request_id] = (self._answer(prompt) if label else "z", tokens)
-
-    def step(self):
-        self.steps += 1
-        request_id, (text, tokens) = self._running.popitem()
-        ids = [*self._tokenizer.encode(text.ljust(tokens - 1)), self._tokenizer.eos_id]
-        payload = Payload(np.array(ids), np.zeros(tokens, np.float32), "stop")
-        return [Finished(request_id, tokens, payload)]
-
-    def abort(self, request_ids):
-        return {request_id: 0 for request_id in request_ids if self._running.pop(request_id, None)}
+    return respond
 
 
 def embedded_rollout(case):
@@ -182,7 +165,7 @@ def embedded_rollout(case):
     task = build_task(settings, case.folder)
     places = {int(prompt.text[:-1]): i for i, prompt in enumerate(task.splits().train)}
     trace = Trace()
-    engine = ScriptedEngine(task.tokenizer, answer)
+    engine = ScriptedEngine(responses(task.tokenizer, answer))
     case.monkeypatch.setattr(embedded, "Engine", lambda config: engine)
     rollout = embedded.Rollout(settings, str(case.folder))
     rollout.open("no model", trace.watch(case.sampler()), embedded.Generation(LONGEST))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable
 from concurrent.futures import Future
 from threading import Timer
 
@@ -13,46 +13,29 @@ import pytest
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.embedded.engine import source as module
 from nemo_ada.embedded.engine.source import EngineSource, Verify
-from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
+from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, Sampling
 from nemo_ada.errors import InvariantError
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
+from tests.embedded import scripted_engine
 
 SAMPLING = Sampling(8, stop_tokens=(1,))
 
 
-class ScriptedEngine:
+class ScriptedEngine(scripted_engine.ScriptedEngine):
     """Reports, step by step, the ids that the script names; an id gets a response of `row + 1` tokens."""
 
     def __init__(self, *script: list[Hashable] | Exception) -> None:
+        super().__init__(lambda prompt: ([], "stop"))
         self.script = list(script)
-        self.added: dict[Hashable, tuple[list[int], Sampling]] = {}
-        self.aborted: list[Hashable] = []
-        self.running: set[Hashable] = set()
-        self.steps = 0
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.running)
-
-    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
-        if not prompt_token_ids:
-            raise RequestRejected("empty prompt")
-        self.added[request_id] = (list(prompt_token_ids), sampling)
-        self.running.add(request_id)
 
     def step(self) -> list[Finished]:
         self.steps += 1
         turn = self.script.pop(0) if self.script else []
         if isinstance(turn, Exception):
             raise turn
-        self.running.difference_update(turn)
+        for row in turn:
+            self.running.pop(row, None)
         return [finished(row) for row in turn]
-
-    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
-        stopped = list(request_ids)
-        self.aborted += stopped
-        self.running.difference_update(stopped)
-        return dict.fromkeys(stopped, 10)
 
 
 def finished(row: Hashable) -> Finished:
