@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 << 20
 FLOAT_BYTES = 4
-WEIGHT_COPIES = 3  # the object store may contain so many copies of the weights during a refit
+WEIGHT_COPIES = 3  # number of copies of the weights for which the object store has room during a refit
 GCS_SECONDS = 10  # a head on this machine that does not answer for longer will not come back
 PREFIX = "ada-"
 LOCK = "lock"

@@ -26,7 +26,7 @@ def _local_layers(names: Names) -> None:
 @REPLACEMENTS.after(
     "megatron.bridge.training.initialize",
     "initialize_megatron",
-    why="It asserts CUDA unless it is told that none is needed.",
+    why="It asserts CUDA unless allow_no_cuda is true.",
 )
 def _without_cuda(names: Names) -> None:
     initialize = names.get("initialize_megatron")
