@@ -1,4 +1,4 @@
-"""The sampler of a run. It keeps what lives across steps: the estimator and the latency model.
+"""The sampler of a run, which keeps what lives across steps: the estimator and the latency model.
 
     sampled = sampler.run_step(step, prompt_ids, source)    # SampledStep: pools, rows, metrics
 
@@ -82,7 +82,7 @@ class SampledStep:
 
 
 class AdaSampler:
-    """Reinforce-Ada over the steps of a run. GRPO is a sampler whose plan has a fixed exit."""
+    """Reinforce-Ada over the steps of a run. With a fixed exit it is GRPO."""
 
     def __init__(
         self,
@@ -94,7 +94,16 @@ class AdaSampler:
         allocation: Allocation | None = None,
         weighted_choice: bool = False,
     ) -> None:
-        """allocation: only for the estimation variant, which needs an estimator. weighted_choice: see `choose`."""
+        """Make a sampler.
+
+        Args:
+            plan: how responses are drawn.
+            rows: how pools become rows.
+            run_seed: seed of the run.
+            estimator: pass rates before a step.
+            allocation: only for the estimation variant, which needs an estimator.
+            weighted_choice: see `choose`.
+        """
         shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
         if estimator is None and (allocation is not None or shrunk):
             raise InvariantError("allocation and shrunk estimates need an estimator, and there is none")
@@ -105,10 +114,12 @@ class AdaSampler:
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
     ) -> tuple[IntArray, float]:
-        """`count` of the candidates: those whose groups of n most probably have both labels, or a weighted draw.
+        """Choose `count` of the candidates: those whose groups of n most probably have both labels, or a weighted draw.
 
-        The draw gives each candidate a chance that grows with its predicted signal, and none is left out for good.
-        Returns their positions, best first, and the mean of that probability over them.
+        The draw gives each candidate a chance that grows with its predicted signal. So every candidate may be chosen.
+
+        Returns:
+            Positions of the chosen candidates, best first, and the mean of that probability over them.
         """
         if self.estimator is None:
             raise InvariantError("candidates are chosen by an estimator and there is none")
@@ -131,12 +142,20 @@ class AdaSampler:
         stop_check: StopCheck | None = None,
         final_rewards: Callable[[SamplingResult], FloatArray] | None = None,
     ) -> SampledStep | None:
-        """Sample one step from `source`, build its rows, and let the estimator learn from the pools.
+        """Sample one step from `source`, compute its rows, and let the estimator learn from the pools.
 
-        prompt_ids: stable ids, equal for equal prompts; the last `reserve` are reserve prompts. features_PF: prompt
-        features for the value estimator. stop_check: see `run_sampling`. final_rewards: maps the pools to the rewards
-        [N] of the update (NeMo-RL's scaling and shaping); the sampling itself sees the source's rewards.
-        Returns None when `stop_check` dropped the step. A dropped step changes nothing in the sampler.
+        Args:
+            step: number of the step, for all seeds.
+            prompt_ids: stable ids, equal for equal prompts. The last `reserve` are reserve prompts.
+            source: draws and labels responses.
+            reserve: number of reserve prompts.
+            features_PF: prompt features for the value estimator.
+            stop_check: see `run_sampling`.
+            final_rewards: maps the pools to the rewards [N] of the update (NeMo-RL's scaling and shaping). The sampling
+                itself uses the source's rewards.
+
+        Returns:
+            The step, or None when `stop_check` dropped it. A dropped step changes nothing in the sampler.
         """
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
         session = SamplingSession(
@@ -216,7 +235,7 @@ class AdaSampler:
         return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
-        """Responses per prompt in the estimation variant; None where the plan's waves hold."""
+        """Responses per prompt in the estimation variant. None where the plan has waves."""
         if self.allocation is None or prior_P is None:
             return None
         a_P, b_P = prior_P
@@ -226,14 +245,18 @@ class AdaSampler:
         return self.allocation.responses(a_P / (a_P + b_P), self.plan.group_size, tie_P)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: numbers, lists and arrays."""
+        """Return what a checkpoint must hold: numbers, lists and arrays."""
         return {
             "latency": self.latency.state_dict(),
             "estimator": None if self.estimator is None else self.estimator.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, between two steps. Raises UserError for the state of another estimator."""
+        """Restore what `state_dict` gave, between two steps.
+
+        Raises:
+            UserError: the state is that of another estimator.
+        """
         self.latency.load_state_dict(state["latency"])
         if self.estimator is None or state["estimator"] is None:
             return

@@ -1,0 +1,1 @@
+"""From pools to training rows: selection, weights and advantages."""

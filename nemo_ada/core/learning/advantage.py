@@ -1,5 +1,7 @@
-"""Advantages of a step's training rows (algorithm.md section 4). N pool responses, P prompts, R training rows,
-S = 2 P sides (the incorrect and the correct responses of each prompt).
+"""Advantages of a step's training rows (algorithm.md section 4).
+
+There are N pool responses, P prompts, R training rows and S = 2 P sides (the incorrect and the correct responses of
+each prompt).
 
 What a group of rows does to the policy. Labels (and chance) decide when a pool ends and which rows are kept. Given the
 labels, a kept correct row is a fresh draw from the correct responses: E[grad log pi | correct] = grad p / p. The mean
@@ -76,14 +78,27 @@ def advantages(
     prior_P: tuple[FloatArray, FloatArray] | None = None,
     keep_all: bool = False,
 ) -> FloatArray:
-    """Advantage of every training row, in the shape of `row`.
+    """Compute the advantage of every training row.
 
-    reward_N, positive_N, prompt_N: the pools, flat (prompt 0..P-1). row: positions in them, [P, n] from
-    `rows.select`, or [R] (Est: all of them). row_weight: 0.0 marks a placeholder row, whose advantage is 0.
-    weight_P: w_grad of each prompt (`objectives.gradient_weight`). weight_N: w_grad of each response in its place.
-    rate_P: pass rates, needed for objective weighting of selected rows. prior_P: (a, b) of each prompt's Beta prior,
-    for `baseline: shrunk`. keep_all: the rows are all responses of the pools (Est). Raises UserError when the rewards
-    are not all 0 or 1 with `baseline: shrunk`.
+    Args:
+        reward_N: rewards of the pools.
+        positive_N: whether each response is correct.
+        prompt_N: prompt of each response, 0..P-1.
+        row: positions in the pools, from `rows.select`.
+        row_weight: 0.0 marks a placeholder row, whose advantage is 0.
+        weight_P: w_grad of each prompt (`objectives.gradient_weight`).
+        weight_N: w_grad of each response, in place of its prompt's.
+        rate_P: pass rates, needed for objective weighting of selected rows.
+        weighting: see the module.
+        normalize: see the module.
+        prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
+        keep_all: whether the rows are all responses of the pools (Est).
+
+    Returns:
+        The advantages, in the shape of `row`.
+
+    Raises:
+        UserError: the rewards are not all 0 or 1 with `baseline: shrunk`.
     """
     active_R = (row_weight > 0.0).ravel()
     pool_R = np.where(active_R, row.ravel(), 0)
@@ -105,8 +120,8 @@ def advantages(
     weight_R = weight_P[prompt_N[pool_R]] if weight_N is None else weight_N[pool_R]
     weighted_R = np.where(live_R, advantage_R * weight_R, 0.0)
     if normalize == "batch":
-        own_R = weighted_R[active_R]
-        weighted_R[active_R] = (own_R - own_R.mean()) / (own_R.std() + STD_EPSILON)
+        values_R = weighted_R[active_R]
+        weighted_R[active_R] = (values_R - values_R.mean()) / (values_R.std() + STD_EPSILON)
     return np.asarray(weighted_R.reshape(row.shape))
 
 

@@ -83,10 +83,16 @@ def gradient_weight(
     min_pass_rate: float,
     max_weight: float,
 ) -> FloatArray:
-    """w_grad = f'(p) / w_sample(p) per prompt, at most max_weight, with p at least min_pass_rate.
+    """Compute w_grad = f'(p) / w_sample(p) per prompt, at most max_weight, with p at least min_pass_rate.
 
-    exponent: of the allocation, w_sample = p^-exponent, with p at most 1 - min_pass_rate. None where sampling realises
-    nothing: Seq, GRPO, and `weighting: objective`, whose rows carry the inverse of what was drawn.
+    Args:
+        objective: f and f'.
+        rate_P: estimated pass rates.
+        exponent: exponent of the allocation, for which w_sample = p^-exponent, with p at most 1 - min_pass_rate. It is
+            None where sampling realises nothing. That is so for Seq and GRPO, and for `weighting: objective`, whose
+            rows carry the inverse of what was drawn.
+        min_pass_rate: smallest pass rate.
+        max_weight: largest weight.
     """
     if exponent is None:
         return np.minimum(objective.weight(np.maximum(rate_P, min_pass_rate)), max_weight)

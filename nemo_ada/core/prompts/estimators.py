@@ -1,8 +1,9 @@
 """Pass-rate estimates that live across steps, for allocation and priors (algorithm.md section 3).
 
-Both estimators know prompts by stable ids, never by positions in a batch. Both return a Beta distribution per prompt:
-its mean is the prediction, its mass a + b says how many responses the prediction is worth. Their state is numbers,
-lists and arrays (no pickle) and restores bit for bit. P prompts of a step, F features, D regression weights.
+Both estimators know prompts by stable ids, and not by positions in a batch. Both return a Beta distribution per prompt.
+Its mean is the prediction. Its mass a + b says how many responses the prediction is worth. Their state consists of
+numbers, lists and arrays, without pickle, and is restored bit for bit. P is the number of prompts of a step, F of
+features, D of regression weights.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ class PassRateEstimator(Protocol):
     """Predicts pass rates before a step and learns from its pools afterwards."""
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
-        """(a, b) of each prompt's Beta distribution; a / (a + b) is the prediction."""
+        """Return (a, b) of each prompt's Beta distribution. The prediction is a / (a + b)."""
         ...
 
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
-        """Learn that pos_P of total_P responses were correct; prompts without responses are left as they are."""
+        """Learn that pos_P of total_P responses were correct. Prompts without responses are left as they are."""
         ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold."""
+        ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -99,10 +104,12 @@ class EmaBeta:
         self._all_pos = self._all_total = 0.0
 
     def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
+        """Return the predicted pass rate of each prompt."""
         a_P, b_P = self.beta(prompt_ids)
         return a_P / (a_P + b_P)
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return (a, b) of each prompt's Beta distribution."""
         slot_P = np.array([self._slot.get(prompt_id, -1) for prompt_id in prompt_ids], np.int64)
         pos_P, total_P = np.zeros(len(slot_P)), np.zeros(len(slot_P))
         known_P = slot_P >= 0
@@ -121,6 +128,7 @@ class EmaBeta:
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
+        """Learn that pos_P of total_P responses were correct."""
         drawn_P = np.asarray(total_P) > 0
         names = zip(prompt_ids, drawn_P.tolist(), strict=True)
         seen = [prompt_id for prompt_id, drawn in names if drawn and self.per_prompt]
@@ -138,10 +146,12 @@ class EmaBeta:
             np.add.at(kept, slot_P, np.asarray(drawn_counts_P)[drawn_P].astype(np.float64))
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold."""
         everywhere = {"all_pos": self._all_pos, "all_total": self._all_total}
         return {"ids": list(self._slot), "pos": self._pos.copy(), "total": self._total.copy()} | everywhere
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
         self._slot = {prompt_id: slot for slot, prompt_id in enumerate(state["ids"])}
         self._pos = np.array(state["pos"], np.float64)
         self._total = np.array(state["total"], np.float64)
@@ -152,19 +162,20 @@ class EmaBeta:
 class LabelMemory:
     """Counts of each prompt's own responses that decay with every step, so that they follow the policy.
 
-    decay in [0, 1): what a step keeps; 0 remembers nothing.
+    Attributes:
+        decay: share of the counts that a step keeps, in [0, 1). With 0 nothing is remembered.
     """
 
     decay: float
     _kept: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def counts(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
-        """(correct, incorrect) of each prompt."""
+        """Return the counts of correct and of incorrect responses of each prompt."""
         kept_P2 = np.array([self._kept.get(prompt_id, (0.0, 0.0)) for prompt_id in prompt_ids]).reshape(-1, 2)
         return kept_P2[:, 0], kept_P2[:, 1]
 
     def add(self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray) -> None:
-        """The pools of one step."""
+        """Add the pools of one step."""
         if not self.decay:
             return
         aged = {name: (pos * self.decay, neg * self.decay) for name, (pos, neg) in self._kept.items()}
@@ -174,10 +185,12 @@ class LabelMemory:
             self._kept[name] = before[0] + float(pos), before[1] + float(total - pos)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold."""
         counts_P2 = np.array(list(self._kept.values()), np.float64).reshape(-1, 2)
         return {"remembered": list(self._kept), "counts_P2": counts_P2}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
         counts = np.asarray(state["counts_P2"]).tolist()
         self._kept = {name: (pos, neg) for name, (pos, neg) in zip(state["remembered"], counts, strict=True)}
 
@@ -211,10 +224,12 @@ class ValueRegressor:
             self._project_FD = np.random.default_rng(0).normal(size=(self.features, width)) / np.sqrt(width)
 
     def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
+        """Return the predicted pass rate of each prompt."""
         a_P, b_P = self.beta(prompt_ids, features_PF)
         return a_P / (a_P + b_P)
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return (a, b) of each prompt's Beta distribution."""
         input_PD = self._standardised(self._checked(prompt_ids, features_PF))
         logit_P = input_PD @ self._weight_D
         variance_P = (input_PD @ np.linalg.inv(self._precision_DD) * input_PD).sum(axis=1)
@@ -229,6 +244,7 @@ class ValueRegressor:
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
+        """Learn that pos_P of total_P responses were correct."""
         drawn_P = np.asarray(total_P) > 0
         raw_PF = self._checked(prompt_ids, features_PF)[drawn_P]
         seen = [prompt_id for prompt_id, drawn in zip(prompt_ids, drawn_P.tolist(), strict=True) if drawn]
@@ -252,10 +268,12 @@ class ValueRegressor:
         self._precision_DD = kept_DD + (input_PD * (count_P * found_P * (1.0 - found_P))[:, None]).T @ input_PD
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold."""
         arrays = {name: getattr(self, "_" + name).copy() for name in _ARRAYS}
         return arrays | {"seen": self._seen} | self._memory.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
         if len(state["mean_F"]) != self.features:
             raise UserError(
                 f"the saved value estimator has {len(state['mean_F'])} features, this run has {self.features}; "

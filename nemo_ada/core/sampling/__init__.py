@@ -1,0 +1,1 @@
+"""Drawing responses for the prompts of a step within a budget."""

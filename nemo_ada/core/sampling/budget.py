@@ -104,7 +104,14 @@ class StepLedger(Ledger):
     """Samples and tokens of one optimisation step."""
 
     def __init__(self, budget: Budget, *, groups: int, first: int, most: int) -> None:
-        """groups: of the step. first: responses of a first wave. most: responses that a group may ask for (N_max)."""
+        """Begin a step.
+
+        Args:
+            budget: caps of the step.
+            groups: groups of the step.
+            first: responses of a first wave.
+            most: responses that a group may ask for (N_max).
+        """
         super().__init__(budget)
         self.first, self.most = first, most
         self._numbers = list(range(groups))  # of groups that have not started, in their order
@@ -134,19 +141,20 @@ class StepLedger(Ledger):
         return self.first * (len(self._numbers) + waiting)
 
     def claims_before(self, group: GroupLedger) -> int:
-        """What groups that started before this one may still ask for, beyond first waves."""
+        """Responses that groups which started before this one may still ask for, beyond first waves."""
         earlier = self._open[: self._open.index(group)]
         return sum(max(self.most - max(other.samples, self.first), 0) for other in earlier)
 
     def may_give_back(self, group: GroupLedger) -> bool:
-        """Whether tokens may become free: reserved ones, or those that groups before this one leave."""
+        """Whether tokens may become free, because some are reserved or because groups before this one leave some."""
         return self.tokens_reserved > 0 or self._open[0] is not group
 
 
 class GroupLedger(Ledger):
-    """The ledger of one group's session; counts the group's own samples and tokens.
+    """The ledger of one group's session. It counts the group's own samples and tokens.
 
-    number: of the group within its step, in the order of start.
+    Attributes:
+        number: number of the group within its step, in the order of start.
     """
 
     def __init__(self, step: StepLedger, number: int) -> None:
@@ -171,11 +179,13 @@ class GroupLedger(Ledger):
         return step.refusal(wanted, wanted * each) is not None
 
     def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
+        """As in `Ledger`, for the group and its step."""
         self._step.reserve(samples, tokens, forced=forced)
         self.samples += samples
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:
+        """As in `Ledger`, for the group and its step."""
         super().settle(reserved, used)
         self._step.settle(reserved, used)
 
