@@ -1,4 +1,4 @@
-"""The rollout actor: vLLM, the verifier and the sampler in one process, so a sampling decision costs no message.
+"""The rollout actor has vLLM, the verifier and the sampler in one process, so a sampling decision costs no message.
 
 The driver asks for a step and gets its training rows. All other responses of the step stay here and are dropped.
 """
@@ -54,7 +54,16 @@ class StepData(Rows):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """How responses are drawn, and by how many threads. tokenizer: of the model's folder; None takes the task's own."""
+    """How responses are drawn.
+
+    Attributes:
+        max_new_tokens: tokens of the longest response.
+        temperature: sampling temperature of training.
+        max_num_seqs: most responses in flight in the engine.
+        threads: CPU threads of the engine.
+        stop_at_line_end: whether a line break ends a response.
+        tokenizer: tokenizer of the model's folder. None takes the task's own.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -69,9 +78,14 @@ SAMPLES, SAMPLE_CHARACTERS = 4, 600  # answers of an evaluation that its record 
 
 @dataclass(frozen=True, slots=True)
 class HeldoutScores:
-    """Rewards and lengths (tokens) of k responses for each of P prompts. without_label: how many count as wrong because
-    their verifier failed. samples: the first response of the first prompts, as `problem`, `reference`, `response` and
-    `reward`."""
+    """Scores of k responses for each of P prompts.
+
+    Attributes:
+        reward_PK: reward, 0 or 1.
+        length_PK: tokens.
+        without_label: responses that count as wrong because their verifier failed.
+        samples: the first response of the first prompts, as `problem`, `reference`, `response` and `reward`.
+    """
 
     reward_PK: FloatArray
     length_PK: IntArray
@@ -139,11 +153,18 @@ class Rollout:
         features_PF: FloatArray | None = None,
         chosen: int | None = None,
     ) -> StepData | None:
-        """Draw responses for the training prompts at `indices` and build the rows.
+        """Draw responses for training prompts and compute the rows.
 
-        reserve: the last so many prompts are reserve prompts. chosen: the sampler chooses so many of the prompts, its
-        candidates; all of them are used up. Returns None when the run's DROP file ended the step, which then left no
-        trace in the sampler.
+        Args:
+            step: number of the step.
+            indices: positions of the prompts in the training set.
+            reserve: number of reserve prompts, which come last.
+            features_PF: prompt features for the value estimator.
+            chosen: number of prompts that the sampler chooses. The prompts are then its candidates, and all of them are
+                used up. None takes all prompts.
+
+        Returns:
+            The rows, or None when the run's DROP file ended the step. Such a step changes nothing in the sampler.
         """
         prompts = [self._task.splits().train[i] for i in indices]
         if chosen is None:
@@ -268,7 +289,7 @@ class Rollout:
 
 
 class _Watch:
-    """Called before every sampling decision: now and then it touches the heartbeat and looks for the DROP file."""
+    """The stop check of a run. Every POLL_SECONDS it touches the heartbeat and checks for the DROP file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

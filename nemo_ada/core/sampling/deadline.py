@@ -31,7 +31,11 @@ class Deadline:
     ) -> IntArray:
         """Leave out requests that are expected to end too late. Cut requests that would be late even alone.
 
-        elapsed: seconds since the batch began. ranked: sorts prompts by the order in which they are served.
+        Args:
+            waiting: prompts that wait.
+            elapsed: seconds since the batch began.
+            now: the source's clock.
+            ranked: sorts prompts by the order in which they are served.
         """
         plan = self._state.plan
         if not plan.idle and plan.budget.max_seconds is None:

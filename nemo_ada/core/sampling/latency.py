@@ -27,7 +27,12 @@ class LatencyModel:
     """Predicts when waves end. Its state is small, exact, and can be written as JSON."""
 
     def __init__(self, *, keep_lengths: int = 4096, decay: float = 0.9) -> None:
-        """keep_lengths: recent response lengths kept; decay: weight of a step's timings after one more step."""
+        """Begin without data.
+
+        Args:
+            keep_lengths: number of recent response lengths that are kept.
+            decay: weight of a step's timings after one more step.
+        """
         self._keep = keep_lengths
         self._decay = decay
         self._lengths: IntArray = np.zeros(0, dtype=np.int64)
@@ -49,9 +54,11 @@ class LatencyModel:
     def observe(self, length_N: IntArray, tokens_M: IntArray, seconds_M: FloatArray, in_flight_M: FloatArray) -> None:
         """Learn from one step.
 
-        length_N: lengths of a set of responses from which none was dropped for its length.
-        tokens_M, seconds_M, in_flight_M: tokens, time from issue to end, and mean number of responses in flight
-        meanwhile, of any finished responses.
+        Args:
+            length_N: lengths of a set of responses from which none was dropped for its length.
+            tokens_M: tokens of any finished responses.
+            seconds_M: their time from issue to end.
+            in_flight_M: mean number of responses in flight during that time.
         """
         if len(length_N):
             self._lengths = np.concatenate([self._lengths, np.asarray(length_N, dtype=np.int64)])[-self._keep :]

@@ -22,19 +22,20 @@ from nemo_ada.errors import UserError
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """Settings of a sampling session. Units: responses, tokens, and the source's clock.
+    """Settings of a sampling session.
 
-    exit: when a pool has enough.
-    wave_sizes: sizes of the first, second, ... wave; the last one repeats.
-    max_responses: N_max per prompt.
-    group_size: n, the rows kept per prompt.
-    max_new_tokens: longest response.
-    positive_threshold: a response is correct when its reward is above this.
-    scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
-    window: None for `wave` stopping. A number selects `issue_order` stopping, with so many responses of a prompt in
-        flight.
-    budget: what the batch may cost.
-    max_failed_share: a larger share of responses without a label is an error.
+    Attributes:
+        exit: when a pool has enough.
+        wave_sizes: sizes of the first, second, ... wave, in responses. The last one repeats.
+        max_responses: N_max per prompt.
+        group_size: n, the rows kept per prompt.
+        max_new_tokens: tokens of the longest response.
+        positive_threshold: a response is correct when its reward is above this.
+        scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
+        window: None for `wave` stopping. A number selects `issue_order` stopping, with so many responses of a prompt in
+            flight.
+        budget: what the batch may cost.
+        max_failed_share: a larger share of responses without a label is an error.
     """
 
     exit: ExitRule
@@ -49,7 +50,7 @@ class SamplingPlan:
     max_failed_share: float = 0.05
 
     def wave_size(self, wave_P: IntArray) -> IntArray:
-        """Size of wave number wave_P (0 = first) for each prompt."""
+        """Return the size of wave number wave_P (0 = first) for each prompt."""
         sizes = np.asarray(self.wave_sizes, dtype=np.int64)
         return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
 
@@ -79,7 +80,11 @@ class SamplingPlan:
         return min(budget.expected_tokens, self.max_new_tokens)
 
     def check_first_waves(self, prompts: int, responses: int | None = None) -> None:
-        """Raise UserError when the caps cannot hold the first waves of `prompts` prompts (`responses` in all)."""
+        """Check that the caps can hold the first waves of `prompts` prompts, `responses` in all.
+
+        Raises:
+            UserError: they cannot.
+        """
         first = prompts * self.first_issue if responses is None else responses
         each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
         caps = self.budget

@@ -10,8 +10,8 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import ResponseSource
 
 StopCheck = Callable[[], Literal["drain", "drop", "give_up"] | None]
-"""Asked before each decision. None: go on. "drain": issue nothing more and finish what runs. "drop": stop what runs.
-"give_up": stop what runs and keep the complete waves."""
+"""It is called before each decision. With None the session goes on. With "drain" it issues nothing more and finishes
+what runs. With "drop" it stops what runs. With "give_up" it stops what runs and keeps the complete waves."""
 
 
 def run_sampling(
@@ -23,8 +23,14 @@ def run_sampling(
 ) -> SamplingResult:
     """Drive a session to its end.
 
-    wait: called when nothing runs and a shared budget serves other sessions first (budget.py).
-    After "drop" (which may follow "drain"), `session.dropped` is True: the pools are incomplete, do not train on them.
+    After "drop", which may follow "drain", `session.dropped` is True. Then the pools are incomplete and must not be
+    trained on.
+
+    Args:
+        session: decides what to draw.
+        source: draws and labels.
+        stop_check: see `StopCheck`.
+        wait: called when nothing runs and a shared budget serves other sessions first (budget.py).
     """
     while True:
         order = stop_check() if stop_check is not None else None

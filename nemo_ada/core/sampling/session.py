@@ -49,13 +49,20 @@ class SamplingSession:
     ) -> None:
         """Prepare a step.
 
-        uid_P: identity of each prompt occurrence, part of every seed. Equal prompts of a batch differ in it.
-        first_wave_P: responses per prompt in the estimation variant; they are also its caps.
-        reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
-        names_P: prompt ids for error messages.
-        ledger: a group's share of a budget that several sessions have in common (budget.py). Whoever merges
-        their pools judges the share of failed responses then (groups.py).
-        Raises UserError when the caps cannot hold the first waves.
+        Args:
+            plan: settings.
+            uid_P: identity of each prompt occurrence, a part of every seed. Equal prompts of a batch differ in it.
+            run_seed: seed of the run.
+            step: number of the step.
+            latency: model of response times, which the session uses and teaches. None begins a new one.
+            first_wave_P: responses per prompt in the estimation variant. They are also its caps.
+            reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
+            names_P: prompt ids for error messages.
+            ledger: a group's share of a budget that several sessions have in common (budget.py). Then the step that
+                joins their pools judges the share of failed responses, and this session does not.
+
+        Raises:
+            UserError: the caps cannot hold the first waves.
         """
         if not 0 <= reserve < len(uid_P):
             raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
@@ -82,10 +89,10 @@ class SamplingSession:
         return self.state.in_flight == 0 and not self.state.want_P.any()
 
     def stop(self, *, drain: bool) -> None:
-        """Issue nothing more (end of the job). Without `drain`, also drop what is in flight.
+        """Issue nothing more, because the job ends. Without `drain`, also drop what is in flight.
 
-        `dropped` is True without `drain`, and when nothing had been issued. A dropped step must not be trained on, and
-        the latency model does not learn from it.
+        `dropped` becomes True without `drain`, and when nothing had been issued. A dropped step must not be trained on,
+        and the latency model does not learn from it.
         """
         state = self.state
         self.dropped = self.dropped or not drain or state.table.n == 0
@@ -96,11 +103,11 @@ class SamplingSession:
             state.end_now("stopped")
 
     def give_up(self) -> None:
-        """The pools took too long: end them with their complete waves. An open wave is dropped whole."""
+        """End the pools with their complete waves, because they took too long. An open wave is dropped whole."""
         self.state.end_now("group_seconds")
 
     def next_requests(self, now: float) -> Requests:
-        """What to issue now; empty when every prompt waits for outcomes."""
+        """Return what to issue now. It is empty when every prompt waits for outcomes."""
         self._advance(now)
         state = self.state
         if self.plan.scheduler == "rounds" and state.in_flight:
@@ -110,7 +117,11 @@ class SamplingSession:
         return self._issue(prompts, sizes, now) if len(prompts) else _NO_REQUESTS
 
     def record(self, outcomes: Outcomes, now: float) -> None:
-        """Take in finished responses. Raises InvariantError for ids that are not in flight or come twice."""
+        """Take in finished responses.
+
+        Raises:
+            InvariantError: an id is not in flight, or comes twice.
+        """
         self._advance(now)
         state, table, ids = self.state, self.state.table, outcomes.response_id_N
         if len(ids) == 0:
@@ -132,7 +143,7 @@ class SamplingSession:
             self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
 
     def _label(self, outcomes: Outcomes) -> bool:
-        """Book labels and failures of finished responses; True when any failed."""
+        """Book labels and failures of finished responses. Returns True when any failed."""
         state, table, labelled, reward_N = self.state, self.state.table, outcomes.response_id_N, outcomes.reward_N
         finite = np.isfinite(reward_N)
         any_failed = bool(outcomes.failures) or not finite.all()
@@ -170,9 +181,10 @@ class SamplingSession:
         self._end(response_id_N, tokens_N, now)
 
     def result(self) -> SamplingResult:
-        """The pools and what they cost. The session must have finished; the latency model learns from it.
+        """Return the pools and what they cost. The session must have finished. The latency model learns from it.
 
-        Raises FailedResponsesError when too many responses have no label, unless the step was dropped.
+        Raises:
+            FailedResponsesError: too many responses have no label. A dropped step never raises it.
         """
         if not self.finished:
             raise InvariantError(f"result of a session with {self.state.in_flight} responses in flight")
@@ -293,16 +305,25 @@ class SamplingSession:
 def check_failures(
     causes: Counter[str], issued: int, responses: int, max_share: float, when: str, names: Sequence[str]
 ) -> None:
-    """Raise FailedResponsesError when more than `max_share` of `responses` have no label.
+    """Raise an error when more than `max_share` of `responses` have no label.
 
-    causes: failures by cause. issued: responses so far. when: such as `of step 3`. names: ids of the prompts concerned.
+    Args:
+        causes: failures by cause.
+        issued: responses so far.
+        responses: responses that the share is taken of.
+        max_share: largest share that is allowed.
+        when: a phrase for the message, such as `of step 3`.
+        names: ids of the prompts concerned.
+
+    Raises:
+        FailedResponsesError: the share is larger.
     """
     failed = causes.total()
     if failed < MIN_FAILURES or failed <= max_share * responses:
         return
-    told = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
+    counts = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
     raise FailedResponsesError(
-        f"{failed} of {issued} responses {when} have no label ({told}), more than "
+        f"{failed} of {issued} responses {when} have no label ({counts}), more than "
         f"reinforce_ada.max_failed_share={max_share:g}; prompts {', '.join(names[:3])}: repair the "
         f"verifier or engine that these causes name; with a higher share the sample would be a biased one"
     )

@@ -16,8 +16,12 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 class Requests:
     """Responses to be drawn.
 
-    response_id_N: id of the response in the session. prompt_N: position of its prompt in the step. index_N: issue order
-    within the prompt. wave_N: number of its wave. seed_N: sampling seed, for engines that take one per request.
+    Attributes:
+        response_id_N: id of the response in the session.
+        prompt_N: position of its prompt in the step.
+        index_N: issue order within the prompt.
+        wave_N: number of its wave, from 0.
+        seed_N: sampling seed, for engines that take one per request.
     """
 
     response_id_N: IntArray
@@ -32,10 +36,13 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Finished responses with their scores.
+    """Finished responses with their rewards.
 
-    failures: response_id -> cause, for responses without a label; their reward_N has no meaning.
-    tokens_N: generated tokens, also those of failed responses.
+    Attributes:
+        response_id_N: id of the response in the session.
+        reward_N: reward. It has no meaning for a response without a label.
+        tokens_N: generated tokens, also those of failed responses.
+        failures: cause by response_id, for responses without a label.
     """
 
     response_id_N: IntArray
@@ -61,7 +68,8 @@ class ResponseSource(Protocol):
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Stop these running responses and never report them.
 
-        Returns the tokens that each one had generated, [N]; the budget pays for them.
+        Returns:
+            Tokens that each one had generated, [N]. The budget pays for them.
         """
         ...
 

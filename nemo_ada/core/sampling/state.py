@@ -1,4 +1,4 @@
-"""What a sampling session knows: columns per prompt (P) and a table of responses.
+"""The state of a sampling session: columns per prompt (P) and a table of responses.
 
 The life of a prompt:
 
@@ -30,7 +30,14 @@ class StepState:
     """Columns of the prompts of one step, and the transitions that several parts of the session share."""
 
     def __init__(self, plan: SamplingPlan, uid_P: IntArray, first_wave_P: IntArray | None, reserve: int) -> None:
-        """first_wave_P: responses per prompt of the estimation variant, also its caps. reserve: reserve prompts."""
+        """Let the prompts wait for their first waves.
+
+        Args:
+            plan: settings.
+            uid_P: identity of each prompt occurrence.
+            first_wave_P: responses per prompt of the estimation variant, which are also its caps.
+            reserve: number of reserve prompts, which come last.
+        """
         size = len(uid_P)
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)

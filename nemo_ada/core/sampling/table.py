@@ -12,10 +12,24 @@ IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 class ResponseTable:
     """One entry per issued response, in issue order. The position of an entry is the `response_id`.
 
-    prompt, index (issue order within the prompt), wave, state, accepted (belongs to the pool), positive (correct),
-    reward, tokens, reserved (tokens), issued_at and ended_at (clock), next_id (the prompt's next response, -1 = none).
-    load: integral over time of the responses in flight, first until the issue, later over the response's own time.
     The last entry is never filled, so id -1 reads as a response in flight.
+
+    Attributes:
+        n: entries that are filled.
+        prompt: position of the prompt in the step.
+        index: issue order within the prompt.
+        wave: number of the wave, from 0.
+        state: IN_FLIGHT, DONE, FAILED or DROPPED.
+        accepted: whether the response belongs to the pool.
+        positive: whether the response is correct.
+        reward: reward, once the response is DONE.
+        tokens: generated tokens, once the response has ended.
+        reserved: tokens that the budget has reserved for it.
+        issued_at: time of the issue, by the source's clock.
+        ended_at: time of the end, by the source's clock.
+        load: integral over time of the responses in flight. It first covers the time until the issue, and later the
+            response's own time.
+        next_id: id of the prompt's next response, -1 for none.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,7 +52,7 @@ class ResponseTable:
     def append(
         self, prompt_N: IntArray, index_N: IntArray, wave_N: IntArray, *, reserved: int, now: float, load: float
     ) -> IntArray:
-        """Add responses in flight; returns their ids."""
+        """Add responses in flight and return their ids."""
         start, stop = self.n, self.n + len(prompt_N)
         if stop >= len(self.prompt):
             self._grow(stop + 1)
