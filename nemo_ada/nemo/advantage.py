@@ -1,4 +1,4 @@
-"""The advantage estimator that grpo_train calls: hands out what the sampler computed, after checking whose it is."""
+"""The advantage estimator that grpo_train calls. It checks the rows and returns what the sampler computed."""
 
 from __future__ import annotations
 

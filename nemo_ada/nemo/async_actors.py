@@ -1,16 +1,16 @@
 """Reinforce-Ada inside the two Ray actors of NeMo-RL's async_grpo_train: trajectory collector and replay buffer.
 
-The loop imports both classes when it starts. Within `adaptive_actors` it finds subclasses. NeMo-RL keeps its own
-bookkeeping: target and age of a group, refits, the buffer. What changes:
+The loop imports both classes when it starts. Within `adaptive_actors` it gets our subclasses. NeMo-RL keeps its own
+bookkeeping of a group's target and age, of refits and of the buffer. These things change:
 
-collector   A group is drawn by GroupRollouts: the function that its thread looks up for a rollout is replaced in the
-            actor's process. A refit without in-flight updates waits for the responses in flight, not for whole groups.
-            Prompts come from a PromptQueue. An error ends the run: it is raised by the buffer's next call. The step
-            that the loop waits for may always be drawn: NeMo-RL's waits for ever for a step that no group was started
-            for before its weights came, such as after a resume whose buffer holds the step before.
-buffer      Keeps the tickets of delivered groups in its state, and raises the collector's error in the driver, which
-            NeMo-RL's collector would print, and its loop wait for ever. It knows the collector's actor, and notices
-            when that dies. Groups come out in a seeded order (training_batch.py).
+collector   GroupRollouts draws a group. For that we replace, in the actor's process, the function that a group's thread
+            calls for a rollout. A refit without in-flight updates waits for the responses in flight, and not for whole
+            groups. Prompts come from a PromptQueue. An error ends the run, because the buffer's next call raises it. We
+            always start groups for the step that the trainer waits for. NeMo-RL does not, and it deadlocks after a
+            resume whose buffer is one step behind.
+buffer      The buffer keeps the tickets of delivered groups in its state. It raises the collector's error in the
+            driver. NeMo-RL's collector would print the error, and its loop would wait for ever. The buffer knows the
+            collector's actor and checks that it lives. Groups come out in a seeded order (training_batch.py).
 
 Ray sends both classes by value. The module of this file must be importable in the actors' environment.
 """
@@ -89,11 +89,11 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     """Within the block async_grpo_train starts our actors. Raises UserError for a NeMo-RL that is not as expected."""
     module, classes = importlib.import_module(ACTORS), check_actors()
     settings = nemo_settings.read(master_config)
-    made = {
+    actors = {
         "AsyncTrajectoryCollector": Watched(collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer))),
         "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
-    with replaced(module, made):
+    with replaced(module, actors):
         yield
 
 
@@ -105,7 +105,7 @@ def check_actors() -> dict[str, type]:
 
 
 def _original(module: Any, name: str) -> type:
-    """The plain class behind a Ray actor class, after a look at its methods."""
+    """Return the plain class behind a Ray actor class, after a check of its methods."""
     actor = getattr(module, name, None)
     metadata = getattr(actor, "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
@@ -139,7 +139,7 @@ def _saved(checkpointer: Any) -> dict[str, Any] | None:
 
 
 class Watched:
-    """A Ray actor class, the collector's: each actor that it makes is made known to the buffer that it fills."""
+    """The collector's Ray actor class. It names each actor that it starts to the buffer that the actor fills."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -156,7 +156,7 @@ class Watched:
 
 
 class CountedSemaphore(threading.Semaphore):
-    """Counts its acquisitions: the collector makes one per group that it starts."""
+    """A semaphore that counts its acquisitions. The collector makes one per group that it starts."""
 
     acquired = 0
 
@@ -232,14 +232,15 @@ class Collector(Upstream):
         self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
 
     def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
-        """Steps that groups may be started for now; NeMo-RL leaves out those that need none."""
+        """Return the steps that groups may be started for now. NeMo-RL returns only those that need more groups."""
         age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
         return list(range(generation_weight_version, generation_weight_version + age + 1))
 
     def _hand_over(self, ticket: int) -> None:
-        """The group of this prompt was drawn: see that the buffer has it.
+        """Check that the buffer has the group of this prompt.
 
-        NeMo-RL prints an error on the way there, and a resumed run would take the prompt for delivered.
+        NeMo-RL only prints an error that happens on the way there. Then a resumed run would count the prompt as
+        delivered.
         """
         if ray_get(self.replay_buffer.holds.remote(ticket)):
             self.dataloader.done(ticket)

@@ -1,4 +1,4 @@
-"""The prompts of asynchronous training: which were handed out, which were delivered, and where a resumed run goes on.
+"""The prompts of asynchronous training, and where a resumed run goes on.
 
 NeMo-RL's collector reads batches from the data loader ahead of the training step and stops after one epoch. Where it
 completes a step it uses a few prompts of a batch and drops the others. A checkpoint holds the loader's state of that
@@ -6,7 +6,7 @@ moment, so a resumed run loses the prompts that were in flight.
 
 Here every prompt has a ticket, its position in endless epochs whose order is a function of the seed. The replay buffer
 keeps the tickets of the groups that were delivered to it (`Delivered`). A resumed run leaves those out. So each prompt
-is trained on once: what was in flight is drawn again, and nothing in the buffer is.
+is trained on once. Groups that were in flight are drawn again, and groups in the buffer are not.
 """
 
 from __future__ import annotations
@@ -66,9 +66,17 @@ class PromptQueue:
         delivered: Delivered,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        """loader: NeMo-RL's; only its data set and its collation are used. seed: of the order, None for the data's own.
+        """Make a queue.
 
-        delivered: tickets to leave out. state: of the run that is resumed. Raises UserError for an empty data set.
+        Args:
+            loader: NeMo-RL's data loader. Only its data set and its collation are used.
+            size: prompts per batch.
+            seed: seed of the order. None keeps the data's own order.
+            delivered: tickets to leave out.
+            state: the queue's state of the run that is resumed.
+
+        Raises:
+            UserError: the data set is empty.
         """
         self._data: Any = loader.dataset
         self._collate: Callable[[list[Any]], Any] = loader.collate_fn

@@ -1,4 +1,4 @@
-"""Asynchronous training from a group to the step: what travels with the rows, and the advantages in the driver.
+"""Asynchronous training from a group to the step: the columns of the rows, and the advantages in the driver.
 
 A group is drawn in the collector's process, and the step that trains on it is put together in the driver's. So each
 group's batch carries everything that the step needs (n rows per group):
@@ -75,7 +75,7 @@ def add_spares(batches: Sequence[Any], global_batch: int) -> None:
 
 
 class GroupAdvantageEstimator(AdaAdvantageEstimator):
-    """Puts the step together from its groups, then hands out advantages as in synchronous training."""
+    """Joins the groups of a step, and then returns advantages as in synchronous training."""
 
     def __init__(self, settings: NemoSettings, sampler: AdaSampler, finished: Callable[[SampledStep], None]) -> None:
         """finished: gets every step once its rows are known."""
@@ -85,7 +85,11 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
     def compute_advantage(
         self, *, rewards: torch.Tensor, mask: torch.Tensor, repeated_batch: Any, **rest: Any
     ) -> torch.Tensor:
-        """As in AdaAdvantageEstimator. Raises InvariantError for rows that are not those of their pools."""
+        """As in AdaAdvantageEstimator, for the rows that the groups have selected.
+
+        Raises:
+            InvariantError: a row names a response that its pool does not have.
+        """
         missing = [name for name in NEEDED if name not in repeated_batch]
         if missing:
             raise InvariantError(f"the batch came without {', '.join(missing)}: its groups are not Reinforce-Ada's")
@@ -117,9 +121,9 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         generation_logprobs: torch.Tensor,
         **_: Any,
     ) -> dict[str, float]:
-        """How well engine and learner agree on responses of the newest weights; nothing where there is none.
+        """Measure how well engine and learner agree on responses of the newest weights. Empty without such responses.
 
-        A refit that failed shows here, and so do keys and values of older weights in the engine's prefix cache.
+        The number shows a refit that failed, and keys and values of older weights in the engine's prefix cache.
         """
         drawn = iter(pools)
         version_R = np.full(len(batch[GROUP]), -1, np.int64)

@@ -1,8 +1,9 @@
-"""A data loader whose every batch is the best of several (`reinforce_ada.candidate_prompts`).
+"""A data loader that chooses each batch from several (`reinforce_ada.candidate_prompts`).
 
-NeMo-RL's loop sees a loader with fewer batches per epoch, so its counters of steps and epochs hold. The state is that
-of the loader inside. It is read between steps, when no batch waits for a choice, so a resumed run looks at the same
-candidates. What is left of an epoch that does not fill a choice is passed over; NeMo-RL shuffles each epoch anew.
+NeMo-RL's loop gets a loader with fewer batches per epoch, so its counters of steps and epochs stay right. The state is
+that of the loader inside. It is read between steps, when no batch waits for a choice, so a resumed run chooses among
+the same candidates. The last batches of an epoch are skipped when they are too few for a choice. NeMo-RL shuffles each
+epoch anew.
 """
 
 from __future__ import annotations

@@ -18,8 +18,17 @@ NO_VERDICT = "no verdict: "  # an environment's observation that explains a rewa
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A finished rollout. generated: the messages after the prompt's; tokens: tokens that the policy
-    generated; complete: it ended by itself, at its limit or at the last turn, not by an error of the engine."""
+    """A finished rollout.
+
+    Attributes:
+        prompt: messages of the prompt.
+        generated: messages after the prompt's.
+        reward: reward of the environment, NaN without a verdict.
+        truncated: whether the response ended at the token limit.
+        tokens: tokens that the policy generated.
+        complete: whether it ended by itself, at its limit or at the last turn. It is False after an error of the
+            engine.
+    """
 
     prompt: list[Message]
     generated: list[Message]
@@ -30,7 +39,7 @@ class Response:
 
     @property
     def cause(self) -> str | None:
-        """Why this response has no label, None when it has one or the reason is not known."""
+        """The cause why this response has no label. None when it has one, or when the cause is not known."""
         if self.tokens == 0 or not self.complete:
             return ENGINE_ERROR
         if self.reward != self.reward:

@@ -1,4 +1,4 @@
-"""What grpo_train hands to a rollout function, kept together, and the prompts of one such call."""
+"""The arguments of a rollout function of NeMo-RL, and the prompts of one such call."""
 
 from __future__ import annotations
 

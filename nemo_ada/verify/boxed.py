@@ -9,7 +9,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped, 
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
+    r"""Return the content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
 
     An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it.
     Of nested boxes the innermost last one counts. Takes linear time in the length of the text.
@@ -29,6 +29,6 @@ def last_boxed(text: str) -> str | None:
 
 
 def plain_reference(reference: str) -> str:
-    r"""The reference answer, without its \boxed{} if it has one."""
+    r"""Return the reference answer, without its \boxed{} if it has one."""
     inner = last_boxed(reference)
     return reference.strip() if inner is None else inner

@@ -54,7 +54,7 @@ _LISTING = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glo
 
 
 def limits_of(memory_bytes: int) -> dict[int, int]:
-    """The kernel's limits of a worker, soft and hard: resource -> value."""
+    """The kernel's soft and hard limits of a worker, by resource."""
     return {
         resource.RLIMIT_AS: memory_bytes,
         resource.RLIMIT_CORE: 0,
@@ -89,7 +89,7 @@ def confine(memory_bytes: int, without: frozenset[str] = frozenset()) -> Layers:
 
 
 def _kernel_layers(roots: tuple[str, ...], landlock: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """In their order: a later one refuses the calls that an earlier one needs."""
+    """The layers in their order. A later one refuses the calls that an earlier one needs."""
     libraries = (*_LIBRARIES, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     yield "no new privileges", kernel.no_new_privileges
     if not (landlock and kernel.landlock_version()):

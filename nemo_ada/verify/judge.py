@@ -18,16 +18,21 @@ Unfinished = Literal["wrong", "judged"]
 
 
 def normalised(answer: str) -> str:
-    """An answer as `exact` compares it: Unicode NFKC, case folded, single spaces, trimmed."""
+    """Return an answer as `exact` compares it: Unicode NFKC, case folded, single spaces, trimmed."""
     return " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
 
 
 class Judge:
-    r"""`math` compares the last \boxed{} by value, in killable processes. `exact` compares normalised text.
+    r"""Labels responses.
 
-    unfinished: how responses count that were cut off at the token limit. `wrong`: as in this project's CPU training.
-    `judged`: like any other, as in the published evaluations (a box may stand before the cut).
-    A score between 0 and 1 counts as 0. Processes start with the first answer, and again with the first after `close`.
+    `math` compares the last \boxed{} by value, in processes that can be killed. `exact` compares normalised text. A
+    score between 0 and 1 counts as 0. Processes start with the first answer, and again with the first after `close`.
+
+    Args:
+        verifier: `math` or `exact`.
+        unfinished: how responses count that were cut off at the token limit. `wrong` is the rule of this project's CPU
+            training. `judged` treats them like any other response, as the published evaluations do. (A box may stand
+            before the cut.)
     """
 
     def __init__(self, verifier: Verifier = "math", unfinished: Unfinished = "wrong") -> None:
@@ -40,11 +45,11 @@ class Judge:
         return f"math-verify {version('math-verify')}" if self.verifier == "math" else f"exact (nemo-ada {__version__})"
 
     def shown(self, answer: str) -> str:
-        """A perfect response: the reference answer, in a box for `math`."""
+        """Return a correct response: the reference answer, in a box for `math`."""
         return f"\\boxed{{{answer}}}" if self.verifier == "math" and last_boxed(answer) is None else answer
 
     def verdicts(self, responses: Sequence[tuple[str, str, bool]]) -> list[Verdict]:
-        """Verdicts of (text, reference answer, finished), in order."""
+        """Return the verdicts of (text, reference answer, finished), in order."""
         read = [finished or self.unfinished == "judged" for _, _, finished in responses]
         pairs = [(text, answer) for judge, (text, answer, _) in zip(read, responses, strict=True) if judge]
         judged = iter(self._judge(pairs) if pairs else [])

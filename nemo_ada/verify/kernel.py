@@ -62,33 +62,45 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 
 class Missing(Exception):
-    """The kernel does not have a layer, or refuses it. The text says why."""
+    """The kernel does not have a layer, or refuses it. The message says why."""
 
 
 def landlock_version() -> int:
-    """Landlock's version in this kernel, 0 where it has none or does not use it."""
+    """Return Landlock's version in this kernel, 0 where the kernel has none or does not use it."""
     return max(0, _call(_LANDLOCK_CREATE, None, 0, 1))
 
 
 def no_new_privileges() -> None:
-    """No set-user-id program can give this process rights again. The other layers need this first. Raises Missing."""
+    """Make sure that no set-user-id program gives this process rights again. The other layers need this first.
+
+    Raises:
+        Missing: the kernel refuses.
+    """
     _done(_control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def hide_memory() -> None:
-    """Other processes of the user can neither read this process's memory nor its environment, nor trace it."""
+    """Keep other processes of the user from reading this process's memory and environment, and from tracing it."""
     _done(_control(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def drop_capabilities() -> None:
-    """Root's special rights are gone: this process cannot read other processes, whoever runs it. Raises Missing."""
+    """Give up root's special rights, so that this process cannot read other processes, whoever runs it.
+
+    Raises:
+        Missing: the kernel refuses.
+    """
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES, 0))
     none = ctypes.create_string_buffer(struct.pack("=6I", 0, 0, 0, 0, 0, 0))
     _done(_call(_number(_CAPSET), header, none), "capset")
 
 
 def separate_user() -> None:
-    """A user namespace for this process: it cannot read processes outside of it, also of its user. Raises Missing."""
+    """Give this process a user namespace, so that it cannot read processes outside of it, even those of its user.
+
+    Raises:
+        Missing: the kernel refuses.
+    """
     _done(_call(_number(_UNSHARE), _CLONE_NEWUSER), "a user namespace")
 
 
@@ -130,7 +142,7 @@ def only_compute() -> None:
 
 
 def _call(number: int, *arguments: Any) -> int:
-    """A system call. An integer fills a whole register: the C library's own conversion could leave its upper half."""
+    """Make a system call. Every integer fills a whole register, because the C library could leave its upper half."""
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *map(_register, arguments)))
 
 
@@ -188,7 +200,7 @@ def _filter(machine: int, own_pid: int) -> list[bytes]:
 
 
 def _own_limits() -> list[bytes]:
-    """prlimit64(0, RLIMIT_CPU, ...), or a call that only reads: its third argument is no address."""
+    """Allow prlimit64(0, RLIMIT_CPU, ...), and a call that only reads, whose third argument is not an address."""
     reads = [_load(_argument(2)), _jump(_EQUAL, 0, 0, 2), _load(_argument(2) + 4), _jump(_EQUAL, 0, 1, 0)]
     return [
         _load(_argument(0)), _jump(_EQUAL, 0, 1, 0), _return(_REFUSE),
@@ -204,7 +216,7 @@ def _one_of(argument: int, values: Sequence[int]) -> list[bytes]:
 
 
 def _on(number: int | None, instructions: list[bytes]) -> list[bytes]:
-    """These instructions, which end with a return, for the call of this number."""
+    """Run these instructions, which end with a return, for the call of this number."""
     return [] if number is None else [_jump(_EQUAL, number, 0, len(instructions)), *instructions]
 
 

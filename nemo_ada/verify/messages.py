@@ -29,12 +29,14 @@ MIN_MEMORY_BYTES = 256 << 20  # Python with sympy loaded maps about 150 MiB
 
 @dataclass(frozen=True, slots=True)
 class VerifierLimits:
-    """How many workers, and what one answer may cost.
+    """How many workers there are, and what one answer may cost.
 
-    deadline_s: wall seconds per answer, from the moment a worker starts on it. Time in the queue does not count.
-    workers: processes; None takes one per usable core.
-    memory_bytes: address space of one worker (RLIMIT_AS).
-    answers_per_worker: a worker is replaced after this many answers, because sympy's caches grow without limit.
+    Attributes:
+        deadline_s: wall seconds per answer, from the moment when a worker starts on it. Time in the queue does not
+            count.
+        workers: number of processes. None takes one per usable core.
+        memory_bytes: address space of one worker (RLIMIT_AS).
+        answers_per_worker: a worker is replaced after this many answers, because sympy's caches grow without limit.
     """
 
     deadline_s: float = 5.0
@@ -73,7 +75,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The outcome of the Work with this ticket: a label, or a cause. detail: for the log."""
+    """The outcome of the Work with this ticket: a label or a cause, and a detail for the log."""
 
     ticket: int
     label: float | None
@@ -83,7 +85,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """How workers are confined. held: names of the layers that hold. missing: the other ones, with the reasons."""
+    """How workers are confined.
+
+    Attributes:
+        held: names of the layers that are active.
+        missing: the other layers, each with the reason.
+    """
 
     held: tuple[str, ...]
     missing: Mapping[str, str]

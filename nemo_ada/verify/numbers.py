@@ -38,25 +38,30 @@ _SEPARATORS = re.compile(r"\{,\}|\\,|,")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An exact value. kind: how it was written, as an integer, a quotient of integers, or a decimal."""
+    """An exact value.
+
+    Attributes:
+        value: the value.
+        kind: how it was written: as an integer, as a quotient of integers, or as a decimal.
+    """
 
     value: Fraction
     kind: str
 
     def equals(self, other: Number) -> bool:
-        """Whether `other` answers this reference. An integer is exact, and so are two quotients."""
+        """Return whether `other` answers this reference. An integer must be exact, and so must two quotients."""
         if self.kind == "integer" or "decimal" not in (self.kind, other.kind):
             return self.value == other.value
         return close(self.value, other.value)
 
 
 def close(a: Fraction, b: Fraction, tolerance: Fraction = TOLERANCE) -> bool:
-    """Whether two values differ by no more than `tolerance` of the larger one."""
+    """Return whether two values differ by no more than `tolerance` of the larger one."""
     return abs(a - b) <= tolerance * max(abs(a), abs(b))
 
 
 def number(text: str) -> Number | None:
-    """The number that a whole text is, None where it is something else."""
+    """Return the number that the whole text is, None where it is something else."""
     if len(text) > MAX_LENGTH:
         return None
     text = _AROUND.sub("", text)
@@ -69,7 +74,7 @@ def number(text: str) -> Number | None:
 
 
 def based(text: str) -> int | None:
-    """The value of an integer with its base, such as 204_5 or 1A_{16}. None where the text is something else."""
+    """Return the value of an integer with its base, such as 204_5 or 1A_{16}. None where the text is something else."""
     match = _BASED.fullmatch(_AROUND.sub("", text)) if len(text) <= MAX_LENGTH else None
     if match is None:
         return None
@@ -80,7 +85,7 @@ def based(text: str) -> int | None:
 
 
 def with_powers(text: str) -> str:
-    r"""The text with e-notation written as a power of ten (`4.5\times 10^{33}`), as LaTeX has it."""
+    r"""Return the text with its e-notation written as a power of ten (`4.5\times 10^{33}`), as in LaTeX."""
     return _E_NOTATION.sub(r"\1\\times 10^{\2}", text)
 
 

@@ -1,4 +1,4 @@
-"""`MathVerifier`: responses in, verdicts out. No answer can harm another one."""
+"""`MathVerifier` turns responses into verdicts. An answer cannot harm another one."""
 
 from __future__ import annotations
 
@@ -187,10 +187,9 @@ class MathVerifier:
         self._resolve(future, Verdict(done.label, done.cause))
 
     def _on_layers(self, layers: Layers) -> None:
-        """Say once per verifier how its workers are confined."""
+        """Log once per verifier how its workers are confined."""
         if self.layers is None:
-            held = ", ".join(layers.held)
-            log.info("the verifier's workers are confined by: %s", held)
+            log.info("the verifier's workers are confined by: %s", ", ".join(layers.held))
             for name in sorted(KERNEL_LAYERS & layers.missing.keys()):
                 reason = layers.missing[name]
                 log.warning("the verifier's workers run without %s: %s; SECURITY.md says what follows", name, reason)

@@ -42,7 +42,11 @@ HANGING = KnownPair(r"\boxed{9^{9^{9^{9}}}}", "1", Verdict(None, TIMEOUT))
 
 
 def check(pairs: Sequence[KnownPair], verdicts: Sequence[Verdict]) -> None:
-    """Raise VerifierSelfTestError for the first pair whose verdict is not the expected one."""
+    """Compare verdicts with the expected ones.
+
+    Raises:
+        VerifierSelfTestError: a verdict is not the expected one.
+    """
     for pair, verdict in zip(pairs, verdicts, strict=True):
         if verdict != pair.expected:
             raise VerifierSelfTestError(

@@ -15,9 +15,13 @@ CAUSES = (TIMEOUT, CRASH, MEMORY, INVALID)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Exactly one of two: a label in [0, 1] or a cause from CAUSES.
+    """A label or a cause, and not both.
 
-    A failure has no label: counted as "wrong", it would train the policy on the verifier's defects.
+    A failure has no label. If it counted as "wrong", it would train the policy on the verifier's defects.
+
+    Attributes:
+        label: label in [0, 1], None for a failure.
+        cause: one of CAUSES for a failure, else None.
     """
 
     label: float | None
