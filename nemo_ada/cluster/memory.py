@@ -120,12 +120,12 @@ def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters
 def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Bytes of activations of one layer on one GPU, per token of its context-parallel share."""
     learner = config.learner
-    tp, own = learner.tp, learner.tp if learner.sequence_parallel else 1
+    tp, norm_ranks = learner.tp, learner.tp if learner.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
     if not shape.experts:
-        return 8.0 * shape.hidden / own + attention + 6.0 * shape.ffn / tp
-    routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / learner.etp) / own
-    return 8.0 * shape.hidden / own + attention + routed
+        return 8.0 * shape.hidden / norm_ranks + attention + 6.0 * shape.ffn / tp
+    routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / learner.etp) / norm_ranks
+    return 8.0 * shape.hidden / norm_ranks + attention + routed
 
 
 def learner_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
@@ -157,9 +157,9 @@ def _stage_phase(
     per_replica = -(-batch.rows // learner.replicas)
     flights = min(learner.pp, per_replica) - position if position == 0 else 1
     if learner.recompute:
-        kept = 2.0 * shape.hidden / (learner.tp if learner.sequence_parallel else 1)
-        activations = tokens * (kept * layers * flights + each)
-        how = f"{tokens:.0f} tokens x ({kept:.0f} x {layers} layers x {flights} in flight + {each:.0f} recomputed)"
+        inputs = 2.0 * shape.hidden / (learner.tp if learner.sequence_parallel else 1)
+        activations = tokens * (inputs * layers * flights + each)
+        how = f"{tokens:.0f} tokens x ({inputs:.0f} x {layers} layers x {flights} in flight + {each:.0f} recomputed)"
     else:
         activations = tokens * each * layers * flights
         how = f"{tokens:.0f} tokens x {each:.0f} x {layers} layers x {flights} in flight"

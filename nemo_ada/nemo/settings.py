@@ -113,9 +113,9 @@ def read(master_config: Any) -> NemoSettings:
             "of its own; train with the trainer of examples/run_grpo.py (nemo-ada train) instead"
         )
     values = Values(plain(master_config))
-    said = [*reinforce_ada(values), *asynchronous_training(values)]
-    rules.raise_errors(said)
-    for finding in said:
+    findings = [*reinforce_ada(values), *asynchronous_training(values)]
+    rules.raise_errors(findings)
+    for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)
     ada = method_settings(values)
     async_engine = uses_async_engine(values)

@@ -16,7 +16,6 @@ from nemo_ada.errors import UserError
 from nemo_ada.planning.assumptions import lengths_of, rates_of
 from nemo_ada.planning.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
 from nemo_ada.planning.forecast import (
-    Bounds,
     Forecast,
     SamplingTimeModel,
     StepWork,
@@ -270,14 +269,18 @@ def _forecast(
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
     responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
-    bounds = Bounds(*simulated.worst(plan), responses, plan.budget.max_seconds, run.rollout.longest)
+
+    def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
+        bounds = (*simulated.worst(plan), responses, run.rollout.longest)
+        return StepWork(work, *bounds, run.rollout.rows, plan.budget.max_seconds, live, run.async_grpo)
+
     if history is None:
         if run.roofline is None:
             raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")
         uncapped = simulated.steps_of(capped(planned.variant, None))
         model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
         work = simulated.steps_of(planned.variant, model.clock)
-        step = StepWork(work, bounds, run.rollout.rows, live_share(run, run.ada, work), run.async_grpo)
+        step = step_of(work, live_share(run, run.ada, work))
         return of_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save), work, model
     prompts = past.prompts_per_step
     rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
@@ -288,7 +291,7 @@ def _forecast(
     carried = None
     if past != planned:
         carried = planned.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
-    return of_history(history, model, StepWork(work, bounds, run.rollout.rows), save=save, carried=carried), work, model
+    return of_history(history, model, step_of(work), save=save, carried=carried), work, model
 
 
 def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float:

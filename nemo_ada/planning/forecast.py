@@ -169,84 +169,72 @@ def whole_step(seconds: Mapping[str, Any], async_grpo: bool) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The largest possible work of a step.
-
-    Attributes:
-        engine_steps: engine steps.
-        tokens: tokens.
-        responses: responses.
-        max_seconds: seconds after which no response starts (budget.max_seconds). None without this cap.
-        longest: tokens of the longest response, which may still be in flight then.
-    """
-
-    engine_steps: float
-    tokens: float
-    responses: float
-    max_seconds: float | None
-    longest: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepWork:
     """The work of a step.
 
     Attributes:
         sampling: its simulated sampling phases.
-        bounds: the largest possible work.
-        rows: rows of a step.
+        engine_steps: the most engine steps that it can take.
+        tokens: the most tokens.
+        responses: the most responses.
+        longest: tokens of the longest response.
+        rows: rows that are trained on.
+        max_seconds: seconds after which no response starts (budget.max_seconds). None without this cap.
         live: share of rows that the learner computes whole. A placeholder row has one token of response.
         async_grpo: whether NeMo-RL trains asynchronously.
     """
 
     sampling: SimulatedSteps
-    bounds: Bounds
+    engine_steps: float
+    tokens: float
+    responses: float
+    longest: int
     rows: int
+    max_seconds: float | None = None
     live: float = 1.0
     async_grpo: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPhases:
-    """Everything of a step beside sampling.
+def forecast(
+    model: SamplingTimeModel,
+    step: StepWork,
+    others: Mapping[str, tuple[FloatArray, float]],
+    *,
+    evaluation: Time,
+    save: Time,
+    origin: str,
+    error: tuple[float, float] = (1.0, 1.0),
+) -> Forecast:
+    """The seconds of a step, with the spread of its simulated sampling phases and of the noise.
 
-    Attributes:
-        phases: per phase, its seconds for the same steps as `noise_S`, and its worst case.
-        evaluation: a validation.
-        save: a checkpoint.
+    Args:
+        model: seconds of the sampling phase.
+        step: the work of a step.
+        others: per other phase, its seconds for the same steps as `noise_S`, and its worst case.
+        evaluation: seconds of a validation.
+        save: seconds of a checkpoint.
         origin: where these figures come from.
         error: true seconds over forecast seconds, smallest and largest. p95 and worst case take the largest.
     """
-
-    phases: Mapping[str, tuple[FloatArray, float]]
-    evaluation: Time
-    save: Time
-    origin: str
-    error: tuple[float, float] = (1.0, 1.0)
-
-
-def forecast(model: SamplingTimeModel, step: StepWork, others: OtherPhases, seed: int = 0) -> Forecast:
-    """The seconds of a step, with the spread of its simulated sampling phases and of the noise."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = rng.integers(len(model.noise_S), size=DRAWS)  # phases of a step together: a slow machine slows all
     sampling = rng.choice(model.seconds(step.sampling), DRAWS) * model.noise_S[drawn]
-    fast, slow = others.error
-    bounds = step.bounds
-    worst = slow * max(model.bound(bounds.engine_steps, bounds.tokens, bounds.responses), float(sampling.max()))
-    if bounds.max_seconds is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
-        drain = slow * drain_seconds(model, step.sampling, bounds.longest)
-        worst = min(worst, max(bounds.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
+    fast, slow = error
+    worst = slow * max(model.bound(step.engine_steps, step.tokens, step.responses), float(sampling.max()))
+    if step.max_seconds is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
+        drain = slow * drain_seconds(model, step.sampling, step.longest)
+        worst = min(worst, max(step.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
     draws = {"sampling": (sampling, worst)}
-    draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.phases.items()}
+    draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.items()}
     phases = {
-        name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, others.origin)
+        name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, origin)
         for name, (seconds, most) in draws.items()
     }
     total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, step.async_grpo)
     median = float(np.median(total))
     worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, step.async_grpo))
-    time = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, others.origin)
-    return Forecast(phases, time, others.evaluation, others.save, fast * median, slow * median, step.async_grpo)
+    time = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, origin)
+    return Forecast(phases, time, evaluation, save, fast * median, slow * median, step.async_grpo)
 
 
 def drain_seconds(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
@@ -267,7 +255,7 @@ def of_roofline(
         val_samples: responses of a validation.
         save: seconds of a checkpoint.
     """
-    rows, work, bounds = step.rows, step.sampling, step.bounds
+    rows, work = step.rows, step.sampling
     mean = trained_tokens(work, step.live)
     others = {
         "log-probs": roofline.logprobs(rows, mean),
@@ -275,17 +263,17 @@ def of_roofline(
         "refit": roofline.refit,
         "rest": roofline.efficiencies.rest,
     }
-    longest = roofline.logprobs(rows, bounds.longest), roofline.update(rows, bounds.longest)
+    longest = roofline.logprobs(rows, step.longest), roofline.update(rows, step.longest)
     worst = others | {"log-probs": longest[0], "update": longest[1]}
-    seconds = model.per_step * bounds.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
+    seconds = model.per_step * step.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
     config = roofline.config
     missing = {"asynchronous training": step.async_grpo, "FP8": config.learner.fp8 or config.engine.fp8}
     uncovered = tuple(name for name, absent in missing.items() if absent)
     error = next((UNCOVERED[name] for name in uncovered), RANGE)  # the widest comes first
     evaluation = Time(seconds, error[1] * seconds, 2 * error[1] * seconds, "roofline")
     phases = {name: (np.array([value]), worst[name]) for name, value in others.items()}
-    rest = OtherPhases(phases, evaluation, save, "roofline, H100-80GB", error)
-    return replace(forecast(model, step, rest), uncovered=uncovered)
+    whole = forecast(model, step, phases, evaluation=evaluation, save=save, origin="roofline, H100-80GB", error=error)
+    return replace(whole, uncovered=uncovered)
 
 
 def trained_tokens(work: SimulatedSteps, live: float) -> float:
@@ -314,4 +302,4 @@ def of_history(
     }
     seen = history.evaluation
     evaluation = Time(seen, 1.5 * seen, 2 * seen, "measured here") if seen else Time(0.0, 0.0, 0.0, "not measured")
-    return forecast(model, step, OtherPhases(phases, evaluation, save, label))
+    return forecast(model, step, phases, evaluation=evaluation, save=save, origin=label)

@@ -58,9 +58,9 @@ def refuse_out_of_bounds(values: Values) -> None:
     raise_errors(bounds(values))
 
 
-def raise_errors(said: Iterable[Finding]) -> None:
+def raise_errors(findings: Iterable[Finding]) -> None:
     """Raise UserError with the findings of level error, if there are any."""
-    errors = [finding for finding in said if finding.level == "error"]
+    errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         raise UserError("\n".join(_line(finding) for finding in errors), key=errors[0].key)
 
@@ -107,12 +107,12 @@ def of_model(values: Values) -> list[Finding]:
 
 def _of(rule: Callable[..., Findings], *facts: Any) -> Sequence[Finding]:
     """The findings of one rule. A value that the rule cannot read is a finding, too."""
-    said: list[Finding] = []
+    collected: list[Finding] = []
     try:
-        said.extend(rule(*facts))
+        collected.extend(rule(*facts))
     except UserError as problem:
-        said.append(of_error(problem))
-    return said
+        collected.append(of_error(problem))
+    return collected
 
 
 def _line(finding: Finding) -> str:

@@ -121,9 +121,9 @@ def test_p95_of_a_step_is_its_95th_percentile(past):
                    engine_steps_S=np.full(60, 10.0), tokens_S=np.full(60, 1000.0))  # fmt: skip
     flat = SimulatedSteps(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
     pace = SamplingTimeModel.fit(long).calibrated(long, flat)
-    from nemo_ada.planning.forecast import Bounds, StepWork, of_history
+    from nemo_ada.planning.forecast import StepWork, of_history
 
-    work = StepWork(flat, Bounds(20, 2000, 200, None, 16), rows=180)
+    work = StepWork(flat, 20, 2000, 200, 16, rows=180)
     made = of_history(long, pace, work, save=Time(0, 0, 0, ""), carried=None)
     assert made.step.p95 == pytest.approx(np.quantile(long.sampling_S, 0.95), rel=0.01)
     assert made.step.p50 == pytest.approx(1.5, rel=0.02)
