@@ -84,7 +84,7 @@ class BenchmarkResult:
         return BenchmarkResult(self.name, ids, rejected=0, **parts)
 
     def groups(self, k: int) -> dict[str, dict[str, Any]]:
-        """Column -> value -> summary, for columns with 2 to MAX_GROUPS values. Problems without it are not there."""
+        """Return a summary per column and value, for columns with 2 to MAX_GROUPS values."""
         groups: dict[str, dict[str, Any]] = {}
         for column in dict.fromkeys(name for of_problem in self.columns for name in of_problem):
             values = [of_problem.get(column) for of_problem in self.columns]
