@@ -217,12 +217,12 @@ class ServerProvider(FolderProvider):
         ended = [self._ended.get()]
         while not self._ended.empty():
             ended.append(self._ended.get())
-        found: list[tuple[int, MeasuredResponse]] = []
+        responses: list[tuple[int, MeasuredResponse]] = []
         for number, response in ended:
             if isinstance(response, BaseException):
                 raise response
-            found.append((number, response))
-        return found
+            responses.append((number, response))
+        return responses
 
     def close(self) -> None:
         """End the threads that wait for a request."""
@@ -231,8 +231,8 @@ class ServerProvider(FolderProvider):
         self._threads.clear()
 
     def _work(self) -> None:
-        while (asked := self._waiting.get()) is not None:
-            number, request = asked
+        while (waiting := self._waiting.get()) is not None:
+            number, request = waiting
             try:
                 self._ended.put((number, self._respond(request)))
             except BaseException as problem:  # noqa: BLE001 - `collect` raises it in the caller's thread
@@ -264,9 +264,9 @@ class ServerProvider(FolderProvider):
 
     def _is_folder(self, model: dict[str, Any]) -> bool:
         """Return whether a served model has the name of this folder. The server may have it at another place."""
-        own = {str(self.folder), self.folder.name, self.folder.resolve().name}
+        names = {str(self.folder), self.folder.name, self.folder.resolve().name}
         root = str(model.get("root") or model["id"]).rstrip("/")
-        return model.get("parent") is None and bool(own & {root, root.rpartition("/")[2]})
+        return model.get("parent") is None and bool(names & {root, root.rpartition("/")[2]})
 
     def _respond(self, request: Request) -> MeasuredResponse:
         content = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed}

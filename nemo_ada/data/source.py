@@ -78,13 +78,13 @@ def open_source(
 
 
 def pinned(folder: Path, sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources at the commits that folder/sources.json names. The first call writes it.
+    """Return the sources at the commits that sources.json names. The first call writes this file.
 
     So a command that is continued reads what it read at its start, whatever happened on the hub.
     """
     path = folder / PINS
-    known: Mapping[str, Any] = read_json(path) if path.exists() else {}
-    commits = {name: known.get(name) or source.commit() for name, source in sources.items()}
+    pins: Mapping[str, Any] = read_json(path) if path.exists() else {}
+    commits = {name: pins.get(name) or source.commit() for name, source in sources.items()}
     if not path.exists() and any(commits.values()):
         write_atomically(path, json.dumps(commits, indent=1) + "\n")
     return {

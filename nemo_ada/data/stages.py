@@ -142,11 +142,11 @@ def distinct_stage(judge: Judge) -> Stage:
             text = _digest(canonical_text(record["problem"]))
             if text in differing:
                 rows.setdefault(text, []).append(record)
-        for text, own in rows.items():
-            wanted = own[0]["answer"]
-            verdicts = judge.verdicts([(judge.shown(record["answer"]), wanted, True) for record in own[1:]])
+        for text, same in rows.items():
+            wanted = same[0]["answer"]
+            verdicts = judge.verdicts([(judge.shown(record["answer"]), wanted, True) for record in same[1:]])
             if any(verdict.label != 1.0 for verdict in verdicts):
-                contradicting[text] = ", ".join(str(record["line"]) for record in own[:10])
+                contradicting[text] = ", ".join(str(record["line"]) for record in same[:10])
 
     def one(record: Record) -> Record:
         text = _digest(canonical_text(record["problem"]))
@@ -163,11 +163,11 @@ def exclude_stage(contamination: Contamination) -> Stage:
     """Leave out problems that share their words with a benchmark."""
 
     def one(record: Record) -> Record:
-        found = contamination.of(record["problem"])
-        if found is None:
+        shared = contamination.of(record["problem"])
+        if shared is None:
             return record
-        reason = f"shares {WORDS} words in a row, or all its words, with line {found[1]} of {found[0]}"
-        return left_out(record["line"], reason, f"in {found[0]}")
+        reason = f"shares {WORDS} words in a row, or all its words, with line {shared[1]} of {shared[0]}"
+        return left_out(record["line"], reason, f"in {shared[0]}")
 
     return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096)
 

@@ -113,18 +113,21 @@ def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> l
         UserError: A name is unknown, or its source is a file, which has no revision.
     """
     chosen: dict[str, str] = {}
-    known = {own.name: own for own in benchmarks}
+    by_name = {benchmark.name: benchmark for benchmark in benchmarks}
     for given in revisions:
         name, equals, revision = given.rpartition("=")
         if not equals and len(benchmarks) > 1:
             raise UserError(f"--revision={given}: there are {len(benchmarks)} benchmarks; use NAME={given}")
         name = name if equals else benchmarks[0].name
-        if name not in known or not revision:
-            raise UserError(f"--revision={given}: use NAME=REVISION; benchmarks: {', '.join(known)}")
-        if Path(known[name].source).expanduser().is_file():
-            raise UserError(f"--revision={given}: {name} is the file {known[name].source}, which has no revision")
+        if name not in by_name or not revision:
+            raise UserError(f"--revision={given}: use NAME=REVISION; benchmarks: {', '.join(by_name)}")
+        if Path(by_name[name].source).expanduser().is_file():
+            raise UserError(f"--revision={given}: {name} is the file {by_name[name].source}, which has no revision")
         chosen[name] = revision
-    return [own.model_copy(update={"revision": chosen.get(own.name, own.revision)}) for own in benchmarks]
+    return [
+        benchmark.model_copy(update={"revision": chosen.get(benchmark.name, benchmark.revision)})
+        for benchmark in benchmarks
+    ]
 
 
 def presets() -> dict[str, Path]:
@@ -138,10 +141,10 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
     known = presets()
     label, equals, file = name.partition("=")
     if equals:
-        own = _load(known[label]) if label in known else {}
-        if "benchmarks" in own:
-            raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(own['benchmarks'])}")
-        return [(own | {"name": label, "source": file, "expected_problems": None}, name)]
+        preset = _load(known[label]) if label in known else {}
+        if "benchmarks" in preset:
+            raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
+        return [(preset | {"name": label, "source": file, "expected_problems": None}, name)]
     path = Path(name)
     if name in known or path.suffix in (".yaml", ".yml"):
         data = _load(known.get(name, path))

@@ -145,8 +145,8 @@ def _settings(
     }
 
 
-def _judge(own: Benchmark) -> Judge:
-    return judge_of(own.verifier, own.unfinished, own.scorer)
+def _judge(benchmark: Benchmark) -> Judge:
+    return judge_of(benchmark.verifier, benchmark.unfinished, benchmark.scorer)
 
 
 def _source(one: Benchmark) -> Source:
@@ -197,7 +197,7 @@ class _Task:
         """Commit what has come since the last commit."""
         finished, self._finished = self._finished, []
         if finished:
-            self.journal.commit([record for own in finished for record in own], len(finished))
+            self.journal.commit([record for of_problem in finished for record in of_problem], len(finished))
             self.say(watch)
 
     def say(self, watch: Watch) -> None:
@@ -240,11 +240,11 @@ def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list
 
 def _problems(job: BenchmarkJob, source: Source, limit: int | None, judge: Judge) -> tuple[list[Problem], list[Record]]:
     """Return the problems in the order of the source, and the records of those that cannot be used."""
-    own = job.benchmark
-    read = read_stage(own.prompt_fields, own.answer_fields)
+    benchmark = job.benchmark
+    read = read_stage(benchmark.prompt_fields, benchmark.answer_fields)
     records: list[Any] = list(islice(source.records(), limit))
     rejected: list[Record] = []
-    for stage in (read, distinct_stage(judge), length_stage(job.encoder, own.max_prompt_tokens)):
+    for stage in (read, distinct_stage(judge), length_stage(job.encoder, benchmark.max_prompt_tokens)):
         if stage.survey is not None:
             stage.survey(records.copy)
         processed = stage.process(records)
@@ -254,9 +254,9 @@ def _problems(job: BenchmarkJob, source: Source, limit: int | None, judge: Judge
 
 
 def _no_counts(problem: Problem, group_by: Sequence[str]) -> Record:
-    own: Record = {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)}
+    counts: Record = {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)}
     groups = {name: str(problem.columns[name]) for name in group_by if name in problem.columns}
-    return own | ({"columns": groups} if groups else {})
+    return counts | ({"columns": groups} if groups else {})
 
 
 def _counts(problems: Sequence[Problem], journal: Journal, benchmark: Benchmark) -> list[Record]:
@@ -278,22 +278,22 @@ def _counts(problems: Sequence[Problem], journal: Journal, benchmark: Benchmark)
         answer = vote(line["text"], boxed=boxed) if line["finished"] or benchmark.unfinished == "judged" else None
         if answer is not None and line["reward"] is not None:
             votes[line["id"]].append((answer, line["reward"] == 1.0))
-    for uid, own in counts.items():
-        if own["responses"]:
-            own["majority"] = majority(votes[uid])
+    for uid, of_problem in counts.items():
+        if of_problem["responses"]:
+            of_problem["majority"] = majority(votes[uid])
     return list(counts.values())
 
 
-def _count(own: Record, line: Record) -> None:
+def _count(counts: Record, line: Record) -> None:
     """Add a response to the counts of its problem."""
     labelled, right = line["reward"] is not None, line["reward"] == 1.0
-    own["responses"] += labelled
-    own["correct"] += right
-    own["failed"] += not labelled
-    own["timed_out"] += labelled and "cause" in line
-    own["tokens"] += line["tokens"]
-    own["finished"] += line["finished"]
+    counts["responses"] += labelled
+    counts["correct"] += right
+    counts["failed"] += not labelled
+    counts["timed_out"] += labelled and "cause" in line
+    counts["tokens"] += line["tokens"]
+    counts["finished"] += line["finished"]
     if labelled:
         verdict = "right" if right else "wrong"
-        own[f"{verdict}_tokens"] += line["tokens"]
-        own[f"{verdict}_finished"] += line["finished"]
+        counts[f"{verdict}_tokens"] += line["tokens"]
+        counts[f"{verdict}_finished"] += line["finished"]

@@ -112,10 +112,10 @@ def draw_lines(axes: Axes, lines: Sequence[Line], y_range: tuple[float, float]) 
 
 def _marker_places(line: Line, shown: np.ndarray) -> list[int]:
     """Return few places, not the same for every line, so that lines differ without colour too."""
-    known = np.flatnonzero(np.isfinite(line.x) & np.isfinite(shown))
-    if len(known) > 12:
-        known = known[((np.arange(5) + (line.method * 0.37) % 1) * len(known) / 5).astype(int)]
-    return [int(place) for place in known]
+    finite = np.flatnonzero(np.isfinite(line.x) & np.isfinite(shown))
+    if len(finite) > 12:
+        finite = finite[((np.arange(5) + (line.method * 0.37) % 1) * len(finite) / 5).astype(int)]
+    return [int(place) for place in finite]
 
 
 def draw_bars(

@@ -109,9 +109,9 @@ def _temporary_folder(folder: Path) -> Iterator[Path]:
     while True:
         temporary = folder.with_name(f".{folder.name}.{platform.node()}.{uuid.uuid4().hex}.partial")
         temporary.mkdir()
-        with _locked_folder(temporary) as held:
+        with _locked_folder(temporary) as locked_by_us:
             # Another process can find the folder before it is locked, take it for abandoned, and remove it.
-            if held is False or not temporary.exists():
+            if locked_by_us is False or not temporary.exists():
                 continue
             try:
                 yield temporary
@@ -127,8 +127,8 @@ def _remove_abandoned(folder: Path) -> None:
     do not pass locks on to other machines.
     """
     for temporary in folder.parent.glob(f".{glob.escape(folder.name)}.{glob.escape(platform.node())}.*.partial"):
-        with _locked_folder(temporary) as held:
-            if held:
+        with _locked_folder(temporary) as locked_by_us:
+            if locked_by_us:
                 shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -144,12 +144,12 @@ def _locked_folder(folder: Path) -> Iterator[bool | None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            held: bool | None = False
+            locked_by_us: bool | None = False
         except OSError:  # this file system has no locks for folders
-            held = None
+            locked_by_us = None
         else:
-            held = True
-        yield held
+            locked_by_us = True
+        yield locked_by_us
     finally:
         os.close(handle)
 
