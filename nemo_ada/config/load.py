@@ -121,8 +121,9 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
     try:
         for overlay in overlays:
             base.merge_with(overlay)
-        if RUN_DIR in base and not any(RUN_DIR in overlay for overlay in overlays):
-            base[RUN_DIR] = "-".join([str(base[RUN_DIR]), *(path.stem for path in paths[1:])])
+        unresolved: Any = OmegaConf.to_container(base, resolve=False)
+        if RUN_DIR in unresolved and overlays and not any(RUN_DIR in overlay for overlay in overlays):
+            base[RUN_DIR] = "-".join([str(unresolved[RUN_DIR]), *(path.stem for path in paths[1:])])
     except _LIBRARY_ERRORS as error:
         raise UserError(f"{' '.join(map(str, paths))}: {_one_line(error)}") from None
     return base

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from measure import measure
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
@@ -238,4 +238,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure(main)

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from bench_sampling import PROMPT_TOKENS, ReplaySource
+from measure import measure
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.metrics import named
@@ -226,4 +227,4 @@ def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) ->
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measure import measure
 
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError
@@ -126,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 from compare_cpu import ROOT, fresh_folder
+from measure import measure
 
 from nemo_ada.config.load import load_run
 from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer
-from nemo_ada.errors import UserError
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.run.folder import read_lines
 
@@ -108,8 +108,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from measure import measure
+
 from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
@@ -210,4 +212,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measure import measure
 
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
@@ -326,4 +327,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -15,6 +15,8 @@ import math
 import random
 from collections.abc import Sequence
 
+from measure import measure
+
 from nemo_ada.data.measure import Measurement, Question
 from nemo_ada.data.problem import Problem, problem_id
 from nemo_ada.data.providers import MeasuredResponse, Request
@@ -81,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

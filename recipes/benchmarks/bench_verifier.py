@@ -17,6 +17,8 @@ import statistics
 import time
 from collections import Counter
 
+from measure import measure
+
 from nemo_ada.verify import TIMEOUT, MathVerifier, Verdict, VerifierLimits
 
 HANGING = (r"\boxed{9^{9^{9^{9}}}}", "1")
@@ -73,9 +75,10 @@ def throughput(verifier: MathVerifier, count: int, repeats: int) -> None:
             f"run {repeat + 1}: plain call {count / plain_s:6.0f} answers/s, "
             f"pool {count / pool_s:6.0f} answers/s, ratio {ratios[-1]:.2f}"
         )
+    spread = f"sd {statistics.stdev(ratios):.2f}, " if len(ratios) > 1 else ""
     print(
         f"pool / plain call with {verifier.limits.processes} workers: mean {statistics.mean(ratios):.2f}, "
-        f"sd {statistics.stdev(ratios):.2f}, range {min(ratios):.2f} to {max(ratios):.2f}; all labels equal"
+        f"{spread}range {min(ratios):.2f} to {max(ratios):.2f}; all labels equal"
     )
 
 
@@ -120,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

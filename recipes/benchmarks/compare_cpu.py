@@ -11,19 +11,18 @@ Writes comparison.md and comparison.png into the output folder, with one run dir
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from measure import measure
 
 from nemo_ada.cli.progress import observer
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
-from nemo_ada.errors import UserError
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.report.run import Run
 from nemo_ada.report.summary import comparison_rows
@@ -158,8 +157,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

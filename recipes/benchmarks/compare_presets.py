@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from compare_cpu import ROOT
+from measure import measure
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
@@ -363,8 +363,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

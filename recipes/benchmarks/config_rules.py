@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from measure import measure
+
 from nemo_ada.check.command import examine_nemo_rl
 from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.rules.finding import Finding
@@ -201,4 +203,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

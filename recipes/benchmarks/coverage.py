@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from measure import measure
 
 from nemo_ada.evaluation.statistics import FloatArray, estimate, paired_test
 
@@ -126,4 +127,4 @@ def main(say: Callable[[str], None] = print) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from measure import measure
 
 from nemo_ada.cluster.models import TABLE, ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
@@ -320,4 +321,4 @@ def read_points() -> list[Point]:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 from compare_cpu import ROOT, fresh_folder
+from measure import measure
 from process_tree import memory_bytes
 
 from nemo_ada.config.load import load_run
@@ -340,8 +341,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

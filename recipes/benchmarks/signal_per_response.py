@@ -15,11 +15,11 @@ otherwise the next prompt is drawn. `knowing p` gives a method the true pass rat
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from measure import measure
 from numpy.typing import NDArray
 
 from nemo_ada.config.presets import ada_settings
@@ -162,8 +162,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

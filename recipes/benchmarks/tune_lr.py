@@ -11,15 +11,14 @@ too high a rate costs more than too low a one. Prints a table and writes it to t
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
+from measure import measure
 
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
-from nemo_ada.errors import UserError
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
@@ -66,8 +65,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

@@ -12,12 +12,12 @@ standard deviation over the orders. Training itself uses the mean (nemo_ada.embe
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 from compare_cpu import LEARNING_RATES, ROOT
+from measure import measure
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
@@ -109,8 +109,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    measure(main)

@@ -242,10 +242,11 @@ def test_overlays_merge_in_order_overrides_come_last_and_the_run_gets_their_name
     words = [str(tmp_path / "one.yaml"), "x.y=9", str(tmp_path / "two.yml")]
     loaded = plain(load_words(tmp_path / "model.yaml", words))
     assert loaded == {"run_dir": "runs/model-one-two", "log": "runs/model-one-two/logs", "x": {"y": 9, "z": 3}}
-    for given, folder in (([str(tmp_path / "named.yaml")], "runs/own"), ([words[0], "run_dir=a"], "a")):
-        assert load_words(tmp_path / "model.yaml", given).run_dir == folder
+    for named, folder in (([str(tmp_path / "named.yaml")], "runs/own"), ([words[0], "run_dir=a"], "a")):
+        assert load_words(tmp_path / "model.yaml", named).run_dir == folder
     (tmp_path / "list.yaml").write_text("x: [1]\n")
-    assert load_words(tmp_path / "model.yaml", [str(tmp_path / "list.yaml")]).x == [1]
+    with pytest.raises(UserError, match=r"model\.yaml .*list\.yaml: Cannot merge"):
+        load_words(tmp_path / "model.yaml", [str(tmp_path / "list.yaml")])
     with pytest.raises(UserError, match=r"cannot read the configuration .*none\.yaml"):
         load_words(tmp_path / "model.yaml", [str(tmp_path / "none.yaml")])
 

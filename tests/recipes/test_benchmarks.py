@@ -23,16 +23,18 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "bench_driver.py": "--prompts 8 --steps 1",
     "bench_sampling.py": "--prompts 8 --seeds 1 --model-seeds 1 --no-engine --out {out}",
     "bench_stream.py": "",
+    "bench_verifier.py": "--answers 20 --repeats 1 --workers 1",
     "paper_figures.py": "--out {out}",
     "signal_per_response.py": "--prompts 200",
 }
-HELP = ("bench_caps.py", "bench_model.py", "bench_rehearsal.py", "bench_verifier.py", "compare_cpu.py",
+HELP = ("bench_caps.py", "bench_model.py", "bench_rehearsal.py", "compare_cpu.py",
         "compare_presets.py", "peers.py", "tune_lr.py", "value_features.py")  # fmt: skip
 ELSEWHERE = {
     "config_rules.py": "needs NeMo-RL's files; tests/check/test_config_rules.py walks its list",
     "coverage.py": "minutes of simulation; tests/evaluation has a few of its cells",
     "fit_forecast.py": "rewrites recipes/results/forecast.md",
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
+    "measure.py": "imported by every benchmark",
     "peers_ours.py": "imported by peers.py",
     "peers_trl.py": "needs TRL, which peers.py installs",
     "process_tree.py": "imported by peers.py",
