@@ -1,7 +1,8 @@
-"""Train with NeMo-RL on GPUs: python recipes/train_nemo_rl.py CONFIG [key=value ...]
+"""Train with NeMo-RL on GPUs: `python recipes/train_nemo_rl.py CONFIG [OVERLAY.yaml ...] [key=value ...]`.
 
-CONFIG: a file of configs/ (not configs/cpu); NEMO_RL_HOME names NeMo-RL's checkout. Exit codes: 0 done, 1 failed,
-2 user error, 75 stopped with everything saved (resume=auto continues). It is `nemo-ada train` without the rest.
+CONFIG is a model's YAML in configs/, and NEMO_RL_HOME names NeMo-RL's checkout. The exit code is 0 when the run is
+done, 1 when it failed, 2 for a user error, and 75 when it stopped with everything saved. Then resume=auto continues.
+The program is `nemo-ada train` without the other commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`nemo-ada data`: training sets with measured difficulty, from a hub data set or a local file."""
+"""The command `nemo-ada data`, which makes training sets with measured difficulty from a data set or a local file."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def prepare(
 
 
 def excluded(benchmark: Benchmark) -> Excluded:
-    """A benchmark for the contamination check. Raises UserError for the name of the training set's own source."""
+    """Find a benchmark for the contamination check. Raises UserError if it is the source of the training set."""
     if benchmark.name == "source":
         raise UserError("--exclude: a benchmark with the name `source`; use NAME=FILE with another name")
     source = open_source(
@@ -125,7 +125,7 @@ def excluded(benchmark: Benchmark) -> Excluded:
 
 
 def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Iterator[str]:
-    """What the CPU trainer's defaults would do to this set."""
+    """Say what the CPU trainer's defaults would do to this set."""
     if verifier != "exact":
         yield (
             f"these problems were checked with {verifier}; `nemo-ada train` on the CPU judges `exact` by default, so "
@@ -141,7 +141,7 @@ def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Itera
 
 
 def _show(card: dict[str, Any], out: Path) -> None:
-    """What was kept, what was left out, and why."""
+    """Describe which problems were kept and which were left out, and why."""
     console = Console(highlight=False)
     console.print(Text(f"{out}: {card['problems']} problems"), soft_wrap=True)
     table = Table("stage", "inputs", "kept", "left out")
@@ -154,7 +154,7 @@ def _show(card: dict[str, Any], out: Path) -> None:
 
 
 def choice(option: str, value: str) -> Any:
-    """The value, or a UserError that names the choices."""
+    """Return the value if it is one of the choices. Raises UserError with the choices otherwise."""
     if value not in CHOICES[option]:
         raise UserError(f"--{option}={value}: no such choice; choices: {', '.join(CHOICES[option])}")
     return value
@@ -168,7 +168,7 @@ def at_least_one(**numbers: int) -> None:
 
 
 def read_text(path: Path | None) -> str | None:
-    """Trimmed text of a small file, None for no path."""
+    """Read the trimmed text of a small file. The result is None without a path."""
     if path is None:
         return None
     try:
@@ -178,7 +178,7 @@ def read_text(path: Path | None) -> str | None:
 
 
 def _left_out(path: Path) -> Iterator[str]:
-    """The first rejected inputs that an author can correct, and where all are listed."""
+    """List the first rejected inputs that an author can correct, and name the file with all of them."""
     try:
         mendable = (record for _, record in records(path) if record["stage"] in MENDABLE)
         shown = [f"  line {r['line']} ({r['stage']}): {r['reason']}" for r in islice(mendable, 5)]

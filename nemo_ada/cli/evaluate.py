@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -224,7 +223,7 @@ def _group_tables(content: Mapping[str, Any], k: int) -> Iterator[Table]:
 
 
 def _cell(value: Mapping[str, float]) -> str:
-    if math.isnan(value["mean"]):
+    if not value["prompts"]:
         return "-"
     return f"{100 * value['mean']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
 

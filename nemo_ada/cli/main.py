@@ -54,6 +54,7 @@ class LazyCommand(TyperCommand):
         return typer.main.get_command(group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Build the context of the command. An unknown option gets the advice to write key=value."""
         command = self.load()
         try:
             return command.make_context(info_name, args, parent, **extra)

@@ -86,7 +86,13 @@ LINE_SECONDS = 60.0
 
 
 class LineProgress:
-    """Progress as plain lines, for logs. now: a clock in seconds."""
+    """Progress as plain lines, for logs.
+
+    Args:
+        unit: what is counted, such as `prompt`.
+        say: prints one line.
+        now: a clock in seconds.
+    """
 
     def __init__(self, unit: str, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
         self._unit, self._say, self._now = unit, say, now
@@ -94,6 +100,7 @@ class LineProgress:
         self._last = -math.inf
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
+        """Print a line if `done` of `total` is news. `total` is None where nobody knows it."""
         now, shown = self._now(), "the source" if total is None else str(total)
         if name not in self._first:
             self._first[name], self._last = (done, now), now

@@ -1,0 +1,1 @@
+"""Configurations: YAML files, overlays, overrides, presets and their strict checks."""

@@ -74,6 +74,7 @@ class PositiveSettings(Section):
     """Correct responses wanted."""
 
     def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`."""
         return PositiveExit(_at(self.k_pos, group))
 
 
@@ -87,6 +88,7 @@ class BalancedSettings(Section):
     """Incorrect responses wanted; null takes n - n // 2."""
 
     def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`."""
         return BalancedExit(self.k_pos or max(group // 2, 1), self.k_neg or group - group // 2)
 
 
@@ -98,6 +100,7 @@ class FixedSettings(Section):
     """Responses wanted; null takes the group size n."""
 
     def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`."""
         return FixedExit(self.n or group)
 
 
@@ -113,6 +116,7 @@ class PilotSettings(Section):
         return self.pilot or min(4, group - 1)
 
     def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`."""
         return PilotExit(group, self.size(group))
 
 
@@ -126,8 +130,10 @@ class WaveStopping(Section):
 
 
 class IssueOrderStopping(Section):
-    """The pool is a prefix in issue order of at least n responses, ended by the exit condition. Later responses are
-    aborted."""
+    """The pool is a prefix in issue order, as short as the exit condition and n responses allow.
+
+    Later responses are aborted.
+    """
 
     kind: Literal["issue_order"]
     window: Responses = 4
@@ -261,8 +267,10 @@ class AdaSettings(Section):
         return None
 
     def check_rows(self, group: int) -> None:
-        """Raises UserError where labels would decide what is trained on: a group of 1 out of more responses (selection
-        prefers incorrect ones), or rows under the shrunk baseline. The cost of such settings can be simulated.
+        """Raise UserError where labels would decide which responses become rows.
+
+        That is so for a group of 1 out of more responses, because selection prefers incorrect ones, and for some
+        settings of the shrunk baseline. The cost of such settings can be simulated.
         """
         if self.advantage.baseline == "shrunk":
             self._check_shrunk(group)

@@ -36,7 +36,7 @@ _LIBRARY_ERRORS = (
 
 
 def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
-    """A YAML with its `defaults` merged in. Raises UserError for a file that is missing or is no mapping."""
+    """Read a YAML and merge it over its `defaults`. Raises UserError for a file without sections."""
     try:
         path = path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, or a name that no file can have
@@ -77,8 +77,10 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
 
 
 def _overriding(section: DictConfig, where: str = "") -> list[str]:
-    """Dotted names of the sections that replace those of their parents: NeMo-RL's mark `_override_: true`, which this
-    takes out."""
+    """Remove NeMo-RL's mark `_override_: true`, and return the dotted names of the sections that had it.
+
+    Such a section replaces the section of the same name in the file's parents.
+    """
     found = []
     if section.pop("_override_", False) and where:
         found.append(where)
@@ -161,10 +163,13 @@ def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str
 
 
 def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """`key=value` with hydra's grammar (`+key=`, `++key=`, `~key`). Raises UserError, with the nearest known key.
+    """Apply `key=value` in hydra's grammar (`+key=`, `++key=`, `~key`) to a configuration.
 
-    A secret is refused: back ends write their configuration to disk, and every user of a machine can read its command
-    lines.
+    A secret is refused, because back ends write their configuration to disk, and because every user of a machine can
+    read its command lines.
+
+    Raises:
+        UserError: for an override that does not apply, with the nearest known key.
     """
     parser = OverridesParser.create()
     for text in overrides:
@@ -189,7 +194,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration with its interpolations resolved."""
+    """Resolve the interpolations of a configuration. Raises UserError."""
     try:
         return dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
     except _LIBRARY_ERRORS as error:
@@ -202,9 +207,10 @@ def _one_line(error: Exception) -> str:
 
 
 def backend_of(config: Mapping[str, Any]) -> str:
-    """Which back end a resolved configuration is for: what `backend` says, else what its sections tell.
+    """The back end of a resolved configuration.
 
-    A YAML of NeMo-RL's own has the sections `cluster` and `data`, and no `task`.
+    The key `backend` decides. NeMo-RL's own YAMLs do not have this key: they have the sections
+    `cluster` and `data`, and do not have `task`.
     """
     if "backend" not in config:
         return "nemo_rl" if {"cluster", "data"} & config.keys() and "task" not in config else "embedded"

@@ -38,7 +38,7 @@ def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
 
 
 def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`own` over `base`, section by section; a section of another `kind` replaces the base's whole section."""
+    """Merge `own` over `base`, section by section. A section of another `kind` replaces the base's whole section."""
     merged = dict(base)
     for key, value in own.items():
         below: Any = base.get(key)

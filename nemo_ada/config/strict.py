@@ -1,4 +1,4 @@
-"""Strict parsing. A section is a frozen pydantic model. An error names the key, the value and what would work."""
+"""Strict parsing: a section is a frozen pydantic model, and an error names the key, the value and what would work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Size = Annotated[int, Field(gt=0, le=10_000_000)]
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least one."""
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-"""The same, at least zero."""
+"""A number of steps, rows or prompts, at least zero."""
 
 
 class Section(BaseModel):
@@ -35,7 +35,16 @@ class Section(BaseModel):
 
 
 def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
-    """Validate `data` as `kind`. Raises UserError with one line per problem; `where` is the dotted path of `data`."""
+    """Validate a section.
+
+    Args:
+        kind: the model of the section.
+        data: values of the section.
+        where: dotted path of the section in the YAML; empty for the whole file.
+
+    Raises:
+        UserError: with one line per problem.
+    """
     try:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
@@ -99,7 +108,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
 
 
 def suggestion(name: str, known: Sequence[str], title: str) -> str:
-    """ "did you mean ...?", or the list of what is known."""
+    """Ask "did you mean ...?" for a name that is close to a known one, or list the known ones."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"{title}: {', '.join(known)}"
 

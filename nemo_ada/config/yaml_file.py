@@ -58,7 +58,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(path: Path, what: str = "the configuration") -> Any:
-    """The content of the file. Raises UserError."""
+    """Read a YAML file. Raises UserError, which calls the file `what`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

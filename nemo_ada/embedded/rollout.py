@@ -199,7 +199,7 @@ class Rollout:
             source.close()
 
     def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
-        """k scored responses for each held-out prompt (None: all).
+        """Draw and score k responses for each held-out prompt (None: all).
 
         A response whose verifier fails counts as wrong. Raises FailedResponsesError when too many do.
         """
@@ -207,7 +207,7 @@ class Rollout:
         return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
 
     def measure_train(self, indices: Sequence[int], k: int, seed: int) -> HeldoutScores:
-        """k responses for training prompts at temperature 1: the pass rates of the base model."""
+        """Draw k responses for training prompts at temperature 1, which gives the pass rates of the base model."""
         return self._evaluate([self._task.splits().train[i] for i in indices], k, 1.0, seed)
 
     def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> HeldoutScores:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nemo_ada import __version__
 from nemo_ada.data.journal import claimed
@@ -89,9 +92,10 @@ def _draw(curve: Mapping[str, Any], path: Path) -> None:
     if len(rows) > 1:
         rows["overall, by prompts"] = [point["overall"] for point in points]
     for name, values in rows.items():
-        means = [100 * value["mean"] for value in values]
-        below = [100 * (value["mean"] - value["low"]) for value in values]
-        above = [100 * (value["high"] - value["mean"]) for value in values]
+        empty = (math.nan, math.nan, math.nan)  # a benchmark without a judged problem
+        numbers = [(v["low"], v["mean"], v["high"]) if v["prompts"] else empty for v in values]
+        low, means, high = 100 * np.array(numbers).T
+        below, above = means - low, high - means
         axes.errorbar(places, means, yerr=[below, above], marker="o", capsize=3, label=name)
     if by_step:
         axes.set_xlabel("step")

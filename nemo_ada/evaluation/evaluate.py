@@ -114,7 +114,7 @@ def evaluate(
         )
         commits = {name: commit for name, source in at_commits.items() if (commit := source.commit())}
         content = {"settings": settings, "commits": commits, **results(scored, drawing.k)}
-        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return content
 
 

@@ -129,12 +129,12 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     rate_P = np.concatenate([b.rate_P for b in benchmarks])
     summary: dict[str, Any] = {
         "prompts": len(rate_P),
-        f"avg@{k}": asdict(estimate(rate_P, stratum_P)),
+        f"avg@{k}": _mean(rate_P, stratum_P),
     }
     for rung in ladder(k) if k > 1 else []:
-        summary[f"pass@{rung}"] = asdict(estimate(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P))
+        summary[f"pass@{rung}"] = _mean(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P)
     if k > 1:
-        summary[f"maj@{k}"] = asdict(estimate(np.concatenate([b.majority_P for b in benchmarks]), stratum_P))
+        summary[f"maj@{k}"] = _mean(np.concatenate([b.majority_P for b in benchmarks]), stratum_P)
     summary |= {
         "by_verdict": _by_verdict(benchmarks),
         "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
@@ -144,6 +144,12 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
         "rejected_problems": sum(b.rejected for b in benchmarks),
     }
     return summary
+
+
+def _mean(value_P: FloatArray, stratum_P: IntArray) -> dict[str, float | None]:
+    """A mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
+    found = asdict(estimate(value_P, stratum_P))
+    return found if found["prompts"] else {**found, "mean": None, "low": None, "high": None}
 
 
 def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float | None]]:

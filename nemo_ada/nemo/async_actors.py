@@ -161,6 +161,7 @@ class CountedSemaphore(threading.Semaphore):
     acquired = 0
 
     def acquire(self, *args: Any, **kwargs: Any) -> bool:
+        """Acquire and count."""
         got = super().acquire(*args, **kwargs)
         self.acquired += int(got)
         return got
@@ -205,6 +206,7 @@ class Collector(Upstream):
         self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
 
     def start_collection(self, dataloader: Any) -> None:
+        """Start to collect prompts from our queue over the data loader."""
         try:
             self._start(dataloader)
         except BaseException as error:  # the loop never looks at what this call returns
@@ -261,6 +263,7 @@ class Collector(Upstream):
             time.sleep(POLL_SECONDS)
 
     def get_dataloader_state(self) -> dict[str, Any]:
+        """The queue's state, for a checkpoint."""
         return dict(self.dataloader.state_dict())
 
 
@@ -450,8 +453,11 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
         def sample(
             self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
         ) -> dict[str, Any] | None:
-            """The groups of a step in the seeded order of its updates; NeMo-RL's order, that of completion, would put
-            easy prompts into the first update and hard ones into the last."""
+            """The groups of a step in a seeded order.
+
+            NeMo-RL's order is that of completion. It would put easy prompts into the first update and hard ones into
+            the last.
+            """
             self._check()
             sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
             if sampled is not None:

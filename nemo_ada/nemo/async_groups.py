@@ -132,7 +132,7 @@ class GroupRollouts:
     # a group ----------------------------------------------------------------------------------------------------------
 
     def draw(self, call: RolloutCall, batch: Any, target: int) -> tuple[Any, dict[str, Any]]:
-        """n rows and metrics of the prompt of `batch` (n equal rows), for optimisation step `target`."""
+        """Draw n rows and metrics for the prompt of `batch` (n equal rows), for optimizer step `target`."""
         prompts = Prompts(batch, self._settings.group, whole=False)
         tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
         with self.changed:
@@ -255,8 +255,10 @@ class _GroupSource(AsyncSource):
         return not self._all.alone(tuple(self._prompt_tokens(prompt))) or super()._shared(prompt, still)
 
     def close(self) -> None:
-        """End every task and the thread. The engine belongs to the other groups, too, and a verifier that hangs keeps
-        its own thread: neither is waited for."""
+        """End every task and the thread.
+
+        The other groups use the engine, too, and a verifier that hangs keeps its own thread. So neither is waited for.
+        """
         left = list(self._issued_at)
         self._all.count(-len(left))
         self._in_loop(self._cancel(left))

@@ -40,7 +40,8 @@ UID_SHIFT = 24  # a draw number above, a position in its batch below: at most 2*
 class Responses(Protocol):
     """Where the kept responses are."""
 
-    def response(self, response_id: int) -> Response: ...
+    def response(self, response_id: int) -> Response:
+        """The response with this number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The vLLM engine of the CPU back end, and the source that draws responses from it."""

@@ -46,13 +46,17 @@ class RequestEngine(Protocol):
     """The part of `vllm_engine.Engine` that a source uses."""
 
     @property
-    def in_flight(self) -> int: ...
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
 
-    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None: ...
+    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
+        """Start a request. Raises RequestRejected."""
 
-    def step(self) -> list[Finished]: ...
+    def step(self) -> list[Finished]:
+        """Decode one token of every request. Returns the requests that ended."""
 
-    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]: ...
+    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
+        """Stop requests. Returns the tokens that each one had generated."""
 
 
 class EngineSource:
