@@ -1,8 +1,8 @@
 """Train with NeMo-RL on GPUs: `python recipes/train_nemo_rl.py CONFIG [OVERLAY.yaml ...] [key=value ...]`.
 
 CONFIG is a model's YAML in configs/, and NEMO_RL_HOME names NeMo-RL's checkout. The exit code is 0 when the run is
-done, 1 when it failed, 2 for a user error, and 75 when it stopped with everything saved. Then resume=auto continues.
-The program is `nemo-ada train` without the other commands.
+done, 1 when it failed, 2 for a user error, and 75 when it stopped with everything saved. Then resume=auto
+continues. The program is `nemo-ada train` without the other commands.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _LIBRARY_ERRORS = (
 
 
 def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
-    """Read a YAML and merge it over its `defaults`. Raises UserError for a file without sections."""
+    """Read a YAML and merge it over its `defaults`. Raises UserError for a file that cannot be used."""
     try:
         path = path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, or a name that no file can have
@@ -209,8 +209,8 @@ def _one_line(error: Exception) -> str:
 def backend_of(config: Mapping[str, Any]) -> str:
     """The back end of a resolved configuration.
 
-    The key `backend` decides. NeMo-RL's own YAMLs do not have this key: they have the sections
-    `cluster` and `data`, and do not have `task`.
+    The key `backend` decides. NeMo-RL's own YAMLs do not have this key. They have the sections `cluster` and `data`,
+    and they do not have `task`.
     """
     if "backend" not in config:
         return "nemo_rl" if {"cluster", "data"} & config.keys() and "task" not in config else "embedded"
