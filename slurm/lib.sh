@@ -131,15 +131,17 @@ load_settings() {
   done
 }
 
-name_run() {  # the first YAML is CONFIG, where nobody has set it; overlays join the overrides, and their names the run's
+name_run() {  # train.sh: the first YAML is CONFIG; overlays join the overrides, and their names the run's
   local yaml name layers=()
-  [[ -n ${CONFIG:-} ]] || { CONFIG=${YAMLS[0]:-} YAMLS=("${YAMLS[@]:1}"); }
-  [[ -n $CONFIG ]] || die "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
+  FIRST=()
+  if [[ $SCRIPT == train.sh ]] && ((${#YAMLS[@]})); then CONFIG=${YAMLS[0]} YAMLS=("${YAMLS[@]:1}"); fi
+  [[ -n ${CONFIG:-} ]] || die "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
   [[ -r $CONFIG ]] || die "CONFIG=$CONFIG cannot be read: name a YAML in configs/"
   if [[ $CONFIG != */configs/cpu/* && -z ${NEMO_RL_HOME:-} ]]; then
     die "NEMO_RL_HOME is not set: the NeMo-RL v0.7.0 checkout as nodes see it (/opt/nemo-rl in its NGC image)"
   fi
+  if [[ $SCRIPT == train.sh ]]; then FIRST=("$CONFIG"); fi  # the next job of the chain gets it as a word again
   name=$(basename "${CONFIG%.*}")
   for yaml in "${YAMLS[@]}"; do
     [[ $yaml == /* ]] || yaml=$HOME_DIR/$yaml
@@ -222,7 +224,7 @@ submit() {
   export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
   (
     only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME NEMO_ADA_CHECKED "${!SBATCH_@}"
-    run sbatch --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${OVERRIDES[@]}"
+    run sbatch --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
   )
 }
 
@@ -403,7 +405,7 @@ continue_chain() {
       (
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
-        run sbatch "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "$@"
+        run sbatch "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
       ) ;;
   esac
 }

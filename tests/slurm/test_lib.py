@@ -186,14 +186,15 @@ def test_a_direct_sbatch_checks_its_nodes_before_the_driver(tmp_path: Path) -> N
 
 
 def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
-    """The first YAML travels as CONFIG, and the overlays are words of the script in every job."""
+    """All YAMLs are words of the script in every job. A CONFIG of the shell does not count beside them."""
     methods = f"{ROOT}/configs/methods"
     words = ("configs/qwen2.5-math-7b.yaml", "grpo.seed=1", "configs/methods/grpo8.yaml", "configs/methods/fp8.yaml")
     site = "".join(f"{key}={value}\n" for key, value in SITE.items()) + "REQUEUE=resubmit\n"
-    done = script(tmp_path, *words, name="train.sh", site=site, DRY_RUN="1", PREFLIGHT="0")
+    done = script(tmp_path, *words, name="train.sh", site=site, DRY_RUN="1", PREFLIGHT="0", CONFIG="a.yaml")
     assert done.returncode == 0, done.stderr
     submitted = [line for line in done.stdout.splitlines() if line.startswith("+ sbatch")]
-    layers = f"{ROOT}/slurm/train.sh {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1"
+    first = f"{ROOT}/configs/qwen2.5-math-7b.yaml"
+    layers = f"{ROOT}/slurm/train.sh {first} {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1"
     assert len(submitted) == 2 and all(line.endswith(layers) for line in submitted)
     assert (
         f"+ nemo-ada train {ROOT}/configs/qwen2.5-math-7b.yaml run_dir=/shared/runs/qwen2.5-math-7b-grpo8-fp8 "
