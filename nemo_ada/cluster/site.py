@@ -1,8 +1,8 @@
 """Settings of the site come from the environment, else from slurm/site.env, which batch scripts read.
 
-Why not python-dotenv: it does not read the file as bash does. It turns a backslash and an n in double quotes into a line break, expands
-${NAME} but not $NAME, and accepts spaces around the equals sign. A value that bash reads otherwise would mislead, so
-only lines that have one reading are used.
+python-dotenv does not read the file as bash does. It turns a backslash and an n in double quotes into a line break,
+expands ${NAME} but not $NAME, and accepts spaces around the equals sign. A value that bash reads otherwise would
+mislead, so only lines that have one reading are used.
 """
 
 from __future__ import annotations
