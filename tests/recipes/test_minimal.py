@@ -61,5 +61,5 @@ def test_an_update_raises_the_probability_of_a_row_with_a_positive_advantage():
     policy = minimal.Policy()
     tokens = policy.generate(torch.zeros(4, minimal.LENGTH, dtype=torch.long))
     before = policy.logprobs(tokens).sum()
-    minimal.update(policy, torch.optim.SGD(policy.parameters(), 0.1), tokens, torch.ones(4))
+    minimal.update(policy, torch.optim.SGD(policy.parameters(), 1e-3), tokens, torch.ones(4))
     assert policy.logprobs(tokens).sum() > before
