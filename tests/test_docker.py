@@ -127,7 +127,8 @@ def test_the_rayjob_runs_our_image_on_the_nodes_of_its_config() -> None:
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     containers = [group["template"]["spec"]["containers"][0] for group in groups]
     assert {container["image"].rpartition(":")[2] for container in containers} == {"nemo_rl"}
-    nodes = re.search(r"-(\d+)n(\d+)g-", words[2])
+    config = ROOT / words[2].removeprefix("/opt/nemo-ada/")
+    nodes = re.search(r"# .* (\d+) nodes? x (\d+) GPUs", config.read_text(encoding="utf-8"))
     assert nodes is not None
     gpus = [int(container["resources"]["limits"]["nvidia.com/gpu"]) for container in containers]
     count = 1 + sum(group["replicas"] for group in cluster["workerGroupSpecs"])
