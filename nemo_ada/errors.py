@@ -1,4 +1,4 @@
-"""Errors that the project raises on purpose. run/job_control.py lists their exit codes."""
+"""Errors that the project raises on purpose. job_control.py lists their exit codes."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from nemo_ada.check.verifier import verifier as verifier_findings
 from nemo_ada.cluster.memory import H100_GIB
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config, upstream_part
 from nemo_ada.config.load import backend_of
+from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning

@@ -22,8 +22,8 @@ from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark, resolve
-from nemo_ada.run.files import read_bounded
-from nemo_ada.run.json_lines import records
+from nemo_ada.run_folder.files import read_bounded
+from nemo_ada.run_folder.json_lines import records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 

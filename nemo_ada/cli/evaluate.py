@@ -25,7 +25,7 @@ from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
 from nemo_ada.evaluation.statistics import FEW
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 
 

@@ -1,4 +1,4 @@
-"""The command line `nemo-ada`. Exit codes: see run/job_control.py."""
+"""The command line `nemo-ada`. Exit codes: see job_control.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run.redaction import Redacted, hide
+from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
+from nemo_ada.run_folder.redaction import Redacted, hide
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {

@@ -29,8 +29,8 @@ def train(
             ) from None
         raise typer.Exit(run_nemo_rl(config, overrides or []))
     from nemo_ada.cli.progress import observer
+    from nemo_ada.config.parsing import parse
     from nemo_ada.config.run import RunConfig
-    from nemo_ada.config.strict import parse
     from nemo_ada.embedded.trainer import train as run
 
     checked = parse(RunConfig, loaded)

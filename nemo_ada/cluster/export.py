@@ -17,8 +17,8 @@ from nemo_ada.cluster.hub import missing_files
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting, worker_python
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MANIFEST, verify_folder, write_folder
-from nemo_ada.run.folder import RunDir
+from nemo_ada.run_folder.files import MANIFEST, verify_folder, write_folder
+from nemo_ada.run_folder.folder import RunDir
 
 TO_SAFETENSORS = """
 import sys

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
-from nemo_ada.config.strict import Section
+from nemo_ada.config.parsing import Section
 from nemo_ada.core.learning.objectives import Linear
 from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule

@@ -17,11 +17,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.strict import parse, suggestion
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run_folder.redaction import secret_keys
 
 BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")

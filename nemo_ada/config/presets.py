@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.strict import parse, suggestion
+from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.errors import UserError
 
 SECTION = "reinforce_ada"

@@ -17,7 +17,7 @@ from nemo_ada.contract.compare import Difference, differences
 from nemo_ada.contract.source import Checkout
 from nemo_ada.contract.uses import listed, own
 from nemo_ada.errors import UserError
-from nemo_ada.run.job_control import EXIT_DONE
+from nemo_ada.job_control import EXIT_DONE
 
 EXIT_DIFFERENT = 3
 MAX_WIDTH = 160

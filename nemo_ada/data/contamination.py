@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nemo_ada.data.source import Source
 from nemo_ada.errors import UserError
-from nemo_ada.run.json_lines import parse_line
+from nemo_ada.run_folder.json_lines import parse_line
 from nemo_ada.tasks.lines import PROMPT_FIELDS, text_field
 from nemo_ada.verify.judge import normalised
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import lock_file, write_atomically
-from nemo_ada.run.folder import changed_keys, flatten
-from nemo_ada.run.json_lines import DamagedLine, records
+from nemo_ada.run_folder.files import lock_file, write_atomically
+from nemo_ada.run_folder.folder import changed_keys, flatten
+from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings.json"

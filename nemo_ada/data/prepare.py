@@ -47,7 +47,7 @@ from nemo_ada.data.stages import (
     run_stage,
 )
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptEncoder, PromptFormat
 from nemo_ada.verify.judge import Judge

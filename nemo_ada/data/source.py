@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from nemo_ada.data.journal import PINS
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json, write_atomically
-from nemo_ada.run.json_lines import lines
+from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.json_lines import lines
 
 log = logging.getLogger(__name__)
 

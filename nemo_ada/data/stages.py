@@ -23,8 +23,8 @@ from nemo_ada.data.journal import Journal
 from nemo_ada.data.measure import Judged, Measurement, Question
 from nemo_ada.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_bounded
-from nemo_ada.run.json_lines import Record, parse_line, records
+from nemo_ada.run_folder.files import read_bounded
+from nemo_ada.run_folder.json_lines import Record, parse_line, records
 from nemo_ada.tasks.jsonl import MAX_BYTES
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.tasks.protocol import canonical_text

@@ -19,7 +19,7 @@ from nemo_ada.embedded.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.embedded.stack import Stack, model_shape, run_generation
 from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import verify_folder, write_folder
+from nemo_ada.run_folder.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from nemo_ada.config.parsing import parse
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.strict import parse
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.files import read_json, write_folder
-from nemo_ada.run.folder import STATE, RunDir, fingerprint
+from nemo_ada.run_folder.files import read_json, write_folder
+from nemo_ada.run_folder.folder import STATE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nemo_ada.embedded.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json
+from nemo_ada.run_folder.files import read_json
 
 CONFIG = "config.json"
 

@@ -24,7 +24,7 @@ from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Generation, Rollout
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.files import locked
+from nemo_ada.run_folder.files import locked
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task

@@ -31,9 +31,9 @@ from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.embedded.rollout import HeldoutScores, StepData
 from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape, run_generation, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.folder import RunDir
-from nemo_ada.run.job_control import JobControl, on_signals
-from nemo_ada.run.observer import Observer
+from nemo_ada.job_control import JobControl, on_signals
+from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run_folder.observer import Observer
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)

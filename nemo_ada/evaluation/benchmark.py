@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from nemo_ada.config.strict import Section, parse
+from nemo_ada.config.parsing import Section, parse
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.data.source import JSONL_SUFFIXES
 from nemo_ada.errors import UserError

@@ -15,7 +15,7 @@ import numpy as np
 from nemo_ada import __version__
 from nemo_ada.data.journal import claimed
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 
 STEP = re.compile(r"\d+")
 

@@ -34,7 +34,7 @@ from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.majority import majority, vote
 from nemo_ada.evaluation.results import COUNTS, BenchmarkResult, results
 from nemo_ada.evaluation.samples import require_pyarrow, write_parquet
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import BoolArray, FloatArray, IntArray, estimate, paired_test, pass_at_k
-from nemo_ada.run.folder import changed_keys, flatten
-from nemo_ada.run.json_lines import records
+from nemo_ada.run_folder.folder import changed_keys, flatten
+from nemo_ada.run_folder.json_lines import records
 
 MAX_GROUPS = 30
 BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json, write_atomically
+from nemo_ada.run_folder.files import read_json, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
+from nemo_ada.job_control import JobControl, on_signals
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.hooks import StepDroppedError
@@ -38,9 +39,8 @@ from nemo_ada.nemo.stop_and_save import (
     timed_saves,
     timed_validations,
 )
-from nemo_ada.run.files import write_atomically
-from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import JobControl, on_signals
+from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.folder import RunDir, identity
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
-    """Train to the end or until a stop is requested. Returns the process's exit code (run/job_control.py)."""
+    """Train to the end or until a stop is requested. Returns the process's exit code (job_control.py)."""
     resolved = load(config_path, overrides)
     return train(resolved, upstream_part(config_path, overrides))
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from nemo_ada.core.metrics import PREFIX
 from nemo_ada.nemo.metrics import ENGINE_STEPS
-from nemo_ada.run import mismatch
-from nemo_ada.run.folder import RunDir, read_lines
+from nemo_ada.run_folder import policy_gap
+from nemo_ada.run_folder.folder import RunDir, read_lines
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,9 @@ class Records:
             **self._shown_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
-        error = train.get(NEWEST if VERSIONS in train else mismatch.METRIC)  # async GRPO mixes versions by design
-        if error is not None and mismatch.alarming(error):
-            log.warning("%s", mismatch.advice(f"step {step}", error))
+        error = train.get(NEWEST if VERSIONS in train else policy_gap.METRIC)  # async GRPO mixes versions by design
+        if error is not None and policy_gap.alarming(error):
+            log.warning("%s", policy_gap.advice(f"step {step}", error))
         if VALIDATION in self._pieces:
             self._write_evaluation(step)
         self._pieces, self._calls = {}, []

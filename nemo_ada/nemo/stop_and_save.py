@@ -1,4 +1,4 @@
-"""When grpo_train saves and stops because its job ends. run/job_control.py has the files and the exit codes.
+"""When grpo_train saves and stops because its job ends. job_control.py has the files and the exit codes.
 
 At a step's end NeMo-RL asks its TimeoutChecker whether to save and return. `JobTimeout` answers, so NeMo-RL saves with
 its own code. During sampling, `SamplingStopCheck` answers the sampler. A requested stop issues no new waves and
@@ -21,11 +21,11 @@ from typing import Any, Literal
 import torch
 
 from nemo_ada.errors import ProcessLostError
+from nemo_ada.job_control import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
-from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 CHECK_SECONDS = 0.5
 RECENT_STEPS = 10  # steps; their longest update predicts the next one. The first step of an attempt compiles.

@@ -13,7 +13,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import read_lines
+from nemo_ada.run_folder.folder import read_lines
 
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from nemo_ada.errors import UserError
+from nemo_ada.job_control import MARGIN_SECONDS
 from nemo_ada.planning.forecast import Forecast
 from nemo_ada.planning.planned_run import Schedule
-from nemo_ada.run.job_control import MARGIN_SECONDS
 
 MAX_SECONDS = 366 * 86400  # of a slot, or of its start
 

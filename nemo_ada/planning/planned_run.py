@@ -13,9 +13,9 @@ from nemo_ada.cluster.models import ModelShape, find_shape
 from nemo_ada.cluster.nemo_config import NemoConfig, Rollout, Values, load_config
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
+from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.strict import parse
 from nemo_ada.errors import UserError
 from nemo_ada.planning.roofline import Roofline
 from nemo_ada.rules.method import placeholder_obstacles, uses_reinforce_ada

@@ -10,7 +10,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.planning.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
 from nemo_ada.planning.command import Plan
 from nemo_ada.planning.job_slots import JobSlots, clock
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 
 PLAN_FILE = "plan.json"
 

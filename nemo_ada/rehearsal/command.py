@@ -28,6 +28,7 @@ from typing import Any
 from nemo_ada.check.command import examine, examine_nemo_rl
 from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.errors import UserError
+from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import installation, model, problems
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
@@ -41,7 +42,6 @@ from nemo_ada.rehearsal.report import (
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.finding import Finding
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
+from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins.replacing import when_imported
-from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 
 
 def run(config: dict[str, Any], logprobs: Path | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
-from nemo_ada.run.json_lines import records
+from nemo_ada.run_folder.json_lines import records
 
 PHASES = (
     "check", "set-up", "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save", "export",

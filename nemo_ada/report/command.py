@@ -23,7 +23,7 @@ from nemo_ada.report.evaluations import is_evaluation
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, clean, read_usable, state_of
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 
 TABLE_WIDTH = 200  # where the output is no terminal
 FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")

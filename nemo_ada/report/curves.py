@@ -18,7 +18,7 @@ import numpy as np
 from nemo_ada.evaluation.statistics import student_quantile
 from nemo_ada.report.run import Run
 from nemo_ada.report.series import MAX_POINTS
-from nemo_ada.run.folder import VOLATILE
+from nemo_ada.run_folder.folder import VOLATILE
 
 ALL_AXES = ("step", "total/responses", "total/engine_steps", "total/live_rows", "total/seconds", "total/rows")
 FINAL = "final accuracy"

@@ -23,9 +23,9 @@ import yaml
 from nemo_ada.core.metrics import LISTS as METRIC_LISTS
 from nemo_ada.core.metrics import PREFIX, RATE_BINS, TENTHS
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import YAML_DAMAGE
-from nemo_ada.run.json_lines import records
-from nemo_ada.run.redaction import HIDDEN, hide, is_secret_name
+from nemo_ada.run_folder.folder import YAML_DAMAGE
+from nemo_ada.run_folder.json_lines import records
+from nemo_ada.run_folder.redaction import HIDDEN, hide, is_secret_name
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20

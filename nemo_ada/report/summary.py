@@ -13,8 +13,8 @@ from rich.text import Text
 from nemo_ada.report.curves import by_method, difference
 from nemo_ada.report.run import Run, as_mapping, clean, number, score_keys
 from nemo_ada.report.series import AXES, number_text
-from nemo_ada.run import mismatch
-from nemo_ada.run.folder import VOLATILE
+from nemo_ada.run_folder import policy_gap
+from nemo_ada.run_folder.folder import VOLATILE
 
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
@@ -194,12 +194,12 @@ def terminal_table(table: pd.DataFrame, title: str) -> Table:
 
 
 def _mismatch(run: Run) -> Iterator[str]:
-    values = run.column(f"train/{mismatch.METRIC}")
-    high = np.flatnonzero(values > mismatch.HIGHEST)  # a value that is no number has a note of its own
+    values = run.column(f"train/{policy_gap.METRIC}")
+    high = np.flatnonzero(values > policy_gap.HIGHEST)  # a value that is no number has a note of its own
     if len(high):
         first = int(run.column("step")[high[0]])
         where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
-        yield mismatch.advice(where, float(values[high].max()))
+        yield policy_gap.advice(where, float(values[high].max()))
 
 
 def _steps(run: Run) -> str:

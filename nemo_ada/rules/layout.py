@@ -6,7 +6,7 @@ import os
 
 from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
-from nemo_ada.config.strict import suggestion
+from nemo_ada.config.parsing import suggestion
 from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
 
 LEARNER = "policy.megatron_cfg"

@@ -6,7 +6,7 @@ from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, error, listed, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
-from nemo_ada.run import mismatch
+from nemo_ada.run_folder import policy_gap
 
 BLOCK = 128  # FP8 scales are per 128 x 128 block of a weight
 FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
@@ -40,7 +40,7 @@ def fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
     if not learner.fp8:
         yield warning(
             f"{LEARNER}.fp8_cfg.enabled",
-            f"FP8 rollout with BF16 training: watch {mismatch.METRIC}, above {mismatch.HIGHEST} go back to BF16",
+            f"FP8 rollout with BF16 training: watch {policy_gap.METRIC}, above {policy_gap.HIGHEST} go back to BF16",
         )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from nemo_ada.cluster.models import find_shape
 from nemo_ada.cluster.nemo_config import Values
-from nemo_ada.config.strict import suggestion
+from nemo_ada.config.parsing import suggestion
 from nemo_ada.rules.finding import Findings, error, warning
-from nemo_ada.run.json_lines import DamagedLine, records
+from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER, DTENSOR = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "policy.dtensor_cfg"

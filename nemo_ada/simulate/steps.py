@@ -27,8 +27,8 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import read_bounded
-from nemo_ada.run.json_lines import numbered
+from nemo_ada.run_folder.files import read_bounded
+from nemo_ada.run_folder.json_lines import numbered
 from nemo_ada.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
-from nemo_ada.run.redaction import without_secrets
+from nemo_ada.run_folder.redaction import without_secrets
 from nemo_ada.verify import kernel, messages
 from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 

@@ -25,7 +25,7 @@ from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer
 from nemo_ada.report.curves import markdown_table
-from nemo_ada.run.folder import read_lines
+from nemo_ada.run_folder.folder import read_lines
 
 VARIANTS = {
     "as configured": [],

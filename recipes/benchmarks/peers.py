@@ -49,7 +49,7 @@ from nemo_ada.embedded.stack import Stack, run_generation, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import difference, markdown_table
-from nemo_ada.run.folder import read_lines
+from nemo_ada.run_folder.folder import read_lines
 
 HERE = Path(__file__).resolve().parent
 CONFIG = ROOT / "configs" / "cpu" / "mini_sudoku.yaml"

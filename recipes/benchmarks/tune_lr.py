@@ -19,9 +19,9 @@ from measure import measure
 
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.job_control import EXIT_DONE
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.report.run import Run
-from nemo_ada.run.job_control import EXIT_DONE
 
 TUNING_SEED = 1000
 

@@ -28,7 +28,7 @@ from nemo_ada.embedded.stack import Stack
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.report.curves import markdown_table
-from nemo_ada.run.files import read_json
+from nemo_ada.run_folder.files import read_json
 from nemo_ada.tasks.registry import build_task
 
 FloatArray = NDArray[np.float64]

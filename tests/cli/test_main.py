@@ -15,7 +15,7 @@ import pytest
 
 from nemo_ada.cli.main import COMMANDS, app, guarded
 from nemo_ada.config.load import load_run
-from nemo_ada.run.folder import RunDir
+from nemo_ada.run_folder.folder import RunDir
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

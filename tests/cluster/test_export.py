@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from nemo_ada.cluster.export import export
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_folder
+from nemo_ada.run_folder.files import write_folder
 
 CONVERTER = """
 import argparse, pathlib

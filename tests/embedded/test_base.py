@@ -10,7 +10,7 @@ import pytest
 
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_folder
+from nemo_ada.run_folder.files import write_folder
 from nemo_ada.tasks.registry import build_task
 from tests.lazy import Lazy
 

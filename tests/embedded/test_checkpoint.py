@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import InvariantError
-from nemo_ada.run.folder import RunDir
+from nemo_ada.run_folder.folder import RunDir
 from tests.lazy import Lazy
 
 checkpoint = Lazy("nemo_ada.embedded.checkpoint")

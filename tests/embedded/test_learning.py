@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_ada.run.folder import read_lines
+from nemo_ada.run_folder.folder import read_lines
 from tests.lazy import Lazy
 
 training = Lazy("nemo_ada.embedded.trainer")

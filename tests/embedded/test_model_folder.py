@@ -24,9 +24,9 @@ from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import read_lines
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
-from nemo_ada.run.observer import Observer
+from nemo_ada.job_control import EXIT_DONE, EXIT_STOPPED
+from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run_folder.observer import Observer
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from tests.embedded.folders import VOCABULARY, write_model, write_tokenizer
 from tests.lazy import Lazy

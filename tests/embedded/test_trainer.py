@@ -20,16 +20,16 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import presets
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.strict import parse
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.processes.actors import alive
 from nemo_ada.errors import ProcessLostError, UserError
-from nemo_ada.run.files import verify_folder
-from nemo_ada.run.folder import read_lines
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
-from nemo_ada.run.observer import Observer
+from nemo_ada.job_control import EXIT_DONE, EXIT_STOPPED
+from nemo_ada.run_folder.files import verify_folder
+from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run_folder.observer import Observer
 from tests.lazy import Lazy
 
 embedded, training = Lazy("nemo_ada.embedded.stack"), Lazy("nemo_ada.embedded.trainer")

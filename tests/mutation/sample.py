@@ -40,7 +40,7 @@ ROOMS = {  # folder or file -> test folders or files
     "nemo_ada/data": ["tests/data"],
     "nemo_ada/evaluation": ["tests/evaluation"],
     "nemo_ada/report": ["tests/report"],
-    "nemo_ada/run": ["tests/run"],
+    "nemo_ada/run_folder": ["tests/run_folder"],
     "slurm/lib.sh": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
 }
 DRAWING, DRAWS = "nemo_ada/report/draw.py", re.compile(r"(axes|canvas)\.(?!savefig)")

@@ -27,6 +27,7 @@ from nemo_ada import rules
 from nemo_ada.cli.main import guarded
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
+from nemo_ada.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.nemo import launch as launch_module
 from nemo_ada.nemo import stop_and_save
 from nemo_ada.nemo.async_rollout import AsyncSource
@@ -50,7 +51,6 @@ from nemo_ada.nemo.stop_and_save import (
 )
 from nemo_ada.rules import setup
 from nemo_ada.rules.names import key_names
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
 from tests.patience import PATIENCE

@@ -21,7 +21,7 @@ from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.records import Records
 from nemo_ada.planning.history import History
 from nemo_ada.report.run import Run
-from nemo_ada.run.folder import RunDir, read_lines
+from nemo_ada.run_folder.folder import RunDir, read_lines
 
 ROWS = 16
 HISTOGRAM = listed({"pass_rate_histogram": rate_histogram(np.array([0.0, 0.5, 0.5, 1.0]))})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from nemo_ada.config.strict import parse
+from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
 from nemo_ada.tasks import TaskSettings
 

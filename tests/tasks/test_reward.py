@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nemo_ada.config.strict import parse
+from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
 from nemo_ada.tasks import build_task
 from nemo_ada.tasks.settings import JsonlSettings

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from nemo_ada.embedded.model_folder import CONFIG, is_copy, tensor_files, tensor_shapes
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import read_json
+from nemo_ada.run_folder.files import read_json
 
 if TYPE_CHECKING:
     import torch

@@ -37,7 +37,7 @@ from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import read_json
+from nemo_ada.run_folder.files import read_json
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "learner.json"
 _MOMENTS, _RNG = ("exp_avg", "exp_avg_sq"), "torch_rng"

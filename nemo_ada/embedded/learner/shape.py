@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json
+from nemo_ada.run_folder.files import read_json
 
 MAX_SIZE, MAX_FLOAT = 10_000_000, 1e30  # a larger number in a config.json is a mistake
 _TP_KEY = "policy.megatron_cfg.tensor_model_parallel_size"

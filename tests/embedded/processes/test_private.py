@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from nemo_ada.config.load import load_run
-from nemo_ada.run.job_control import EXIT_DONE
-from nemo_ada.run.observer import Observer
+from nemo_ada.job_control import EXIT_DONE
+from nemo_ada.run_folder.observer import Observer
 from tests.lazy import Lazy
 
 JSONL = Path(__file__).resolve().parents[3] / "configs" / "cpu" / "jsonl.yaml"

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import verify_folder, write_atomically, write_folder
+from nemo_ada.run_folder.files import verify_folder, write_atomically, write_folder
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_pipe_or_device_is_written_to_and_never_replaced(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from nemo_ada.run.files import write_folder
+from nemo_ada.run_folder.files import write_folder
 
 def fill(folder):
     (folder / "name").write_text(sys.argv[2])

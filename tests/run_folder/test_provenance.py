@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from nemo_ada.run.provenance import commit
+from nemo_ada.run_folder.provenance import commit
 
 
 def test_the_commit_is_that_of_the_own_checkout_and_says_when_files_differ(tmp_path):
