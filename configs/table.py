@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nemo_ada.cluster.config import Values, load_config
-
 from nemo_ada.check.command import examine
-from nemo_ada.planning.command import make_plan
+from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.planning.command import PlanOptions, make_plan
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -56,7 +55,7 @@ def memory(words: list[str]) -> float:
 def seconds(words: list[str]) -> tuple[float, float, float]:
     """Seconds of a step: the median, and the lower and upper bound of the forecast."""
     path, *overlays = _paths(words)
-    step = make_plan(path, list(map(str, overlays)), time="04:00:00", steps=6, compare=False).forecast
+    step = make_plan(path, list(map(str, overlays)), PlanOptions("04:00:00", steps=6, compare=False)).forecast
     return step.step.p50, step.low, step.high
 
 

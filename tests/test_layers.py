@@ -45,7 +45,7 @@ LAYERS = {
     "nemo": CONFIG | {"cluster", "rules"},
     "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
     "planning": CONFIG | {"cluster", "rules", "simulate"},
-    "rehearsal": {"errors", "run_folder", "job_control", "cluster", "rules", "check"},  # stands apart: see the test with this name
+    "rehearsal": {"errors", "run_folder", "job_control", "cluster", "rules", "check"},  # stands apart
     "contract": {"errors", "job_control", "nemo", "rehearsal"},  # the lists of names, inside functions
     "cli": EVERYTHING,
 }
@@ -164,7 +164,7 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
 
 
 def test_the_rehearsal_stands_apart():
-    """Only its command and the contract's list of names import it, and few of its modules import other rooms of ours."""
+    """Only its command and the contract import it, and few of its modules import other rooms of ours."""
     inside = PACKAGE.relative_to(ROOT) / "rehearsal"
     importers, ours = set(), {}
     for relative, names in names_by_module(PACKAGE):

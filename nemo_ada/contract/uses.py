@@ -34,7 +34,8 @@ def own() -> list[Use]:
 
     uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in patch_points.PATCH_POINTS]
     uses.append(Use(f"{patch_points.ROLLOUTS}.{patch_points.SAMPLE_ROLLOUT.name}", "called for one response"))
-    for name, methods in async_actors.METHODS.items():
+    collectors = {"AsyncTrajectoryCollector": {**async_actors.PER_GROUP, **async_actors.PER_BATCH}}
+    for name, methods in (*async_actors.METHODS.items(), *collectors.items()):
         uses += [Use(f"{async_actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]

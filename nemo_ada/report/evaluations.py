@@ -34,7 +34,7 @@ def scores(evaluations: Sequence[Evaluation]) -> pd.DataFrame:
     """Return the scores: a row per evaluation, a column per benchmark and score, as texts."""
     rows = {
         name: {
-            column: f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
+            column: _interval(score["mean"], score["low"], score["high"])
             for column, score in _scores(evaluation).items()
         }
         for name, evaluation in _named(evaluations).items()
@@ -57,13 +57,23 @@ def comparison(evaluations: Sequence[Evaluation]) -> pd.DataFrame | None:
                 "evaluation": name,
                 "benchmark": benchmark,
                 "problems": str(row["prompts"]),
-                "difference": f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]",
-                "p": f"{row['p_t']:.3g}",
-                "detectable difference": f"{row['detectable']:.3f}",
+                "difference": _interval(row["difference"], row["low"], row["high"], "+.3f"),
+                "p": _number(row["p_t"], ".3g"),
+                "detectable difference": _number(row["detectable"], ".3f"),
             }
             for benchmark, row in compared.items()
         ]
     return pd.DataFrame(rows).set_index("evaluation") if rows else None
+
+
+def _interval(value: float | None, low: float | None, high: float | None, form: str = ".3f") -> str:
+    """Return a value with its interval as text."""
+    return f"{_number(value, form)} [{_number(low, form)}, {_number(high, form)}]"
+
+
+def _number(value: float | None, form: str) -> str:
+    """Return a number as text. A value that is not defined, such as one of no problem, is a dash."""
+    return "–" if value is None else format(value, form)
 
 
 def figure(evaluations: Sequence[Evaluation]) -> Figure:
@@ -116,5 +126,5 @@ def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
         f"{benchmark} {score}": values
         for benchmark, summary in summaries.items()
         for score, values in summary.items()
-        if score.startswith(("avg@", "pass@", "maj@")) and values["mean"] == values["mean"]
+        if score.startswith(("avg@", "pass@", "maj@")) and values["mean"] is not None
     }

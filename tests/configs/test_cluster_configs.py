@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from nemo_ada.cluster.config import load_config
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import load_words
 from nemo_ada.config.presets import ada_settings
 

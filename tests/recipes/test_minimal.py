@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.core.learning.rows import RowSettings, build_rows
+from nemo_ada.core.learning.rows import RowSettings, select, weigh
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -28,7 +28,8 @@ def test_pools_and_rows_are_the_cores(seed):
     plan = SamplingPlan(exit_rule, waves, minimal.N_MAX, minimal.N, 40)
     result = collect(plan, script)[0]
     settings = RowSettings(group=minimal.N, stop=StopRule(exit_rule, waves, minimal.N_MAX))
-    rows = build_rows(result, settings, len(RATES), run_seed=RUN_SEED, step=STEP, prior_P=None)
+    selection = select(result, settings, len(RATES), run_seed=RUN_SEED, step=STEP)
+    rows = weigh(result, selection, settings, run_seed=RUN_SEED, step=STEP, prior_P=None)
 
     index = [0] * len(RATES)
 
