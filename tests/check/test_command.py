@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from recipes import changed
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path for path in (ROOT / "configs").glob("*/*-*.yaml") if path.parent.name != "eval")
+RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 BUILT_ON_NEMO_RL = ROOT / "configs/qwen2.5-math-7b.yaml"
 CPU_RUN = ROOT / "configs/cpu/jsonl.yaml", f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}"
 needs_checkout = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")

