@@ -80,6 +80,12 @@ class JsonlTask:
         self.max_prompt_tokens = max(self._tokens(row) for row in self._prompts)
         self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._prompts) + 1
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the prompts and answers. The settings name only the path of the file."""
+        rows = sorted((row.text, row.answer) for row in self._prompts)
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
     def splits(self) -> Splits:
         """The three splits. Each has at least one prompt, except supervision with a fraction of 0."""
         return self._splits

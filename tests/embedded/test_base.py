@@ -40,3 +40,16 @@ def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
         (folder / name).write_bytes(data)
         with pytest.raises(UserError, match=rf"{name}.*remove the folder to train it again"):
             base.prepare_base(config, task, NO_STACK)
+
+
+def test_a_file_with_other_problems_at_the_same_path_gets_a_base_model_of_its_own(tmp_path):
+    path = tmp_path / "data.jsonl"
+    config = load_run(JSONL, [f"task.path={path}", f"base.cache_dir={tmp_path}/cache"])
+
+    def folder(answers: list[int]) -> Path:
+        path.write_text("\n".join(json.dumps({"prompt": f"{n}=", "answer": f"{answers[n]}"}) for n in range(30)))
+        return base.base_folder(config, build_task(config.task, tmp_path))
+
+    before = folder([10 + n for n in range(30)])
+    assert folder([10 + n for n in range(30)]) == before
+    assert folder([39 - n for n in range(30)]) != before, "vocabulary and lengths are the same"
