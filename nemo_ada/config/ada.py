@@ -29,27 +29,27 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.schema import Share
 from nemo_ada.errors import UserError
 
-MAX_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
+MAX_RESPONSES = 4096  # responses per prompt. The memory of exact path counts grows with its square.
 Responses = Annotated[int, Field(gt=0, le=MAX_RESPONSES)]
 
 
 class ByGroup(Section):
-    """A number of responses that follows the group size n, so that a preset keeps its meaning in large groups."""
+    """A number of responses that depends on the group size n. So a preset keeps its meaning in large groups."""
 
     small: Responses
-    """The number up to n = `until`."""
+    """The number for groups of up to `until`."""
     until: Responses
-    """Largest n with that number."""
+    """The largest n that gets `small`."""
     times: PositiveFloat
-    """Above it the number is `times` * n, rounded down."""
+    """A larger group gets `times` * n, rounded down."""
 
     def at(self, group: int) -> int:
-        """The number for groups of n = `group`."""
+        """Return the number for groups of n = `group`."""
         return self.small if group <= self.until else min(max(int(self.times * group), 1), MAX_RESPONSES)
 
 
 def _form(value: Any) -> str:
-    """Which form a number of responses has: a wrong value is then named once, not once per form."""
+    """Name the form of a number of responses. So pydantic reports a wrong value once, and not once per form."""
     if isinstance(value, dict | ByGroup):
         return "@by_group"
     return "@list" if isinstance(value, list | tuple) else "@number"
@@ -71,7 +71,7 @@ class PositiveSettings(Section):
 
     kind: Literal["positive"]
     k_pos: Number = PositiveExit.k_pos
-    """Correct responses wanted."""
+    """Number of correct responses at which a prompt stops."""
 
     def rule(self, group: int) -> ExitRule:
         """The rule for groups of n = `group`."""
@@ -83,9 +83,9 @@ class BalancedSettings(Section):
 
     kind: Literal["balanced"]
     k_pos: Responses | None = None
-    """Correct responses wanted; null takes n // 2."""
+    """Number of correct responses that a prompt needs (default: n // 2)."""
     k_neg: Responses | None = None
-    """Incorrect responses wanted; null takes n - n // 2."""
+    """Number of incorrect responses that it needs, too (default: n - n // 2)."""
 
     def rule(self, group: int) -> ExitRule:
         """The rule for groups of n = `group`."""
@@ -93,11 +93,11 @@ class BalancedSettings(Section):
 
 
 class FixedSettings(Section):
-    """Stop at a number of responses: GRPO."""
+    """Stop at a number of responses, as GRPO does."""
 
     kind: Literal["fixed"]
     n: Responses | None = None
-    """Responses wanted; null takes the group size n."""
+    """Number of responses at which a prompt stops (default: the group size n)."""
 
     def rule(self, group: int) -> ExitRule:
         """The rule for groups of n = `group`."""
@@ -105,14 +105,14 @@ class FixedSettings(Section):
 
 
 class PilotSettings(Section):
-    """Give a prompt up when its first responses have equal labels, else draw all n (Pilot-Commit)."""
+    """Give a prompt up when its first responses have equal labels, and draw all n otherwise (Pilot-Commit)."""
 
     kind: Literal["pilot"]
     pilot: Responses | None = None
-    """Responses of the first wave, from 2 to n - 1; null takes 4, or n - 1 in a smaller group."""
+    """Responses of the first wave, from 2 to n - 1 (default: 4, or n - 1 in a smaller group)."""
 
     def size(self, group: int) -> int:
-        """Responses of the first wave for groups of n = `group`."""
+        """Return the responses of the first wave for groups of n = `group`."""
         return self.pilot or min(4, group - 1)
 
     def rule(self, group: int) -> ExitRule:
@@ -124,43 +124,43 @@ Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings | PilotSett
 
 
 class WaveStopping(Section):
-    """A wave is drained, and all of it enters the pool (paper)."""
+    """Every response of a wave is finished and enters the pool (paper)."""
 
     kind: Literal["wave"] = "wave"
 
 
 class IssueOrderStopping(Section):
-    """The pool is a prefix in issue order, as short as the exit condition and n responses allow.
+    """The pool has the first responses in issue order that meet the exit rule, and at least n of them.
 
     Later responses are aborted.
     """
 
     kind: Literal["issue_order"]
     window: Responses = 4
-    """Responses in flight per prompt."""
+    """Responses of one prompt that are in flight at a time."""
 
 
 Stopping = Annotated[WaveStopping | IssueOrderStopping, Field(discriminator="kind")]
 
 
 class SequentialSampling(Section):
-    """Responses in waves until the exit condition holds (algorithm.md section 2)."""
+    """Responses are drawn in waves until the exit rule is met (algorithm.md section 2)."""
 
     kind: Literal["sequential"]
     exit: Exit
-    """When a prompt has enough responses."""
+    """The rule that says when a prompt has enough responses."""
     wave_size: Waves | None = None
-    """Responses per wave; null takes n. A list gives the first, second, ... wave, and its last entry repeats. With
-    `stopping.kind: issue_order` there are no waves; its `window` counts."""
+    """Responses per wave (default: n). A list gives the first, second, ... wave, and its last entry repeats.
+    `stopping.kind: issue_order` does not draw in waves. It uses its `window` instead."""
     max_responses: Number | None = None
-    """N_max: most responses per prompt; null takes n."""
+    """N_max, the largest number of responses per prompt (default: n)."""
     scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
     stopping: Stopping = WaveStopping()
-    """Which responses may be left out of a pool."""
+    """The rule that says which responses may be left out of a pool."""
 
     def waves(self, group: int) -> tuple[int, ...]:
-        """The wave plan for groups of n = `group`."""
+        """Return the sizes of the waves for groups of n = `group`. The last size repeats."""
         if isinstance(self.exit, PilotSettings):
             size = self.exit.size(group)
             return (size, group - size)
@@ -169,11 +169,11 @@ class SequentialSampling(Section):
         return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_at(self.wave_size, group),)
 
     def cap(self, group: int) -> int:
-        """N_max for groups of n = `group`."""
+        """Return N_max for groups of n = `group`."""
         return group if self.max_responses is None else _at(self.max_responses, group)
 
     def fixed_pool(self, group: int) -> int | None:
-        """Responses of every pool for groups of n = `group`; None where labels decide."""
+        """Return the number of responses of every pool for groups of n = `group`. None when the labels decide it."""
         if not isinstance(self.exit, FixedSettings):
             return None
         waves = (1,) if isinstance(self.stopping, IssueOrderStopping) else self.waves(group)
@@ -183,20 +183,23 @@ class SequentialSampling(Section):
 
 
 class EstimationSampling(Section):
-    """One draw of N_x responses per prompt, allocated by an estimate; all are trained on (algorithm.md section 3)."""
+    """Each prompt gets N_x responses in one draw. An estimate allocates them, and all are trained on.
+
+    See algorithm.md section 3.
+    """
 
     kind: Literal["estimation"]
     allocation: AllocationRule = PowerRule()
-    """How responses are allocated. Their sum is num_prompts_per_step * num_generations_per_prompt."""
+    """The rule that allocates responses. Their sum is num_prompts_per_step * num_generations_per_prompt."""
     min_responses: Number = 4
-    """N_min per prompt."""
+    """N_min, the smallest number of responses per prompt."""
     max_responses: Number = 32
-    """N_max per prompt."""
+    """N_max, the largest number of responses per prompt."""
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-3
-    """Added before the exponent is taken."""
+    """A small number that is added before the exponent is taken."""
 
     def bounds(self, group: int) -> tuple[int, int]:
-        """N_min and N_max for groups of n = `group`."""
+        """Return N_min and N_max for groups of n = `group`."""
         return _at(self.min_responses, group), _at(self.max_responses, group)
 
 
@@ -209,28 +212,39 @@ class AdaSettings(Section):
     preset: str | None = None
     """Name of the preset whose values this section started from."""
     sampling: Sampling
-    """How responses are drawn."""
+    """The settings of how responses are drawn."""
     advantage: AdvantageSettings = AdvantageSettings()
-    """How they become advantages."""
+    """The settings of how rewards become advantages."""
     budget: Budget = Budget()
-    """What a batch may cost."""
+    """The caps on what a batch may cost."""
     estimator: EstimatorSettings = EmaSettings()
-    """Pass rates before a step: for the allocation, `shrunk` and candidate_prompts."""
+    """The estimator of pass rates before a step. The allocation, `shrunk` and candidate_prompts use it."""
     positive_threshold: float = SamplingPlan.positive_threshold
     """A response is correct when its reward is above this."""
     max_failed_share: Share = SamplingPlan.max_failed_share
-    """Largest allowed share of responses without a label (engine or verifier failure). Three are never an error."""
+    """Largest allowed share of responses without a label (engine or verifier failure). Up to three are never an error.
+    """
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """DAPO-style filtering: prompts per step that may replace zero-signal groups."""
+    """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Prompts considered per step. Responses are drawn for those whose groups most probably have both labels, and the
-    others are skipped. 0 = no choice. For data that is seen once, use `estimator.kind: value`. With few prompts that
-    repeat often it lost accuracy (recipes/results/log/presets.md)."""
+    """Candidate prompts per step. Responses are drawn for those whose groups most probably have both labels. The others
+    are skipped. With 0 all prompts are used. For data that is seen once, use `estimator.kind: value`. With few prompts
+    that repeat often, the choice lost accuracy (recipes/results/log/presets.md)."""
     candidate_choice: Literal["best", "weighted"] = "best"
-    """`best`: the candidates most likely to give both labels. `weighted`: a draw by predicted signal (SPO)."""
+    """`best` takes the candidates that most probably give both labels, `weighted` draws by predicted signal (SPO)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
-        """The run's sampler for groups of n = `group`. features: width of the value estimator's input."""
+        """Build the sampler of a run.
+
+        Args:
+            group: the group size n.
+            max_new_tokens: tokens of the longest response.
+            run_seed: seed of responses, row selection and choices.
+            features: width of the value estimator's input. None when the back end has no features.
+
+        Raises:
+            UserError: settings contradict each other, or the estimator needs features and there are none.
+        """
         plan, sampling = self.plan(group, max_new_tokens), self.sampling
         allocation: Allocation | None = None
         if isinstance(sampling, EstimationSampling):
@@ -267,10 +281,10 @@ class AdaSettings(Section):
         return None
 
     def check_rows(self, group: int) -> None:
-        """Raise UserError where labels would decide which responses become rows.
+        """Raise UserError when labels would decide which responses become rows.
 
-        That is so for a group of 1 out of more responses, because selection prefers incorrect ones, and for some
-        settings of the shrunk baseline. The cost of such settings can be simulated.
+        This happens with a group of 1 out of several responses, because selection prefers incorrect ones. It also
+        happens with some settings of the shrunk baseline. `nemo-ada simulate` does not make this check.
         """
         if self.advantage.baseline == "shrunk":
             self._check_shrunk(group)
@@ -282,7 +296,15 @@ class AdaSettings(Section):
             )
 
     def check_candidates(self, count: int, steps: int) -> None:
-        """Raises UserError for more candidates than the `count` training prompts, and for a random choice."""
+        """Check the number of candidate prompts against the data.
+
+        Args:
+            count: number of training prompts.
+            steps: number of training steps.
+
+        Raises:
+            UserError: there are more candidates than training prompts, or the choice among them would be random.
+        """
         candidates = self.candidate_prompts
         if candidates > count:
             raise UserError(
@@ -297,7 +319,15 @@ class AdaSettings(Section):
             )
 
     def plan(self, group: int, max_new_tokens: int) -> SamplingPlan:
-        """The sampling plan for groups of n = `group`. Raises UserError for settings that contradict each other."""
+        """Build the sampling plan.
+
+        Args:
+            group: the group size n.
+            max_new_tokens: tokens of the longest response.
+
+        Raises:
+            UserError: settings contradict each other.
+        """
         sampling, budget = self.sampling, self.budget
         window: int | None = None
         scheduler = SamplingPlan.scheduler
@@ -520,7 +550,7 @@ class AdaSettings(Section):
             )
 
     def _drawn_as(self) -> float | None:
-        """The part of the weight that the allocation realises: p^-exponent; None where it realises nothing."""
+        """Return the exponent of the allocation, which realises the weight p^-exponent. None if it realises none."""
         if not isinstance(self.sampling, EstimationSampling) or self.advantage.weighting == "objective":
             return None
         rule = self.sampling.allocation

@@ -18,14 +18,14 @@ SECTION = "reinforce_ada"
 
 @cache
 def presets() -> Mapping[str, Mapping[str, Any]]:
-    """All presets by name."""
+    """Return all presets by name."""
     text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
     loaded = OmegaConf.to_container(OmegaConf.create(text))
     return {str(name): values for name, values in dict(loaded).items()}  # type: ignore[arg-type]
 
 
 def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
-    """The section `reinforce_ada:` of a YAML, with its preset filled in. Raises UserError."""
+    """Parse the section `reinforce_ada:` of a YAML over the values of its preset. Raises UserError."""
     if not isinstance(section, Mapping):
         raise UserError(f"{SECTION}={str(section)[:80]}: it must be a mapping, such as {{preset: ada_seq_balance}}")
     name = section.get("preset")
@@ -38,7 +38,12 @@ def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
 
 
 def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `own` over `base`, section by section. A section of another `kind` replaces the base's whole section."""
+    """Merge one mapping over another, section by section.
+
+    Args:
+        base: the values of a preset.
+        own: the user's values. A section with another `kind` replaces the whole section of `base`.
+    """
     merged = dict(base)
     for key, value in own.items():
         below: Any = base.get(key)

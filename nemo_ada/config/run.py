@@ -15,12 +15,12 @@ from nemo_ada.tasks.settings import TaskSettings
 
 
 class AsyncSettings(Section):
-    """Drawing the next step's responses while this step is trained on; keys as in NeMo-RL."""
+    """The responses of the next step are drawn while this step is trained on. The keys are those of NeMo-RL."""
 
     enabled: bool = False
-    """Draw ahead."""
+    """Draw the next step's responses while this step is trained on."""
     max_trajectory_age_steps: Annotated[int, Field(ge=0, le=1)] = 1
-    """Updates that may lie between the weights that drew a response and its own update; 0 draws nothing ahead."""
+    """Steps by which the weights that drew a response may be older than those that train on it. 0 is synchronous."""
 
 
 class GrpoSettings(Section):
@@ -29,15 +29,15 @@ class GrpoSettings(Section):
     num_prompts_per_step: Size = 64
     """Prompts per step."""
     num_generations_per_prompt: Annotated[int, Field(ge=1, le=MAX_RESPONSES)] = 4
-    """n: rows kept per prompt."""
+    """n, the number of rows per prompt."""
     max_num_steps: Count = 150
-    """Steps of the run."""
+    """Training steps of the run."""
     val_period: CountOrNone = 25
-    """Steps between evaluations; 0 = only before the first and after the last step."""
+    """Steps between evaluations. With 0 the run evaluates only before the first and after the last step."""
     val_at_start: bool = True
     """Evaluate before the first step."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of prompt order, responses and row selection."""
+    """Seed of the prompt order, the responses and the row selection."""
     async_grpo: AsyncSettings = AsyncSettings()
     """Asynchronous sampling."""
 
@@ -46,119 +46,119 @@ class LossSettings(Section):
     """Clipped policy gradient, averaged over tokens (algorithm.md section 4)."""
 
     ratio_clip_min: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    """The ratio is clipped at 1 - this."""
+    """The ratio is clipped below at 1 minus this value."""
     ratio_clip_max: NonNegativeFloat = 0.28
-    """The ratio is clipped at 1 + this."""
+    """The ratio is clipped above at 1 plus this value."""
     ratio_clip_c: Annotated[float, Field(gt=1)] | None = None
-    """Dual clip: bound of the loss for negative advantages; null = none."""
+    """Bound of the ratio for negative advantages (dual clip). null does not bound it."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Entropy bonus (paper 1e-4, the authors' scripts 0). With it, rows without advantage are trained on, too."""
+    """Weight of the entropy bonus (paper 1e-4, the authors' scripts 0). With a bonus, rows without advantage are
+    trained on, too."""
 
 
 class ModelSettings(Section):
-    """A small Qwen2-style decoder, made and trained by supervision when policy.model_name is null."""
+    """A small Qwen2-style decoder. It is created and trained by supervision when policy.model_name is null."""
 
     hidden_size: Size = 128
-    """Width."""
+    """Width of the hidden states."""
     ffn_hidden_size: Size = 256
     """Width of the feed-forward layer."""
     num_layers: Size = 2
-    """Decoder layers."""
+    """Number of decoder layers."""
     num_attention_heads: Size = 4
-    """Attention heads."""
+    """Number of attention heads."""
     num_query_groups: Size = 2
-    """Key-value heads."""
+    """Number of key-value heads."""
 
 
 class OptimizerSettings(Section):
-    """Adam."""
+    """The settings of Adam."""
 
     lr: PositiveFloat = 1e-4
     """Learning rate."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """First moment's decay."""
+    """Decay of the first moment."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Second moment's decay."""
+    """Decay of the second moment."""
     adam_eps: PositiveFloat = 1e-8
-    """Denominator's epsilon."""
+    """A small number that is added to the denominator."""
 
 
 class SchedulerSettings(Section):
-    """Constant learning rate after a linear warm-up."""
+    """The learning rate is constant after a linear warm-up."""
 
     lr_warmup_iters: CountOrNone = 0
-    """Training steps of the warm-up (paper: 10), whatever the number of updates per step. NeMo-RL's Megatron worker
-    counts them so, too."""
+    """Training steps of the warm-up (paper: 10). Steps count, not updates, as in NeMo-RL's Megatron worker."""
 
 
 class MegatronSettings(Section):
     """Parallel layout and optimizer of the learner."""
 
     tensor_model_parallel_size: Size = 1
-    """TP: ranks that share each layer."""
+    """Number of ranks that share each layer (TP)."""
     pipeline_model_parallel_size: Size = 1
-    """PP: ranks that share the stack of layers."""
+    """Number of ranks that share the stack of layers (PP)."""
     optimizer: OptimizerSettings = OptimizerSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
 
 
 class GenerationSettings(Section):
-    """Responses."""
+    """The settings of how the engine draws responses."""
 
     temperature: PositiveFloat = 1.0
     """Sampling temperature in training."""
     max_new_tokens: Size | None = None
-    """Longest response, tokens; null takes the task's."""
+    """Tokens of the longest response (default: the task's)."""
     max_num_seqs: Size = 256
     """Responses that decode at the same time."""
     stop_at_line_end: bool = False
-    """A response also ends with its first line, as answers to few-shot prompts do."""
+    """Whether a response also ends with its first line, as answers to few-shot prompts do."""
 
 
 class TokenizerSettings(Section):
-    """How a task's prompt is shown to the model of policy.model_name. Small models made here read the bare prompt."""
+    """The settings of how the model of policy.model_name reads a prompt. Small base models use no template."""
 
     template: Template = "auto"
-    """`auto` uses the folder's chat template where it has one, `chat` needs one, `plain` gives the prompt alone."""
+    """`auto` uses the folder's chat template if it has one, `chat` needs one, `plain` gives the prompt alone."""
     system: str | None = None
     """System message of a chat."""
 
 
 class PackingSettings(Section):
-    """Micro-batches in which tokens that rows have in common are computed once (policy.model_name only)."""
+    """The learner computes tokens that rows of a micro-batch share only once (policy.model_name only)."""
 
     enabled: bool = True
-    """Pack; false pads rows to the longest, train_micro_batch_size at a time."""
+    """Whether to pack. Without packing, train_micro_batch_size rows at a time are padded to the longest."""
     train_mb_tokens: Size = 1024
-    """Different tokens of a micro-batch."""
+    """Largest number of different tokens in a micro-batch."""
 
 
 class PolicySettings(Section):
     """The model and how it is trained."""
 
     model_name: str | None = None
-    """Folder of a Llama, Qwen2 or Qwen3 model to start from; null makes a small model from `model` and `base`."""
+    """Folder of a Llama, Qwen2 or Qwen3 model to start from. null creates a small model from `model` and `base`."""
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()
     megatron_cfg: MegatronSettings = MegatronSettings()
     data_parallel_size: Size = 1
-    """DP: replicas of the learner."""
+    """Number of replicas of the learner (DP)."""
     train_global_batch_size: Count | None = None
-    """Rows per optimizer step; null takes all rows of a step (one update)."""
+    """Rows per optimizer step (default: all rows of a step, which gives one update)."""
     train_micro_batch_size: Size = 128
     """Rows per forward pass and rank."""
     sequence_packing: PackingSettings = PackingSettings()
     threads: Size = 1
-    """Threads of the engine and of every learner rank; more help from some ten million parameters on."""
+    """Threads of the engine and of every learner rank. More than one helps from about ten million parameters on."""
     max_grad_norm: NonNegativeFloat = 1.0
-    """Gradient norm is clipped to this; 0 = never."""
+    """The gradient's norm is clipped to this value. With 0 it is not clipped."""
     generation: GenerationSettings = GenerationSettings()
 
 
 class BaseSettings(Section):
-    """The supervised base model, trained once per setting and cached."""
+    """The supervised base model. It is trained once per setting and cached."""
 
     steps: CountOrNone = 700
     """Supervised optimizer steps."""
@@ -169,36 +169,36 @@ class BaseSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the initial weights and of the demonstrations' order."""
     cache_dir: str = ".cache/base"
-    """Where trained bases and generated problems are kept."""
+    """Folder of the trained base models and the generated problems."""
 
 
 class ValidationSettings(Section):
-    """Held-out evaluation."""
+    """The settings of the evaluation on held-out prompts."""
 
     responses: Size = 4
-    """Responses per held-out prompt (accuracy is their mean, pass@k is over them)."""
+    """Responses per held-out prompt. Accuracy is their mean, and pass@k is over them."""
     temperature: NonNegativeFloat = 1.0
-    """Sampling temperature; 0 = greedy."""
+    """Sampling temperature. 0 is greedy."""
     max_prompts: Count | None = None
-    """Held-out prompts used; null = all."""
+    """Number of held-out prompts (default: all)."""
 
 
 class CheckpointSettings(Section):
-    """Step folders."""
+    """The settings of the checkpoints, one folder per saved step."""
 
     enabled: bool = True
-    """Write checkpoints."""
+    """Whether to write checkpoints."""
     save_period: Count = 50
-    """Steps between them (the last step is always saved)."""
+    """Steps between checkpoints. The last step is always saved."""
     keep: Size = 2
-    """Newest ones that are kept."""
+    """Number of the newest checkpoints that stay on disk."""
 
 
 class LoggerSettings(Section):
-    """What is written beside metrics.jsonl."""
+    """The settings of what is written beside metrics.jsonl."""
 
     tensorboard: bool = True
-    """TensorBoard events."""
+    """Whether to write TensorBoard events."""
 
 
 class RunConfig(Section):
@@ -206,13 +206,14 @@ class RunConfig(Section):
 
     backend: Literal["embedded"] = "embedded"
     run_dir: str = "runs/default"
-    """Folder of the run; not empty."""
+    """Folder of the run. The name must not be empty."""
     resume: Literal["never", "auto"] = "never"
     """`auto` continues from the newest complete checkpoint in run_dir, or starts anew when there is none."""
     stall_seconds: PositiveFloat = 900.0
-    """Longest wait for one answer of the engine or the learner, seconds; then stacks are written and the run ends."""
+    """Longest wait for one answer of the engine or the learner, in seconds. Then stacks are written and the run ends.
+    """
     task: TaskSettings
-    """Problems and their verifier."""
+    """The problems and their verifier."""
     grpo: GrpoSettings = GrpoSettings()
     reinforce_ada: AdaSettings
     loss_fn: LossSettings = LossSettings()
@@ -264,7 +265,7 @@ class RunConfig(Section):
 
     @property
     def updates_per_step(self) -> int:
-        """Optimizer steps per training step."""
+        """Number of optimizer steps per training step."""
         rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
         return rows // (self.policy.train_global_batch_size or rows)
 
