@@ -31,8 +31,8 @@ from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
 from nemo_ada.verify.verdict import Verdict
 
-VERDICT_GRACE_S = 1.0  # the engine waits so long for verdicts; an answer that takes longer is judged beside it
-POLL_SECONDS = 0.2  # between two looks at the control files while sampling
+VERDICT_GRACE_S = 1.0  # The engine waits this long for verdicts. It goes on while a slower answer is judged.
+POLL_SECONDS = 0.2  # between two checks of the control files while sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class StepData(Rows):
 
     Attributes:
         prompt_R: position of the row's prompt in the step.
-        used: prompts that the step took, by which the data's position moves on.
+        used: number of prompts that the step used up. The data position moves on by this number.
         metrics: numbers, and the lists of core/metrics.py.
-        engine_steps: steps that the engine made.
+        engine_steps: engine steps of the sampling phase.
     """
 
     prompt_R: IntArray
@@ -62,7 +62,7 @@ class Generation:
         max_num_seqs: most responses in flight in the engine.
         threads: CPU threads of the engine.
         stop_at_line_end: whether a line break ends a response.
-        tokenizer: tokenizer of the model's folder. None takes the task's own.
+        tokenizer: tokenizer of the model's folder. With None the task's tokenizer is used.
     """
 
     max_new_tokens: int
@@ -73,7 +73,7 @@ class Generation:
     tokenizer: ModelTokenizer | None = None
 
 
-SAMPLES, SAMPLE_CHARACTERS = 4, 600  # answers of an evaluation that its record keeps; of each of their texts
+SAMPLES, SAMPLE_CHARACTERS = 4, 600  # The record of an evaluation keeps 4 answers, and 600 characters of each text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class HeldoutScores:
     """Scores of k responses for each of P prompts.
 
     Attributes:
-        reward_PK: reward, 0 or 1.
-        length_PK: tokens.
+        reward_PK: reward of each response, 0 or 1.
+        length_PK: tokens of each response.
         without_label: responses that count as wrong because their verifier failed.
         samples: the first response of the first prompts, as `problem`, `reference`, `response` and `reward`.
     """
@@ -94,7 +94,7 @@ class HeldoutScores:
 
 
 class Rollout:
-    """One engine, one task, one sampler. Runs inside a Ray actor; usable without Ray in tests."""
+    """One engine, one task and one sampler. It runs inside a Ray actor. Tests use it without Ray."""
 
     def __init__(self, task: AnyTaskSettings, cache_dir: str) -> None:
         self._settings, self._cache_dir = task, Path(cache_dir)
@@ -106,16 +106,20 @@ class Rollout:
         self._sampler: AdaSampler | None = None
 
     def warm_up(self) -> int:
-        """Import vLLM (seconds), while the driver does something else; the process id."""
+        """Import vLLM, which takes seconds, while the driver does something else. Returns the process id."""
         processes.prepare_actor("rollout")
         import vllm.v1.engine.llm_engine  # noqa: F401
 
         return os.getpid()
 
     def open(self, model_dir: str, sampler: AdaSampler, generation: Generation, control_dir: str | None = None) -> None:
-        """Load a Hugging Face folder into the engine and take over a sampler.
+        """Load a model into the engine and take over a sampler.
 
-        control_dir: the run directory, whose DROP file ends a sampling phase at once.
+        Args:
+            model_dir: Hugging Face folder of the model.
+            sampler: sampler of the run.
+            generation: how responses are drawn.
+            control_dir: run directory. Its DROP file ends a sampling phase at once.
         """
         if generation.tokenizer != self._generation.tokenizer:
             self._task = build_task(self._settings, self._cache_dir, generation.tokenizer)
@@ -134,11 +138,11 @@ class Rollout:
         self._control_dir = None if control_dir is None else Path(control_dir)
 
     def refit(self, weights: Mapping[str, Any]) -> None:
-        """Take over the learner's weights; `Engine.refit` explains how."""
+        """Take over the learner's weights. `Engine.refit` explains how."""
         self._live_engine().refit(weights)
 
     def sampler_state(self) -> dict[str, Any]:
-        """State of the sampler, for a checkpoint."""
+        """Return the state of the sampler, for a checkpoint."""
         return self._live_sampler().state_dict()
 
     def load_sampler_state(self, state: Mapping[str, Any]) -> None:
@@ -199,15 +203,28 @@ class Rollout:
             source.close()
 
     def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
-        """Draw and score k responses for each held-out prompt (None: all).
+        """Draw and score responses for held-out prompts. A response whose verifier fails counts as wrong.
 
-        A response whose verifier fails counts as wrong. Raises FailedResponsesError when too many do.
+        Args:
+            indices: positions of the prompts in the held-out set. None takes all.
+            k: responses per prompt.
+            temperature: sampling temperature. 0 is greedy.
+            seed: seed of the responses.
+
+        Raises:
+            FailedResponsesError: the verifier failed on too many responses.
         """
         prompts = self._task.splits().heldout
         return self._evaluate(prompts if indices is None else [prompts[i] for i in indices], k, temperature, seed)
 
     def measure_train(self, indices: Sequence[int], k: int, seed: int) -> HeldoutScores:
-        """Draw k responses for training prompts at temperature 1, which gives the pass rates of the base model."""
+        """Draw and score responses for training prompts at temperature 1. They show the base model's pass rates.
+
+        Args:
+            indices: positions of the prompts in the training set.
+            k: responses per prompt.
+            seed: seed of the responses.
+        """
         return self._evaluate([self._task.splits().train[i] for i in indices], k, 1.0, seed)
 
     def _evaluate(self, prompts: Sequence[Prompt], k: int, temperature: float, seed: int) -> HeldoutScores:

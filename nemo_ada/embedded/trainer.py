@@ -1,8 +1,9 @@
-"""The embedded training loop: sample, update, refit, evaluate, save; the steps of NeMo-RL's grpo_train.
+"""The training loop of the embedded back end. Its steps are those of NeMo-RL's grpo_train.
 
-A step has timed phases: sampling (rollout actor), update (learner ranks) and refit, at times evaluation and save. The
-state between steps is learner, sampler, data position and totals. A checkpoint holds exactly that. With async_grpo the
-next step is drawn during update and save; a resumed run draws it again, with the newer weights.
+A step samples (rollout actor), updates (learner ranks) and refits the engine. Some steps also evaluate and save. Each
+phase is timed. The state between steps is the learner, the sampler, the data position and the totals, and a checkpoint
+has exactly these. With async_grpo the next step's responses are drawn during update and save. A resumed run draws them
+again, with the newer weights.
 """
 
 from __future__ import annotations
@@ -44,7 +45,16 @@ EVALUATION_STREAM = 11
 
 @dataclass(slots=True)
 class Totals:
-    """The costs of a run so far: the axes of a comparison."""
+    """The costs of a run so far. Runs are compared along them.
+
+    Attributes:
+        responses: responses drawn.
+        tokens: tokens drawn.
+        rows: rows trained on, placeholder rows included.
+        live_rows: rows with an advantage.
+        engine_steps: engine steps of all sampling phases.
+        seconds: seconds of all steps, without evaluations and saves.
+    """
 
     responses: int = 0
     tokens: int = 0
@@ -56,7 +66,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: the process's exit code, the steps done, the last evaluation."""
+    """How a run ended.
+
+    Attributes:
+        exit_code: exit code of the process.
+        step: complete steps.
+        evaluation: record of the last evaluation. Empty without one.
+    """
 
     exit_code: int
     step: int
@@ -64,7 +80,18 @@ class Outcome:
 
 
 def check_run(config: RunConfig, task: Task) -> PolicyShape:
-    """Check all that can be checked before any process starts; the model's shape. Raises UserError."""
+    """Check all that can be checked before any process starts.
+
+    Args:
+        config: the run's configuration.
+        task: the run's task.
+
+    Returns:
+        The shape of the model.
+
+    Raises:
+        UserError: the run cannot work.
+    """
     model, own = config.policy.model_name, "policy.model"
     if model is None:
         shape = model_shape(config, task)
@@ -94,7 +121,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
 
 
 def evaluation_seed(run_seed: int, step: int) -> int:
-    """The engine's seed of a run's evaluation after a step: other draws for every run and step."""
+    """Compute the engine's seed for the evaluation after a step. It differs between runs and between steps."""
     return int(np.random.SeedSequence([run_seed, step, EVALUATION_STREAM]).generate_state(1)[0])
 
 
@@ -111,20 +138,20 @@ class Trainer:
         self.position = 0
         self.totals = Totals()
         self._learner: LearnerGroup | None = None
-        self._ahead: Callable[[], StepData | None] | None = None  # waits for the next step's responses
-        self._sampler_state: dict[str, Any] = {}  # before it began to draw them
+        self._ahead: Callable[[], StepData | None] | None = None  # it waits for the next step's responses
+        self._sampler_state: dict[str, Any] = {}  # the state before the sampler began to draw them
         self._evaluated: dict[str, Any] = {}
         self._saved_at = -1
 
     @property
     def learner(self) -> LearnerGroup:
-        """The learner, once `run` has started it."""
+        """The learner. Raises InvariantError before `run` has started it."""
         if self._learner is None:
             raise InvariantError("the learner has not been started")
         return self._learner
 
     def run(self) -> Outcome:
-        """Train to the last step, or until somebody asks for a stop; raises what the parts raise."""
+        """Train to the last step, or until a stop is requested. An error of a part passes through."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
         (config.folder / "DROP").unlink(missing_ok=True)
@@ -172,7 +199,7 @@ class Trainer:
             self._evaluate()
 
     def _loop(self) -> str | None:
-        """Make steps until the end; returns the reason of an early stop."""
+        """Train until the last step. Returns the reason of an early stop, or None."""
         grpo, saving = self.config.grpo, self.config.checkpointing
         while self.step < grpo.max_num_steps:
             reason = self.control.stop_reason()
@@ -189,7 +216,7 @@ class Trainer:
         return None
 
     def _train_step(self) -> bool:
-        """One step; False when it was dropped while sampling, which changes nothing."""
+        """Train one step. Returns False when it was dropped while sampling, which changes nothing."""
         config, step = self.config, self.step + 1
         times: dict[str, float] = {}
         ahead, asynchronous = self._ahead, config.grpo.async_grpo
@@ -230,7 +257,7 @@ class Trainer:
         return True
 
     def _draw(self, step: int, position: int) -> Callable[[], StepData | None]:
-        """Begin to draw a step's responses, with the weights that the engine has now."""
+        """Begin to draw a step's responses with the engine's weights. Returns a function that waits for them."""
         grpo, ada = self.config.grpo, self.config.reinforce_ada
         prompts = grpo.num_prompts_per_step + ada.reserve_prompts
         indices = self.order.at(position, ada.candidate_prompts or prompts)
@@ -239,7 +266,10 @@ class Trainer:
         return self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
-        """Input of the value estimator: the policy's last hidden states, mean over each prompt, [P, hidden]."""
+        """Compute the input of the value estimator, [P, hidden]. None with another estimator.
+
+        It is the mean of the policy's last hidden states over the tokens of each prompt.
+        """
         if self.config.reinforce_ada.estimator.kind != "value":
             return None
         rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]
@@ -295,7 +325,7 @@ class Trainer:
 
     @contextmanager
     def _phase(self, name: str, times: dict[str, float]) -> Iterator[None]:
-        """A timed phase, announced to heartbeat and observer; its seconds go to times[name]."""
+        """Announce a phase to the heartbeat and the observer, and write its seconds into times[name]."""
         self.control.heartbeat(self.step, name)
         self.observer.on_phase(self.step, name)
         started = time.perf_counter()
@@ -304,7 +334,10 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop: the step in flight is dropped while it samples, else finished."""
+        """Within the block SIGINT and SIGTERM request a stop.
+
+        A step that is sampling is dropped. A step in a later phase is finished.
+        """
 
         def stop(reason: str) -> None:
             self.control.request(reason)
@@ -318,7 +351,15 @@ class Trainer:
 
 
 def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
-    """Run an embedded training with processes of its own. Raises UserError before any process starts."""
+    """Start the processes of the embedded back end and train.
+
+    Args:
+        config: the run's configuration.
+        observer: it gets every step, phase, evaluation and message.
+
+    Raises:
+        UserError: the run cannot work. It is raised before any process starts.
+    """
     task = run_task(config)
     check_run(config, task)
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")

@@ -1,13 +1,13 @@
 """The engine and the verifier as a `ResponseSource` for one training step.
 
 The session's response ids are the engine's request ids, so an outcome finds its prompt in any order of completion. A
-response goes
+response passes through these states:
 
     submitted -> decoding -> (verifying, while its verdict is a pending future) -> ready -> reported
 
-and leaves this line at any point before `reported` when it is aborted. The engine keeps stepping while verdicts are
-pending. It first waits a moment (`grace_s`) for new ones. So verdicts that come in time are reported in the order of
-the engine, and the same seeds give the same run. Only when nothing decodes does `poll` sleep until a verdict comes.
+An abort ends it in any state before `reported`. The engine keeps stepping while verdicts are pending. It first waits a
+moment (`grace_s`) for new ones. So verdicts that come in time are reported in the order of the engine, and the same
+seeds give the same run. Only when nothing decodes does `poll` sleep until a verdict comes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nemo_ada.verify.verdict import Verdict
 log = logging.getLogger(__name__)
 
 Verify = Callable[[int, list[int], bool], Verdict | Future[Verdict]]
-"""verify(position of the prompt, generated token ids, whether the response ended by itself): a verdict or its future.
-"""
+"""A function of the prompt's position, the generated token ids and whether the response ended by itself. It returns a
+verdict or a future of one."""
 
 ENGINE_ERROR = "engine_error"
 VERIFIER_ERROR = "verifier_error"
-SILENCE_S = 600.0  # without a verdict while nothing decodes; then the open answers fail
+SILENCE_S = 600.0  # When nothing decodes and no verdict comes for so long, the open answers fail.
 
 
 class RequestEngine(Protocol):
@@ -60,12 +60,12 @@ class RequestEngine(Protocol):
 
 
 class EngineSource:
-    """Draws responses from an engine and has them verified; implements the core's `ResponseSource`.
+    """Draws responses from an engine and has them verified. It implements the core's `ResponseSource`.
 
     A failure never becomes a label. The cause of a verdict without a label is the cause of the failure. An exception of
-    `verify` or of its future is the failure "verifier_error". A request that the engine refuses or fails is
-    "engine_error". An exception from `engine.step` means that the engine is lost, and passes through `poll`. Outputs of
-    the engine for ids that do not decode here, repeated or unknown, are ignored.
+    `verify` or of its future gives the cause "verifier_error". A request that the engine refuses or fails gives
+    "engine_error". An exception from `engine.step` means that the engine is lost. It passes through `poll`. Outputs of
+    the engine for ids that do not decode here (repeated or unknown ones) are ignored.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EngineSource:
             verify: see `Verify`. It runs in the thread that polls, so a slow verifier must return a future.
             sampling: how every response is drawn. The seed comes with the request.
             clock: seconds, or engine steps.
-            lengths: number of tokens to draw for (prompt position, issue index); for replays only.
+            lengths: function from (prompt position, issue index) to the number of tokens. Only replays use it.
             grace_s: seconds that the engine waits for the verdicts of responses that have just ended.
         """
         if engine.in_flight:
@@ -102,7 +102,7 @@ class EngineSource:
         self._prompt_by_id: dict[int, int] = {}  # every response ever submitted
         self._decoding: set[int] = set()
         self._verifying: dict[int, Future[Verdict]] = {}
-        self._verified: queue.SimpleQueue[int] = queue.SimpleQueue()  # filled by the verifier's threads
+        self._verified: queue.SimpleQueue[int] = queue.SimpleQueue()  # the verifier's threads fill it
         self._ready: dict[int, tuple[float, int, str | None]] = {}  # reward, tokens, cause of failure
         self._payloads: dict[int, Payload] = {}
 
@@ -148,7 +148,7 @@ class EngineSource:
         )
 
     def abort(self, response_id_N: IntArray | Iterable[int]) -> IntArray:
-        """Stop these responses and drop their tokens; returns how many each had, 0 for those reported before."""
+        """Stop these responses and drop their tokens. Returns how many tokens each had, 0 if it was reported before."""
         ids = [int(response_id) for response_id in response_id_N]
         unknown = [response_id for response_id in ids if response_id not in self._prompt_by_id]
         if unknown:
@@ -170,7 +170,7 @@ class EngineSource:
         return tokens_N
 
     def payload(self, response_id: int) -> Payload:
-        """Tokens and log-probabilities of a response that was reported."""
+        """Return the tokens and log-probabilities of a response that was reported."""
         try:
             return self._payloads[int(response_id)]
         except KeyError:
@@ -210,7 +210,7 @@ class EngineSource:
     def _verify(self, response_id: int, payload: Payload) -> Verdict | Future[Verdict]:
         try:
             return self._verifier(self._prompt_by_id[response_id], payload.token_ids.tolist(), payload.finished)
-        except Exception as error:  # noqa: BLE001 - a verifier may raise anything; none of it may become a label
+        except Exception as error:  # noqa: BLE001 - a verifier may raise anything, and an error is not a label
             failed: Future[Verdict] = Future()
             failed.set_exception(error)
             return failed
@@ -219,7 +219,11 @@ class EngineSource:
         self._verified.put(response_id)
 
     def _collect_verified(self, *, sleep: bool) -> None:
-        """Settle the responses whose future is done; with `sleep`, wait until there is one. Skips aborted ones."""
+        """Settle the responses whose future is done. Aborted ones are skipped.
+
+        Args:
+            sleep: whether to wait until there is one.
+        """
         while not self._verified.empty() or sleep:
             try:
                 response_id = self._verified.get(timeout=SILENCE_S)

@@ -1,12 +1,12 @@
-"""vLLM inside this process, driven by an explicit loop: add requests, step, collect what finished.
+"""vLLM inside this process. The caller adds requests, steps the engine and collects what has finished.
 
 The samplers decide after every finished response what to draw or abort next, and an engine step of a small model takes
-milliseconds. A second process or an event loop would cost more than the work between two decisions. A process holds one
-engine at a time, because vLLM keeps its parallel state in globals; another may follow a closed one.
+milliseconds. A second process or an event loop would cost more than the work between two decisions. A process has one
+engine at a time, because vLLM keeps its parallel state in globals. It may start another one after a close.
 
-A request's life: `add` -> some `step`s -> one `Finished`; or `abort` -> nothing. vLLM may still emit an output for an
-aborted request on a later step. So every request gets an id of its own inside vLLM, and outputs of ids that are not
-alive are dropped. `Engine.refit` explains how new weights reach the engine.
+`add` starts a request. Some `step`s later it ends with one `Finished`. After `abort` nothing comes. vLLM may still emit
+an output for an aborted request on a later step. So every request gets a new id inside vLLM, and outputs of ids that
+are not alive are dropped. `Engine.refit` explains how new weights reach the engine.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length"]
 
-# vLLM and torch read these while they are imported. In-process vLLM is ready in 12 s where three processes take 25;
-# without dynamo the first call saves 2 to 15 s of C++ compilation; one thread leaves the learner its core.
+# vLLM and torch read these while they are imported. In-process vLLM is ready in 12 s, three processes take 25 s.
+# Without dynamo the first call saves 2 to 15 s of C++ compilation. With one thread the learner gets the other core.
 ENVIRONMENT: dict[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "TORCHDYNAMO_DISABLE": "1",
@@ -47,17 +47,19 @@ ENVIRONMENT: dict[str, str] = {
     "TRANSFORMERS_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Environment variables of a process that holds an engine."""
+"""Environment variables of a process with an engine."""
 
 MIN_CACHE_BYTES, MAX_CACHE_BYTES = 1 << 28, 1 << 31
 FLOAT_BYTES = 4
 
 
 def prepare_process() -> None:
-    """Set `ENVIRONMENT` in this process; call it before anything imports vLLM.
+    """Set `ENVIRONMENT` in this process. Call it before anything imports vLLM.
 
-    A torch that is already imported no longer looks at the variables, so it is told directly. Raises InvariantError
-    when vLLM was imported under other settings.
+    torch reads the variables only when it is imported. If it was imported before, its settings are changed directly.
+
+    Raises:
+        InvariantError: vLLM was imported under other settings.
     """
     stale = sorted(name for name, value in ENVIRONMENT.items() if os.environ.get(name) != value)
     if "vllm" in sys.modules and "VLLM_ENABLE_V1_MULTIPROCESSING" in stale:
@@ -75,20 +77,26 @@ def prepare_process() -> None:
 
 
 class RequestRejected(Exception):
-    """The engine refused or failed this one request; the others go on."""
+    """The engine refused or failed this one request. The others go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The engine's settings.
 
-    model_dir: a HuggingFace folder with config.json and safetensors; no tokenizer, because the engine sees ids only.
-    max_model_len: prompt plus response, tokens. max_num_seqs: requests that run at the same time; more wait.
-    block_size: tokens per KV block; with vLLM's default on a CPU (128) short prompts never share a prefix.
-    kv_cache_memory_bytes: None takes what max_num_seqs sequences need, from MIN_CACHE_BYTES to MAX_CACHE_BYTES. A size
-    that is named keeps vLLM from claiming a share of the machine's memory and from a warm-up.
-    dtype: float32 makes the engine's log-probabilities equal the learner's to 1e-6. seed: for unseeded requests only.
-    threads: that compute. Two halve the time of a model of 100 M parameters; a tiny one has nothing to share out.
+    Attributes:
+        model_dir: HuggingFace folder with config.json and safetensors. It needs no tokenizer, because the engine reads
+            ids only.
+        max_model_len: largest length of prompt plus response, in tokens.
+        max_num_seqs: requests that run at the same time. Further requests wait.
+        block_size: tokens per KV block. With vLLM's default on a CPU (128) short prompts never share a prefix.
+        kv_cache_memory_bytes: memory for keys and values. With None it fits max_num_seqs sequences, and it is between
+            MIN_CACHE_BYTES and MAX_CACHE_BYTES. vLLM always gets a size. Without one it would take a share of the
+            machine's memory and make a warm-up.
+        dtype: float32 makes the engine's log-probabilities equal the learner's to 1e-6.
+        seed: seed of requests that have no seed.
+        threads: CPU threads of the computation. Two halve the time of a model of 100 M parameters. They do not help a
+            tiny model.
     """
 
     model_dir: Path
@@ -102,7 +110,7 @@ class EngineConfig:
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens per engine step: room for one whole prompt at least, since prompts are never split over steps."""
+        """Most tokens per engine step. At least one whole prompt fits, because prompts are never split over steps."""
         return max(8192, self.max_model_len, self.max_num_seqs)
 
 
@@ -110,9 +118,12 @@ class EngineConfig:
 class Sampling:
     """How one response is drawn.
 
-    temperature: 0 is greedy, 2 is vLLM's largest. top_p: 1 leaves the distribution whole. stop_tokens: each ends the
-    response and is part of it; none draws exactly max_new_tokens. seed: None takes vLLM's shared generator, whose
-    numbers depend on the rest of the batch.
+    Attributes:
+        max_new_tokens: tokens of the longest response.
+        temperature: sampling temperature. 0 is greedy, 2 is vLLM's largest.
+        top_p: 1 leaves the distribution whole.
+        stop_tokens: ids that end the response. They are part of it. Without ids exactly max_new_tokens are drawn.
+        seed: seed of the response. None uses vLLM's shared generator, whose numbers depend on the rest of the batch.
     """
 
     max_new_tokens: int
@@ -122,16 +133,19 @@ class Sampling:
     seed: int | None = None
 
     def forced(self, length: int) -> Sampling:
-        """The same draw with exactly `length` tokens (replays of measured lengths)."""
+        """Return the same settings for exactly `length` tokens. Replays of measured lengths use it."""
         return replace(self, max_new_tokens=length, stop_tokens=())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A finished response: its token ids (stop token included), their log-probabilities, and why it ended.
+    """A finished response of T tokens.
 
-    The log-probabilities are those of the policy that drew the response at temperature 1, as the learner computes them,
-    whatever the sampling temperature was.
+    Attributes:
+        token_ids: ids of the generated tokens, stop token included, [T].
+        logprobs: log-probabilities of these tokens under the policy that drew them, [T]. They are those of temperature
+            1, as the learner computes them, whatever the sampling temperature was.
+        finish_reason: `stop` after a stop token, `length` at the token limit.
     """
 
     token_ids: NDArray[np.int64]
@@ -143,13 +157,20 @@ class Payload:
 
     @property
     def finished(self) -> bool:
-        """Whether the response ended by itself, with a stop token."""
+        """Whether the response ended with a stop token."""
         return self.finish_reason == "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that ended after `tokens` generated tokens, with a payload or with an error."""
+    """A request that ended.
+
+    Attributes:
+        request_id: id of the request.
+        tokens: generated tokens.
+        payload: the response. None after an error.
+        error: message of the error. None with a payload.
+    """
 
     request_id: Hashable
     tokens: int
@@ -160,7 +181,10 @@ class Finished:
 class Engine:
     """An in-process `vllm.v1.engine.llm_engine.LLMEngine`.
 
-    steps: engine steps so far. decoded_tokens: tokens of all requests that have ended, aborted ones included.
+    Attributes:
+        config: the settings.
+        steps: engine steps so far.
+        decoded_tokens: tokens of all requests that have ended, aborted ones included.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -192,7 +216,7 @@ class Engine:
         width = self._architecture.get("head_dim") or (
             self._architecture["hidden_size"] // self._architecture["num_attention_heads"]
         )
-        if width not in heads:  # vLLM itself fails only in the first step
+        if width not in heads:  # vLLM would fail later, in its first step
             raise UserError(
                 f"{config.model_dir}: attention heads of {width} do not work with vLLM on a CPU; "
                 f"choose hidden_size and num_attention_heads for heads of one of {heads}"
@@ -210,7 +234,7 @@ class Engine:
             max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            # A prompt split over two steps would make vLLM rewind the request's generator, which no CPU generator can.
+            # With a prompt split over two steps vLLM would rewind the request's generator. A CPU generator cannot.
             enable_chunked_prefill=False,
             block_size=config.block_size,
             kv_cache_memory_bytes=self._cache_bytes(width),
@@ -224,7 +248,7 @@ class Engine:
         self._vocabulary: int = self._llm.model_config.get_vocab_size()
 
     def _cache_bytes(self, head_dim: int) -> int:
-        """Memory for keys and values: the config's, or what max_num_seqs sequences need."""
+        """Compute the bytes for keys and values. Without a configured size they fit max_num_seqs sequences."""
         config, model = self.config, self._architecture
         if config.kv_cache_memory_bytes is not None:
             return config.kv_cache_memory_bytes
@@ -234,9 +258,10 @@ class Engine:
         return max(MIN_CACHE_BYTES, min(tokens * per_token, MAX_CACHE_BYTES))
 
     def reopen(self, config: EngineConfig) -> bool:
-        """Load another checkpoint of the same model into this engine, which saves the seconds of a new one.
+        """Load another checkpoint of the same model into this engine. That is faster than a new engine.
 
-        False, and nothing changed, where only a new engine can serve `config`.
+        Returns:
+            Whether the checkpoint was loaded. When only a new engine can serve `config`, nothing changes.
         """
         same = replace(config, model_dir=self.config.model_dir) == self.config
         if self._dead or not same or read_json(config.model_dir / CONFIG) != self._architecture:
@@ -253,18 +278,28 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """Requests added and neither finished nor aborted."""
+        """Number of requests that were added and neither finished nor aborted."""
         return len(self._request_by_vllm_id)
 
     def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
-        """Queue one request. Raises RequestRejected when vLLM cannot serve it, such as a prompt that is too long."""
+        """Queue one request.
+
+        Args:
+            request_id: id that no request in flight has.
+            prompt_token_ids: tokens of the prompt.
+            sampling: how the response is drawn.
+
+        Raises:
+            RequestRejected: vLLM cannot serve the request, for example because the prompt is too long.
+            InvariantError: the id is already in flight, or the engine is closed.
+        """
         self._require_alive()
         if request_id in self._vllm_id_by_request:
             raise InvariantError(f"request {request_id!r} is already in flight")
         vllm_id = str(self._issued)
         self._issued += 1
         if prompt_token_ids and not 0 <= min(prompt_token_ids) <= max(prompt_token_ids) < self._vocabulary:
-            # Without a tokenizer vLLM checks no ids; the model would fail in a step and lose every request.
+            # Without a tokenizer vLLM does not check ids. The model would fail in a step and lose every request.
             raise RequestRejected(f"the prompt has token ids outside the vocabulary 0..{self._vocabulary - 1}")
         if len(prompt_token_ids) + sampling.max_new_tokens > self.config.max_model_len:
             raise RequestRejected(
@@ -291,9 +326,9 @@ class Engine:
         self._vllm_id_by_request[request_id] = vllm_id
 
     def step(self) -> list[Finished]:
-        """Run the model once over all running requests; returns those that ended.
+        """Run the model once over all running requests. Returns the requests that ended.
 
-        An exception from vLLM means that the engine is lost. It is passed on, and later calls refuse.
+        An exception from vLLM means that the engine is lost. It is raised, and later calls raise InvariantError.
         """
         self._require_alive()
         if not self._request_by_vllm_id:
@@ -330,9 +365,9 @@ class Engine:
         return Finished(request_id, tokens, payload)
 
     def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
-        """Stop these requests; returns the tokens that each had generated.
+        """Stop these requests. Returns the number of tokens that each had generated.
 
-        Ids that are not in flight are ignored, because a response may end just before. A lost engine has none.
+        Ids that are not in flight are ignored, because a response may end just before. A lost engine ignores all.
         """
         if self._dead:
             return {}
@@ -349,17 +384,18 @@ class Engine:
         return tokens
 
     def refit(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the policy: later responses come from `weights`, all tensors under their HuggingFace names.
+        """Replace the policy. Later responses come from `weights`, which has every tensor under its HuggingFace name.
 
         How a refit works, once per training step:
         1. The learner's ranks send their shards to rank 0, which merges them into whole tensors (learner/convert.py).
-        2. Ray's object store hands the tensors to this process; no file is written (`Trainer._train_step`).
+        2. Ray's object store passes the tensors to this process. No file is written (`Trainer._train_step`).
         3. vLLM's own loader reads them as it reads a checkpoint. A write into the model's parameters would change
            nothing: on a CPU, vLLM packs each linear layer's weight after loading and computes with the packed copy.
         4. The prefix cache is dropped, because its keys and values belong to the old weights.
 
-        Raises InvariantError for a missing, unknown or misshapen tensor, where vLLM would only warn. It also refuses
-        while requests are in flight, because their responses would come from two policies.
+        Raises:
+            InvariantError: a tensor is missing, unknown or has another shape. (vLLM would only warn.) Or requests are
+                in flight, whose responses would come from two policies.
         """
         self._require_alive()
         if self._request_by_vllm_id:
@@ -378,10 +414,20 @@ class Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, seed: int = 0
     ) -> list[list[Payload]]:
-        """Draw n responses for each prompt and wait for all of them (evaluation).
+        """Draw n responses for each prompt and wait for all of them. Evaluations use it.
 
-        Response i of prompt p has a seed derived from (seed, p, i). Raises RequestRejected for a prompt that cannot be
-        served, and InvariantError while other requests are in flight.
+        Args:
+            prompts: token ids of each prompt.
+            n: responses per prompt.
+            sampling: how responses are drawn. Its seed is not used.
+            seed: response i of prompt p has a seed derived from (seed, p, i).
+
+        Returns:
+            The n responses of each prompt.
+
+        Raises:
+            RequestRejected: a prompt cannot be served.
+            InvariantError: other requests are in flight.
         """
         if self._request_by_vllm_id:
             raise InvariantError(f"generate with {len(self._request_by_vllm_id)} other requests in flight")
@@ -418,5 +464,5 @@ def _reload_weights(worker: Any, weights: Mapping[str, torch.Tensor]) -> None:
     runner = worker.model_runner
     runner.reload_weights(weights_iterator=iter(weights.items()))
     model = runner.get_model()
-    if model.config.tie_word_embeddings:  # no tensor of its own comes, so vLLM would keep the old packed copy
+    if model.config.tie_word_embeddings:  # The head has no tensor in `weights`, so vLLM would keep the old packed copy.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
