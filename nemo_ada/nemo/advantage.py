@@ -1,4 +1,4 @@
-"""The advantage estimator that grpo_train calls. It checks the rows and returns what the sampler computed."""
+"""The advantage estimator that grpo_train calls. It checks the rows and returns the sampler's advantages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from nemo_ada.nemo.training_batch import COLUMNS
 
 
 class AdaAdvantageEstimator:
-    """NeMo-RL's estimator interface over the columns of `training_batch.build_batch`."""
+    """Implements NeMo-RL's estimator interface. It reads the columns of `training_batch.build_batch`.
+
+    Attributes:
+        last_metrics: metrics of the step that this estimator has joined. Empty in synchronous training.
+        counted: metrics of the last step's batch, after dynamic sampling.
+        logged: metrics of the last rollout. The loop logs them again at the end of the step.
+    """
 
     def __init__(self, settings: NemoSettings) -> None:
         self._settings = settings
         self.last_metrics: dict[str, float] = {}
-        self.counted: dict[str, float] = {}  # in the batch of the last step, after dynamic sampling
-        self.logged: dict[str, Any] = {}  # the last rollout's metrics, which the loop logs once more at the step's end
+        self.counted: dict[str, float] = {}
+        self.logged: dict[str, Any] = {}
 
     def compute_advantage(
         self,
@@ -30,11 +36,19 @@ class AdaAdvantageEstimator:
         repeated_batch: Any,
         **_: Any,
     ) -> torch.Tensor:
-        """Advantages [R, T] for `mask` [R, T] (tokens in the loss). Raises InvariantError for rows that do not match.
+        """Return the advantages, [R, T]. The value is constant over a row's tokens.
 
-        The value is constant over a row's tokens. Rows without advantage may have left the loss (`placeholder_rows`);
-        with `denominator: all_rows` the others are scaled by what remains of each optimizer step's denominator, so the
-        update is the one that would have counted them. (The clipped loss is positively homogeneous in the advantage.)
+        Rows without advantage may have left the loss (`placeholder_rows`). With `denominator: all_rows` the other rows
+        are then scaled by the share of each optimizer step's denominator that remains. So the update is the same as
+        with all rows in the loss. (The clipped loss is positively homogeneous in the advantage.)
+
+        Args:
+            rewards: rewards in NeMo-RL's batch, [R].
+            mask: which tokens are in the loss, [R, T].
+            repeated_batch: NeMo-RL's batch with the columns of `training_batch.build_batch`.
+
+        Raises:
+            InvariantError: the rows do not match each other.
         """
         missing = [name for name in COLUMNS if name not in repeated_batch]
         if missing:
@@ -54,7 +68,10 @@ class AdaAdvantageEstimator:
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
 
     def _of_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
-        """Metrics of the rows that dynamic sampling kept, perhaps of several draws; a rollout knows only its own."""
+        """Compute metrics of the rows that dynamic sampling kept.
+
+        The rows may come from several rollout calls, so the metrics of one call do not show them.
+        """
         weighed_R, counted_RT = batch["ada_weight"] > 0, (mask[:, 1:] != 0).cpu()
         skipped_R = weighed_R & (batch["ada_advantage"] == 0) & ~counted_RT.any(dim=1)
         reward = float(batch["ada_reward"][weighed_R].mean()) if weighed_R.any() else 0.0
@@ -63,12 +80,15 @@ class AdaAdvantageEstimator:
         return named({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
 
     def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
-        """[R]: the loss's denominator without the rows that left it, over the one with them, per optimizer step."""
+        """Compute the share of the loss's denominator that remains in each row's optimizer step, [R].
+
+        It is the denominator without the rows that left the loss, divided by the denominator with them.
+        """
         saved_R = batch["ada_saved"].to(torch.float64)
         counted_R = (mask[:, 1:] != 0).sum(dim=1).cpu().to(torch.float64)
         if not self._settings.token_loss:
             saved_R, counted_R = (saved_R > 0).to(torch.float64), (counted_R > 0).to(torch.float64)
-        kept_placeholder_R = (saved_R > 0) & (counted_R > 0)  # the one row that NeMo-RL's metrics need
+        kept_placeholder_R = (saved_R > 0) & (counted_R > 0)  # a row that stays in the loss for NeMo-RL's metrics
         saved_R = torch.where(kept_placeholder_R, saved_R - counted_R, saved_R)
         share_R = torch.ones(len(saved_R), dtype=torch.float64)
         size = self._settings.global_batch

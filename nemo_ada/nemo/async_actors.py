@@ -1,7 +1,7 @@
-"""Reinforce-Ada inside the two Ray actors of NeMo-RL's async_grpo_train: trajectory collector and replay buffer.
+"""Reinforce-Ada in the two Ray actors of NeMo-RL's async_grpo_train, the trajectory collector and the replay buffer.
 
-The loop imports both classes when it starts. Within `adaptive_actors` it gets our subclasses. NeMo-RL keeps its own
-bookkeeping of a group's target and age, of refits and of the buffer. These things change:
+The loop imports both classes when it starts. Within `adaptive_actors` it gets our subclasses. NeMo-RL's own bookkeeping
+of a group's target and age, of refits and of the buffer stays. These things change:
 
 collector   GroupRollouts draws a group. For that we replace, in the actor's process, the function that a group's thread
             calls for a rollout. A refit without in-flight updates waits for the responses in flight, and not for whole
@@ -47,7 +47,7 @@ ACTORS = "nemo_rl.algorithms.async_utils"
 ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
 LOADER_FILE = "train_dataloader.pt"
 POLL_SECONDS = 0.1
-START_SECONDS = 60.0  # in which a thread of the collector begins
+START_SECONDS = 60.0  # longest wait for the start of a collector's thread
 BATCH_WORKER = "_run_rollout_batch_worker"
 METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "AsyncTrajectoryCollector": {
@@ -86,7 +86,15 @@ PER_BATCH = {
 
 @contextmanager
 def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
-    """Within the block async_grpo_train starts our actors. Raises UserError for a NeMo-RL that is not as expected."""
+    """Within the block async_grpo_train starts our actors.
+
+    Args:
+        master_config: NeMo-RL's configuration.
+        checkpointer: NeMo-RL's checkpointer. A resumed run reads the queue's state from its newest checkpoint.
+
+    Raises:
+        UserError: NeMo-RL is not as expected, or the newest checkpoint is not one of asynchronous Reinforce-Ada.
+    """
     module, classes = importlib.import_module(ACTORS), check_actors()
     settings = nemo_settings.read(master_config)
     actors = {
@@ -98,7 +106,7 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
 
 
 def check_actors() -> dict[str, type]:
-    """NeMo-RL's two plain classes by name. Raises UserError for a NeMo-RL that is not as expected."""
+    """Return NeMo-RL's two plain classes by name. Raises UserError when NeMo-RL is not as expected."""
     module = importlib.import_module(ACTORS)
     SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
     return {name: _original(module, name) for name in METHODS}
@@ -124,7 +132,7 @@ def _original(module: Any, name: str) -> type:
 
 
 def _saved(checkpointer: Any) -> dict[str, Any] | None:
-    """The queue's state in the newest checkpoint."""
+    """Read the queue's state from the newest checkpoint. None without one."""
     newest = checkpointer.get_latest_checkpoint_path()
     path = None if newest is None else Path(newest) / LOADER_FILE
     if path is None or not path.exists():
@@ -145,33 +153,33 @@ class Watched:
         self._actor = actor
 
     def options(self, **options: Any) -> Watched:
-        """As an actor class has it."""
+        """Return the class with these options, as Ray's actor classes do."""
         return Watched(self._actor.options(**options))
 
     def remote(self, *, replay_buffer: Any, **arguments: Any) -> Any:
-        """As an actor class has it."""
+        """Start the actor, as Ray's actor classes do, and name it to its buffer."""
         collector = self._actor.remote(replay_buffer=replay_buffer, **arguments)
         replay_buffer.watch.remote(collector)
         return collector
 
 
 class CountedSemaphore(threading.Semaphore):
-    """A semaphore that counts its acquisitions. The collector makes one per group that it starts."""
+    """A semaphore that counts how often it was acquired. The collector acquires it once per group that it starts."""
 
     acquired = 0
 
     def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        """Acquire and count."""
+        """Acquire the semaphore and count that."""
         got = super().acquire(*args, **kwargs)
         self.acquired += int(got)
         return got
 
 
 def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
-    """A Ray actor class from NeMo-RL's collector.
+    """Build a Ray actor class from NeMo-RL's collector.
 
     Args:
-        base: the plain class. One that draws a whole batch per thread gets `PerBatch`, the other `PerGroup`.
+        base: NeMo-RL's plain class. If it draws a whole batch per thread, `PerBatch` is used, and otherwise `PerGroup`.
         saved: the queue's state of the run that is resumed.
     """
     import ray
@@ -187,7 +195,11 @@ else:
 
 
 class Collector(Upstream):
-    """What both kinds of collectors share. NeMo-RL's collector is the next class in the order of inheritance."""
+    """The part that both kinds of collectors share. NeMo-RL's collector is the next class in the order of inheritance.
+
+    Attributes:
+        saved: the queue's state of the run that is resumed. None for a new run.
+    """
 
     saved: Mapping[str, Any] | None
 
@@ -209,7 +221,7 @@ class Collector(Upstream):
         """Start to collect prompts from our queue over the data loader."""
         try:
             self._start(dataloader)
-        except BaseException as error:  # the loop never looks at what this call returns
+        except BaseException as error:  # the loop never reads the result of this call
             self._fail(error)
             raise
 
@@ -230,19 +242,19 @@ class Collector(Upstream):
         super().start_collection(queue)
 
     def _collection_loop(self) -> None:
-        super()._collection_loop()  # returns after an error only: the queue has no end
+        super()._collection_loop()  # it returns only after an error, because the queue has no end
         self._fail(self.dataloader.error or RuntimeError("the collector of prompts stopped; its log has the error"))
 
     def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
-        """Return the steps that groups may be started for now. NeMo-RL returns only those that need more groups."""
+        """Return the steps for which groups may be started now. NeMo-RL returns only steps that need more groups."""
         age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
         return list(range(generation_weight_version, generation_weight_version + age + 1))
 
     def _hand_over(self, ticket: int) -> None:
-        """Check that the buffer has the group of this prompt.
+        """Check that the buffer has the group of this prompt, and mark its ticket as done.
 
-        NeMo-RL only prints an error that happens on the way there. Then a resumed run would count the prompt as
-        delivered.
+        NeMo-RL only prints an error that happens on the way to the buffer. Without this check, a resumed run would
+        count the prompt as delivered.
         """
         if ray_get(self.replay_buffer.holds.remote(ticket)):
             self.dataloader.done(ticket)
@@ -257,13 +269,13 @@ class Collector(Upstream):
     def wait_for_pending_generations(self) -> None:
         """Wait for the responses in flight. Their groups may draw further waves with the new weights.
 
-        After an error nobody waits: the buffer raises it when the loop comes back to it.
+        After an error this does not wait. The next call of the buffer raises the error in the loop.
         """
         while self._groups.running > 0 and not self._failed:
             time.sleep(POLL_SECONDS)
 
     def get_dataloader_state(self) -> dict[str, Any]:
-        """The queue's state, for a checkpoint."""
+        """Return the queue's state, for a checkpoint."""
         return dict(self.dataloader.state_dict())
 
 
@@ -293,7 +305,7 @@ class PerGroup(Collector):
             self._hand_over(int(repeated_batch[TICKET][0]))
 
     def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
-        """In the place of `run_async_multi_turn_rollout`, in a group's own thread."""
+        """Draw a group in its own thread. This replaces `run_async_multi_turn_rollout`."""
         batch = given.pop("input_batch")
         try:
             drawn = self._groups.draw(RolloutCall(self._rollout, **given), batch, self._here.target)
@@ -313,7 +325,7 @@ class PerBatch(Collector):
         self._begun: dict[int, threading.Event] = {}
 
     def _process_batch(self, batch: Any) -> None:
-        """Start the groups of a batch that a step still needs, and put the other prompts back."""
+        """Start the groups of a batch that a step still needs, and return the other prompts to the queue."""
         started: list[int] = []
         original = batch.slice
 
@@ -325,7 +337,7 @@ class PerBatch(Collector):
         begun = threading.Event()
         self._begun = dict.fromkeys(batch[TICKET].tolist(), begun)
         super()._process_batch(batch)
-        if started and not begun.wait(START_SECONDS):  # the thread was not started; NeMo-RL printed why
+        if started and not begun.wait(START_SECONDS):  # the thread did not start, and NeMo-RL has printed the reason
             started = []
         self.dataloader.put_back(batch[TICKET].tolist()[len(started) :])
 
@@ -341,7 +353,7 @@ class PerBatch(Collector):
     async def _iter_rollout_groups(
         self, repeated_batch: Any, num_generations: int, use_nemo_gym: bool, task_index_to_group_index: dict[int, int]
     ) -> AsyncGenerator[Any, None]:
-        """Each group as soon as it has enough responses."""
+        """Yield each group as soon as it has enough responses."""
         result = importlib.import_module(ROLLOUTS).RolloutGroupResult
         target = self._here.target  # the thread of this event loop belongs to one batch
         call = RolloutCall(
@@ -366,7 +378,7 @@ class PerBatch(Collector):
                 index, batch, metrics = await one
                 yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
         finally:
-            threads.shutdown(wait=False, cancel_futures=True)  # after an error the other groups are not waited for
+            threads.shutdown(wait=False, cancel_futures=True)  # after an error we do not wait for the other groups
 
     def _draw(self, call: RolloutCall, index: int, batch: Any, target: int) -> tuple[int, Any, dict[str, Any]]:
         try:
@@ -386,14 +398,20 @@ class PerBatch(Collector):
 
 
 def ray_get(reference: Any) -> Any:
-    """The result of a call of an actor. Ray is imported where an actor runs."""
+    """Wait for an actor's call and return its result. Ray is imported here, in the process of the actor."""
     import ray
 
     return ray.get(reference)
 
 
 def buffer_class(base: Any, rows: int, seed: int) -> Any:
-    """A Ray actor class from NeMo-RL's buffer. rows: of an optimizer step. seed: of the order of groups."""
+    """Build a Ray actor class from NeMo-RL's buffer.
+
+    Args:
+        base: NeMo-RL's plain class.
+        rows: rows of an optimizer step.
+        seed: seed of the order of groups.
+    """
     import ray
 
     class AdaReplayBuffer(base):  # type: ignore[misc]
@@ -402,18 +420,18 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
             self._error: Exception | None = None
             self._delivered = Delivered()
             self._collector: Any = None
-            self._answer: Any = None  # of the collector, to the question that is open
+            self._answer: Any = None  # Ray's reference to the collector's next answer
 
         def watch(self, collector: Any) -> None:
-            """The actor that fills this buffer."""
+            """Take over the actor that fills this buffer."""
             self._collector = collector
 
         def holds(self, ticket: int) -> bool:
-            """Whether the group of this prompt has come."""
+            """Return whether the group of this prompt was delivered."""
             return ticket in self._delivered
 
         def fail(self, error: Exception) -> None:
-            """An error of the collector, which the next call of the driver raises. The first one counts."""
+            """Keep the collector's first error. The next call of the driver raises it."""
             self._error = self._error or error
 
         def _check(self) -> None:
@@ -422,7 +440,7 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
             if self._collector is None:
                 return
             self._answer = self._answer or self._collector.get_weight_version.remote()
-            answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers later, a dead one not at all
+            answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers in a later check
             if answered:
                 answer, self._answer = self._answer, None
                 try:
@@ -431,7 +449,7 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
                     raise ProcessLostError(f"the collector of prompts is lost: {str(error).strip()}") from error
 
         def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
-            """Tickets of all groups so far; step and description of those that wait here."""
+            """Return the tickets of all groups so far, and step and description of the groups that wait here."""
             groups = [trajectory["batch"][GROUP][0] for trajectory in self.trajectories]
             return self._delivered, list(zip(self.target_weight_versions, groups, strict=True))
 
@@ -453,10 +471,10 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
         def sample(
             self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
         ) -> dict[str, Any] | None:
-            """The groups of a step in a seeded order.
+            """Return the groups of a step in a seeded order.
 
-            NeMo-RL's order is that of completion. It would put easy prompts into the first update and hard ones into
-            the last.
+            NeMo-RL returns them in the order of completion. Then easy prompts would be in the first update and hard
+            ones in the last.
             """
             self._check()
             sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
@@ -482,7 +500,7 @@ def _tickets(trajectories: Any) -> list[int]:
 
 
 def _sendable(error: BaseException) -> Exception:
-    """The error itself where its class is known to survive a copy, else its text."""
+    """Return the error itself if its class is known to survive a copy, and an error with its text otherwise."""
     known = type(error).__module__.partition(".")[0] in ("nemo_ada", "builtins", "ray")
     if known and isinstance(error, Exception):
         return error

@@ -1,14 +1,14 @@
-"""Drawing prompt groups inside NeMo-RL's trajectory collector: one session per group, one thread per group.
+"""Draws prompt groups inside NeMo-RL's trajectory collector. Each group has a session and a thread.
 
 The collector starts a thread for each prompt. It draws waves until the group's session has enough, while the learner
-trains. The groups of one optimisation step share its budget (core/sampling/budget.py). Sessions are bookkeeping
-under one lock, which is free while a group waits for the engine.
+trains. The groups of one training step share its budget (core/sampling/budget.py). Sessions only keep books, under one
+lock. The lock is free while a group waits for the engine.
 
 Weights change while groups are drawn. A wave starts only when the collector allows it (not during a refit), under the
 version of that moment, which the pool keeps. So waves of one pool may come from different versions.
 
-A group that takes longer than `budget.max_group_seconds` is given up with its complete waves, or with placeholder rows.
-Its requests are cancelled, and stopped in the engine unless another group draws for the same prompt.
+A group that takes longer than `budget.max_group_seconds` is given up. It keeps its complete waves, or has placeholder
+rows. Its requests are cancelled. The engine stops them, too, unless another group draws for the same prompt.
 """
 
 from __future__ import annotations
@@ -42,35 +42,52 @@ from nemo_ada.nemo.training_batch import PoolMoments, build_batch, pool_moments
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS = 1.0  # how often a silent group looks at its time limit
+WAIT_SECONDS = 1.0  # the interval at which a group without new responses checks its time limit
 _NONE = np.zeros(0, np.int64)
 _NO_ROWS = StepRows(_NONE, _NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0), {})
 
 
 class GroupRollouts:
-    """Draws the groups of one collector. Safe to use from many threads."""
+    """Draws the groups of one collector. It is safe to use from many threads.
+
+    Attributes:
+        changed: the lock of all sessions. It is notified when a group ends.
+    """
 
     def __init__(
         self, settings: NemoSettings, rollout: SampleRollout, may_start: threading.Event, version: Callable[[], int]
     ) -> None:
-        """rollout: `run_sample_multi_turn_rollout`. may_start: cleared during a refit. version: of the weights now."""
+        """Prepare to draw groups.
+
+        Args:
+            settings: settings of the run.
+            rollout: NeMo-RL's `run_sample_multi_turn_rollout`.
+            may_start: an event that is cleared during a refit.
+            version: returns the version of the engine's weights.
+        """
         self._settings, self._rollout, self._may_start, self._version = settings, rollout, may_start, version
         self._sampler = settings.sampler()
         rows = self._sampler.rows
-        self._always_live = rows.shrunk_baseline  # then every row of a pool has an advantage, which the step computes
+        self._always_live = rows.shrunk_baseline  # With it every row of a pool has an advantage. The step computes it.
         rate = "pool" if rows.advantage.pass_rate == "shrunk" else rows.advantage.pass_rate
         advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
         self._rows = replace(rows, advantage=advantage)
         self.changed = threading.Condition()
         self._ledgers: dict[int, StepLedger] = {}
-        self._prompts: Counter[tuple[int, ...]] = Counter()  # prompts of the groups that are drawn now
+        self._prompts: Counter[tuple[int, ...]] = Counter()  # token ids of the prompts that are drawn now
         self._running = 0
         self._count_lock = threading.Lock()
 
     # budget -----------------------------------------------------------------------------------------------------------
 
     def restore(self, pool: GroupPool | None, target: int, number: int) -> None:
-        """A group for step `target` that an earlier attempt has drawn. pool: None for a prompt that is too long."""
+        """Book a group that an earlier attempt has drawn.
+
+        Args:
+            pool: pool of the group. None for a prompt that is too long.
+            target: step that trains on the group.
+            number: number of the group within its step.
+        """
         issued = 0 if pool is None else int(pool.result.issued_P.sum())
         generated = 0 if pool is None else int(pool.result.generated_P.sum())
         with self.changed:
@@ -88,32 +105,32 @@ class GroupRollouts:
 
     @property
     def version(self) -> int:
-        """Of the weights that a response started now is drawn with."""
+        """Version of the weights of a response that starts now."""
         return self._version()
 
     @property
     def running(self) -> int:
-        """Responses in flight."""
+        """Number of responses in flight."""
         with self._count_lock:
             return self._running
 
     def count(self, change: int) -> None:
-        """So many responses more are in flight."""
+        """Add `change` to the number of responses in flight."""
         with self._count_lock:
             self._running += change
 
     def enter(self, responses: int) -> float:
-        """Count responses that start now, once no refit is under way; seconds that this took."""
+        """Wait until no refit is under way, and count responses that start now. Returns the seconds of the wait."""
         began = time.monotonic()
         while True:
             self._may_start.wait()
-            self.count(responses)  # first, so that a refit that begins now waits for them
+            self.count(responses)  # before the check, so that a refit that begins now waits for them
             if self._may_start.is_set():
                 return time.monotonic() - began
             self.count(-responses)
 
     def alone(self, prompt: tuple[int, ...]) -> bool:
-        """Whether no other group draws for a prompt with these tokens."""
+        """Return whether no other group draws for a prompt with these tokens."""
         return self._prompts[prompt] <= 1
 
     @contextmanager
@@ -132,7 +149,16 @@ class GroupRollouts:
     # a group ----------------------------------------------------------------------------------------------------------
 
     def draw(self, call: RolloutCall, batch: Any, target: int) -> tuple[Any, dict[str, Any]]:
-        """Draw n rows and metrics for the prompt of `batch` (n equal rows), for optimizer step `target`."""
+        """Draw the group of a prompt.
+
+        Args:
+            call: arguments of the rollout.
+            batch: n equal rows of the prompt.
+            target: step that trains on the group.
+
+        Returns:
+            The n rows and NeMo-RL's metrics of the group.
+        """
         prompts = Prompts(batch, self._settings.group, whole=False)
         tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
         with self.changed:
@@ -144,7 +170,7 @@ class GroupRollouts:
         finally:
             source.close()
             with self.changed:
-                self._prompts -= Counter(tokens)  # forgets those that no group draws for any more
+                self._prompts -= Counter(tokens)  # this also removes prompts with a count of 0
                 ledger.end()
                 self.changed.notify_all()
         return self._rows_of(prompts, source, pool, target, ledger.number, int(batch["length"][0]))
@@ -205,7 +231,12 @@ class GroupRollouts:
 
 
 class _GroupSource(AsyncSource):
-    """The source of one group: as AsyncSource, in an engine that other groups use, with a time limit."""
+    """The source of one group. It is an AsyncSource with a time limit, and other groups use the same engine.
+
+    Attributes:
+        versions: version of the weights of each response, by response_id.
+        gave_up: whether the time limit was reached.
+    """
 
     patience = WAIT_SECONDS
 
@@ -220,7 +251,7 @@ class _GroupSource(AsyncSource):
         self.gave_up = False
 
     def late(self) -> Literal["give_up"] | None:
-        """Whether the group takes too long. Time spent in refits does not count."""
+        """Return "give_up" once, when the group takes too long. Time spent in refits does not count."""
         if self._began is None or self.gave_up:
             return None
         self.gave_up = time.monotonic() - self._began - self._paused > self._limit
@@ -257,7 +288,7 @@ class _GroupSource(AsyncSource):
     def close(self) -> None:
         """End every task and the thread.
 
-        The other groups use the engine, too, and a verifier that hangs keeps its own thread. So neither is waited for.
+        The other groups use the engine, too, and a hanging verifier keeps its thread busy. So this waits for neither.
         """
         left = list(self._issued_at)
         self._all.count(-len(left))

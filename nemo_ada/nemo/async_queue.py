@@ -1,12 +1,12 @@
-"""The prompts of asynchronous training, and where a resumed run goes on.
+"""The prompts of asynchronous training, and how a resumed run continues with them.
 
-NeMo-RL's collector reads batches from the data loader ahead of the training step and stops after one epoch. Where it
-completes a step it uses a few prompts of a batch and drops the others. A checkpoint holds the loader's state of that
+NeMo-RL's collector reads batches from the data loader ahead of the training step and stops after one epoch. When it
+completes a step, it uses a few prompts of a batch and drops the others. A checkpoint has the loader's state of that
 moment, so a resumed run loses the prompts that were in flight.
 
-Here every prompt has a ticket, its position in endless epochs whose order is a function of the seed. The replay buffer
-keeps the tickets of the groups that were delivered to it (`Delivered`). A resumed run leaves those out. So each prompt
-is trained on once. Groups that were in flight are drawn again, and groups in the buffer are not.
+Here every prompt has a ticket. It is the prompt's position in endless epochs, whose order depends on the seed. The
+replay buffer keeps the tickets of the groups that were delivered to it (`Delivered`). A resumed run skips them. So each
+prompt of an epoch is trained on once. Groups that were in flight are drawn again. Groups in the buffer are not.
 """
 
 from __future__ import annotations
@@ -25,27 +25,32 @@ TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
 
 @dataclass
 class Delivered:
-    """Tickets: all below `low`, and those in `above`."""
+    """A set of tickets.
+
+    Attributes:
+        low: every ticket below this number is in the set.
+        above: further tickets of the set.
+    """
 
     low: int = 0
     above: set[int] = field(default_factory=set)
 
     def add(self, tickets: Iterable[int]) -> None:
-        """Take tickets in."""
+        """Add tickets to the set."""
         self.above.update(ticket for ticket in tickets if ticket >= self.low)
         while self.low in self.above:
             self.above.remove(self.low)
             self.low += 1
 
     def remove(self, tickets: Iterable[int]) -> None:
-        """Take tickets out again."""
+        """Remove tickets from the set."""
         out = set(tickets)
         low = min(out, default=self.low)
         self.above = (self.above | set(range(low, self.low))) - out
         self.low = min(low, self.low)
 
     def union(self, other: Delivered) -> Delivered:
-        """Tickets of either."""
+        """Return the union of two sets."""
         both = Delivered(max(self.low, other.low))
         both.add(self.above | other.above)
         return both
@@ -55,7 +60,11 @@ class Delivered:
 
 
 class PromptQueue:
-    """Endless batches of `size` prompts, with a ticket per prompt. Safe to use from many threads."""
+    """Yields batches of prompts without end, with a ticket per prompt. It is safe to use from many threads.
+
+    Attributes:
+        error: the error that ended the iteration. NeMo-RL's collector only prints it.
+    """
 
     def __init__(
         self,
@@ -71,8 +80,8 @@ class PromptQueue:
         Args:
             loader: NeMo-RL's data loader. Only its data set and its collation are used.
             size: prompts per batch.
-            seed: seed of the order. None keeps the data's own order.
-            delivered: tickets to leave out.
+            seed: seed of the order. None keeps the order of the data.
+            delivered: tickets to skip.
             state: the queue's state of the run that is resumed.
 
         Raises:
@@ -89,9 +98,9 @@ class PromptQueue:
             self._delivered = delivered.union(Delivered(state["low"], set(state["above"])))
         self._next = self._delivered.low
         self._returned: list[int] = []
-        self._started: set[int] = set()  # in flight
+        self._started: set[int] = set()  # tickets in flight
         self._lock = threading.Lock()
-        self.error: Exception | None = None  # what ended the iteration, which NeMo-RL's collector prints
+        self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -118,23 +127,23 @@ class PromptQueue:
             return taken
 
     def put_back(self, tickets: Iterable[int]) -> None:
-        """These prompts were handed out and not used: they come first in the next batch."""
+        """Return prompts that were not used. They come first in the next batch."""
         with self._lock:
             self._returned = [*tickets, *self._returned]
 
     def begin(self, ticket: int) -> None:
-        """The group of this prompt is drawn now."""
+        """Note that the group of this prompt is drawn now."""
         with self._lock:
             self._started.add(ticket)
 
     def done(self, ticket: int) -> None:
-        """The group of this prompt is in the buffer."""
+        """Note that the group of this prompt is in the buffer."""
         with self._lock:
             self._delivered.add([ticket])
             self._started.discard(ticket)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the buffer's own tickets."""
+        """Return the part of a checkpoint that the buffer's tickets do not cover."""
         with self._lock:
             delivered = self._delivered
             return {"low": delivered.low, "above": sorted(delivered.above), "started": sorted(self._started)}

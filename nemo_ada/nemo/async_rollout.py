@@ -1,13 +1,12 @@
-"""The source for NeMo-RL's asynchronous engine: one task per response in one event loop, and no barrier anywhere.
+"""The source for NeMo-RL's asynchronous engine. Every response is a task of one event loop, and none waits for another.
 
-Each task is NeMo-RL's own `run_sample_multi_turn_rollout`, with generation, environment and turns. Its engine offers no
-seed per request, so a response is reproducible only as far as the engine is.
+Each task is NeMo-RL's own `run_sample_multi_turn_rollout`, with generation, environment and turns. Its engine does not
+take a seed per request, so a response is reproducible only as far as the engine is.
 
-Aborting. A dropped response's task is cancelled, so nothing waits for it, and a vLLM engine is asked to stop the
-request (engine_abort.py). The asynchronous engine hands over a response only when it is complete; how many tokens
-a dropped one had is therefore not known but estimated, as its time in the engine times the tokens per second that
-finished responses of the same step had, at most the longest response. Those that had finished unnoticed count
-exactly.
+When a response is dropped, its task is cancelled, and a vLLM engine is asked to stop the request (engine_abort.py). The
+asynchronous engine returns only complete responses. So the tokens of a dropped response are estimated. The estimate is
+its time in the engine times the tokens per second of the finished responses of the same step, and at most the longest
+response. When a dropped response had finished before, its tokens are counted exactly.
 """
 
 from __future__ import annotations
@@ -36,16 +35,28 @@ log = logging.getLogger(__name__)
 
 IntArray = NDArray[np.int64]
 SampleRollout = Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]
-STALL_SECONDS = 3600.0  # NeMo-RL has no limit of its own: it waits for the engine without a deadline
+STALL_SECONDS = 3600.0  # NeMo-RL itself waits for the engine without a deadline
 
 
 class AsyncSource:
-    """A ResponseSource over NeMo-RL's per-sample rollout. It owns a thread until `close`."""
+    """A ResponseSource that runs NeMo-RL's per-sample rollout. Its thread runs until `close`.
+
+    Attributes:
+        patience: longest wait for a response, in seconds.
+        tokens_estimated: estimated tokens of dropped responses so far.
+    """
 
     patience = STALL_SECONDS
 
     def __init__(self, call: RolloutCall, prompts: Prompts, rollout: SampleRollout, longest: int) -> None:
-        """rollout: `run_sample_multi_turn_rollout`; longest: tokens of a response at most."""
+        """Start the event loop in its thread.
+
+        Args:
+            call: arguments of the rollout.
+            prompts: prompts of the step.
+            rollout: NeMo-RL's `run_sample_multi_turn_rollout`.
+            longest: tokens of the longest response.
+        """
         self._call, self._prompts, self._rollout, self._longest = call, prompts, rollout, longest
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._places: dict[int, int] = {}
@@ -85,17 +96,21 @@ class AsyncSource:
             )
             self._samples[response_id] = metrics
             answers = sum("generation_logprobs" in turn for turn in state["message_log"])
-            if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns what it has
+            if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns the turns before it
                 response = replace(response, complete=False)
             self._finished.put((response_id, response))
-        except Exception as error:  # noqa: BLE001 - handed to poll, which raises it in the thread that waits
+        except Exception as error:  # noqa: BLE001 - poll raises it in the thread that waits
             self._finished.put((response_id, error))
 
     def poll(self) -> Outcomes:
-        """Wait for one response; report all that have finished. StallError after `patience` seconds without one.
+        """Wait for one response, and report all that have finished.
 
-        Raises a response's error. What finished before it is reported first; the next call raises. Raises
-        ProcessLostError when a response failed because an engine died.
+        An error of a response is raised. Responses that finished before it are reported first, and the next call
+        raises the error.
+
+        Raises:
+            StallError: no response has finished for `patience` seconds.
+            ProcessLostError: a response failed because an engine died.
         """
         ids: list[int] = []
         responses: list[Response] = []
@@ -121,12 +136,12 @@ class AsyncSource:
         return outcomes(ids, responses)
 
     def _silence(self) -> Outcomes:
-        """No response for `patience` seconds."""
+        """Raise StallError. `poll` calls it when no response has finished for `patience` seconds."""
         self._stalled = True
         raise StallError(f"no response has finished for {self.patience:.0f} s, {len(self._issued_at)} are running")
 
     def abort(self, response_id_N: IntArray) -> IntArray:
-        """Cancel tasks and ask the engine to stop their requests; see the module for the tokens returned."""
+        """Cancel tasks and ask the engine to stop their requests. Returns their tokens, as the module explains."""
         ids = response_id_N.tolist()
         self._dropped.update(ids)
         self._in_loop(self._cancel(ids))
@@ -153,7 +168,7 @@ class AsyncSource:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known_tokens(self, ids: set[int]) -> dict[int, int]:
-        """Tokens of dropped responses that had finished; everybody else's outcome stays in the queue."""
+        """Return the tokens of dropped responses that had finished. Other outcomes stay in the queue."""
         known: dict[int, int] = {}
         waiting = []
         while not self._finished.empty():
@@ -170,22 +185,22 @@ class AsyncSource:
         return [token for message in self._prompts.logs[prompt] for token in message["token_ids"].tolist()]
 
     def _shared(self, prompt: int, still: set[int]) -> bool:
-        """Whether a running prompt has the same tokens: the engine could not tell their requests apart."""
+        """Whether a running prompt has the same tokens. The engine could not distinguish their requests."""
         return self._prompt_tokens(prompt) in [self._prompt_tokens(other) for other in still]
 
     def clock(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return time.monotonic()
 
     def response(self, response_id: int) -> Response:
-        """The response behind a response_id that was reported."""
+        """Return a response that was reported."""
         return self._done[response_id]
 
     def close(self) -> None:
-        """End every task and the thread; the engine is left without running requests. A stalled one is left alone."""
+        """End every task and the thread, and stop the engine's requests. A stalled engine is not asked to stop."""
         if not self._thread.is_alive():
             return
-        if self._stalled:  # who does not answer would not answer an abort either, and the process is about to end
+        if self._stalled:  # a stalled engine would not answer an abort either, and the process is about to end
             self._loop.call_soon_threadsafe(self._loop.stop)
             return
         left = list(self._issued_at)
@@ -203,10 +218,10 @@ class AsyncSource:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What this source knows beside the session."""
+        """Metrics that the session does not have."""
         return {"tokens_dropped_estimated": float(self.tokens_estimated)}
 
     @property
     def reported(self) -> dict[str, Any]:
-        """NeMo-RL's own metrics of all responses that were reported."""
+        """NeMo-RL's metrics, joined over all responses that were reported."""
         return of_samples([self._samples[response_id] for response_id in self._done])

@@ -1,17 +1,17 @@
-"""Asynchronous training from a group to the step: the columns of the rows, and the advantages in the driver.
+"""The columns that bring asynchronous groups to a training step, and the advantages that the driver computes from them.
 
-A group is drawn in the collector's process, and the step that trains on it is put together in the driver's. So each
-group's batch carries everything that the step needs (n rows per group):
+A group is drawn in the collector's process. The driver's process joins the groups of a step. So each group's batch has
+everything that the step needs, in n rows per group:
 
-    ada_rank    int64, place of the row's response in the group's pool, -1 without one
-    ada_reward  float32, must equal `total_reward`
-    ada_weight  float32, 0.0 for placeholder rows
-    ada_saved   int64, tokens of the row that left the loss because its advantage is zero
-    ada_group   list; on the group's first row a dictionary, else None:
-                number   of the group within its step, in the order of start
-                pool     GroupPool.as_dict(), None for a prompt that is too long
-                spare    (message log, prompt length) of a response, where no row has an advantage, else None
-                skipped  what the update will not compute, by metric
+    ada_rank    int64: position of the row's response in the group's pool, -1 without a response
+    ada_reward  float32: reward of the row, which must equal `total_reward`
+    ada_weight  float32: 0.0 for placeholder rows
+    ada_saved   int64: tokens of the row that left the loss because its advantage is zero
+    ada_group   list: a dictionary on the group's first row, and None on the others. Its entries are:
+                number   number of the group within its step, in the order of start
+                pool     GroupPool.as_dict(), or None for a prompt that is too long
+                spare    (message log, prompt length) of a response if no row is in the loss, or None
+                skipped  tokens and rows that the update does not compute, by metric
 """
 
 from __future__ import annotations
@@ -38,20 +38,30 @@ NEEDED = (GROUP, RANK, "ada_reward", "ada_weight", "ada_saved")
 
 
 def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
-    """The groups of a step in a seeded order, whatever order they were finished in."""
+    """Sort the groups of a step into a seeded order. It does not depend on the order in which they finished.
+
+    Args:
+        trajectories: the groups.
+        seed: seed of the run.
+        step: number of the step, from 0.
+    """
     number_G = np.array([trajectory["batch"][GROUP][0]["number"] for trajectory in trajectories], np.int64)
     order_G = shuffled(number_G, seed, step + 1)  # the embedded back end counts steps from 1
     return [trajectories[place] for place in order_G.tolist()]
 
 
 def add_spares(batches: Sequence[Any], global_batch: int) -> None:
-    """Give every optimizer step a row in the loss, from the groups' spares: NeMo-RL's metrics need one.
+    """Give every optimizer step a row in the loss, because NeMo-RL's metrics need one.
 
-    batches: the groups of a step, in the order of its rows. Changes them, and takes all spares out. An optimizer step
-    whose prompts are all too long borrows a response of another one.
+    The rows come from the groups' spares, which are removed. An optimizer step whose prompts are all too long gets a
+    response of another one.
+
+    Args:
+        batches: the groups of a step, in the order of its rows. They are changed.
+        global_batch: rows of an optimizer step.
     """
     parts: dict[int, list[Any]] = {}
-    spares: dict[int, tuple[Any, int]] = {}  # by the batch's place in the step
+    spares: dict[int, tuple[Any, int]] = {}  # the key is the batch's position in the step
     row = 0
     for place, batch in enumerate(batches):
         parts.setdefault(row // global_batch, []).append(place)
@@ -75,20 +85,27 @@ def add_spares(batches: Sequence[Any], global_batch: int) -> None:
 
 
 class GroupAdvantageEstimator(AdaAdvantageEstimator):
-    """Joins the groups of a step, and then returns advantages as in synchronous training."""
+    """Joins the groups of a step and returns their advantages, as in synchronous training."""
 
     def __init__(self, settings: NemoSettings, sampler: AdaSampler, finished: Callable[[SampledStep], None]) -> None:
-        """finished: gets every step once its rows are known."""
+        """Prepare an estimator.
+
+        Args:
+            settings: settings of the run.
+            sampler: it computes the advantages.
+            finished: it is called with every step once its rows are known.
+        """
         super().__init__(settings)
         self._sampler, self._finished = sampler, finished
 
     def compute_advantage(
         self, *, rewards: torch.Tensor, mask: torch.Tensor, repeated_batch: Any, **rest: Any
     ) -> torch.Tensor:
-        """As in AdaAdvantageEstimator, for the rows that the groups have selected.
+        """Return the advantages of the rows that the groups have selected, as AdaAdvantageEstimator does.
 
         Raises:
             InvariantError: a row names a response that its pool does not have.
+            UserError: all prompts of the step are too long.
         """
         missing = [name for name in NEEDED if name not in repeated_batch]
         if missing:
@@ -123,7 +140,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
     ) -> dict[str, float]:
         """Measure how well engine and learner agree on responses of the newest weights. Empty without such responses.
 
-        The number shows a refit that failed, and keys and values of older weights in the engine's prefix cache.
+        A large number shows that a refit failed, or that the prefix cache has keys and values of older weights.
         """
         drawn = iter(pools)
         version_R = np.full(len(batch[GROUP]), -1, np.int64)
@@ -132,16 +149,16 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
                 pool = next(drawn)
                 rank_R = batch[RANK].numpy()[row : row + self._settings.group]
                 version_R[row : row + len(rank_R)] = np.append(pool.version_N, -1)[rank_R]  # -1 at rank -1
-        whole_R = (batch["ada_weight"] > 0) & (batch["ada_saved"] == 0)  # placeholder rows and spares are not
+        whole_R = (batch["ada_weight"] > 0) & (batch["ada_saved"] == 0)  # not placeholder rows and spares
         newest_R = torch.from_numpy(version_R == pools[0].step) & whole_R
         token_RT = (mask[newest_R] != 0)[:, 1:]
-        if not token_RT.any() or not (prev_logprobs != 0).any():  # zeros: nobody computed the learner's
+        if not token_RT.any() or not (prev_logprobs != 0).any():  # all are 0 if the learner did not compute them
             return {}
         error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
         return own_metrics.named({"newest_prob_error": float(error_RT[token_RT].mean())})
 
     def _drawn(self, batch: Any) -> BoolArray:
-        """Which rows of the batch belong to a pool, [R]; the rows of prompts that are too long do not."""
+        """Find the rows of the batch that belong to a pool, [R]. The rows of prompts that are too long do not."""
         drawn_R = np.zeros(len(batch[GROUP]), np.bool_)
         n = self._settings.group
         for row in range(0, len(drawn_R), n):
@@ -152,7 +169,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         return drawn_R
 
     def _selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
-        """The rows that the groups have selected, as the batch has them."""
+        """Read from the batch which rows the groups have selected."""
         rank_R = batch[RANK].numpy()[drawn_R]
         weight_R = batch["ada_weight"].numpy()[drawn_R].astype(np.float64)
         return Selection.of_groups([len(pool.result.response_id_N) for pool in pools], rank_R, weight_R)

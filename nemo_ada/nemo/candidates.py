@@ -1,7 +1,7 @@
 """A data loader that chooses each batch from several (`reinforce_ada.candidate_prompts`).
 
 NeMo-RL's loop gets a loader with fewer batches per epoch, so its counters of steps and epochs stay right. The state is
-that of the loader inside. It is read between steps, when no batch waits for a choice, so a resumed run chooses among
+that of the loader inside. It is read between steps, when no batch waits for a choice. So a resumed run chooses among
 the same candidates. The last batches of an epoch are skipped when they are too few for a choice. NeMo-RL shuffles each
 epoch anew.
 """
@@ -16,7 +16,13 @@ class CandidateLoader:
     """Stands in for NeMo-RL's StatefulDataLoader."""
 
     def __init__(self, loader: Any, batches_per_choice: int, choose: Callable[[Sequence[Any]], Any]) -> None:
-        """batches_per_choice: batches of which one is chosen. choose: from so many batches to one of the same size."""
+        """Wrap a loader.
+
+        Args:
+            loader: NeMo-RL's data loader.
+            batches_per_choice: number of batches from which one batch is chosen.
+            choose: it gets so many batches and returns one batch of the same size.
+        """
         self._loader, self._batches_per_choice, self._choose = loader, batches_per_choice, choose
 
     def __len__(self) -> int:
@@ -31,7 +37,7 @@ class CandidateLoader:
                 waiting = []
 
     def state_dict(self) -> Any:
-        """The state of the loader inside."""
+        """Return the state of the loader inside."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Any) -> None:

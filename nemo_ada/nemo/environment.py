@@ -1,4 +1,4 @@
-"""A math environment for NeMo-RL on nemo_ada.verify, with processes that can be killed and a hard deadline.
+"""A math environment for NeMo-RL that uses nemo_ada.verify. Its processes can be killed, and its deadline is hard.
 
 NeMo-RL's own environment gives every timeout and every error of math-verify the reward 0. Here an answer without a
 verdict gets the reward NaN and an observation with the cause. Under `reinforce_ada` such a response has no label. In
@@ -27,14 +27,22 @@ from nemo_ada.verify import MathVerifier, VerifierLimits
 
 
 class MathJudge(EnvironmentInterface):
-    """Compares the last boxed expression of a response with the metadata's `ground_truth`. An episode has one turn."""
+    """Compares the last boxed expression of a response with `ground_truth` of the metadata. An episode has one turn."""
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
         """Start the verifier's processes and run its self-test. `cfg`: fields of VerifierLimits."""
         self._verifier = MathVerifier(VerifierLimits(**dict(cfg or {})))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
-        """Rewards in [0, 1], NaN without a verdict. Safe to call from many threads."""
+        """Judge responses. It is safe to call from many threads.
+
+        Args:
+            message_log_batch: the messages of each response.
+            metadata: the metadata of each response, with `ground_truth`.
+
+        Returns:
+            NeMo-RL's EnvironmentReturn. Rewards are in [0, 1], and NaN without a verdict.
+        """
         pairs = [
             ("".join(str(turn["content"]) for turn in log if turn["role"] == "assistant"), str(info["ground_truth"]))
             for log, info in zip(message_log_batch, metadata, strict=True)
@@ -50,7 +58,7 @@ class MathJudge(EnvironmentInterface):
         )
 
     def counts(self) -> dict[str, int]:
-        """Verdicts so far, by cause."""
+        """Return the number of verdicts so far, by cause."""
         return self._verifier.counts
 
     def shutdown(self) -> None:
@@ -79,7 +87,7 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
             EnvironmentInterface, such as my_reward.Mine. The class gets its section as its only argument.
 
     Raises:
-        UserError: for a class that does not exist or is no Ray actor, and for a name that NeMo-RL uses itself.
+        UserError: a class does not exist or is not a Ray actor class, or NeMo-RL itself uses a name.
     """
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES

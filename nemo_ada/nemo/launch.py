@@ -1,7 +1,7 @@
-"""Train with NeMo-RL from a YAML: `nemo-ada train` with `backend: nemo_rl`. Cluster jobs run it, too.
+"""Trains with NeMo-RL from a YAML. `nemo-ada train` runs it for `backend: nemo_rl`, and so do cluster jobs.
 
-The order is that of NeMo-RL's examples/run_grpo.py. Our context manager is around grpo_train, and a run directory is
-around both. A run can stop at any time (stop file, end of the job, signal) and continues with resume=auto.
+The order is that of NeMo-RL's examples/run_grpo.py. grpo_train runs within our context manager, and a run directory is
+open for both. A run can stop at any time (stop file, end of the job, signal). It continues with resume=auto.
 """
 
 from __future__ import annotations
@@ -55,13 +55,24 @@ LOST = (
     "NodeDiedError",
     "LocalRayletDiedError",
     "OutOfMemoryError",
-    "RaySystemError",  # among others: the head cannot be reached
+    "RaySystemError",  # for example, the head node cannot be reached
     "RpcError",
 )
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Load YAMLs as NeMo-RL does: `defaults` (with ${oc.env:...}), overlays, hydra's overrides. Raises UserError."""
+    """Load YAMLs as NeMo-RL does, with `defaults` and ${oc.env:...}, overlays and hydra's overrides.
+
+    Args:
+        path: the configuration.
+        overrides: overlays and `key=value`.
+
+    Returns:
+        The resolved configuration.
+
+    Raises:
+        UserError: NeMo-RL cannot be imported, or a file or an override is wrong.
+    """
     # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
     os.environ.setdefault(AUTO_CONNECT, "0")
     try:
@@ -85,7 +96,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
-    except Exception as error:  # NeMo-RL's own OverridesError and hydra's are no common family
+    except Exception as error:  # the errors of NeMo-RL and of hydra have no common base class
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
@@ -93,7 +104,15 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
-    """Train to the end or until a stop is requested. Returns the process's exit code (job_control.py)."""
+    """Train to the end or until a stop is requested.
+
+    Args:
+        config_path: the configuration.
+        overrides: overlays and `key=value`.
+
+    Returns:
+        The process's exit code (job_control.py).
+    """
     resolved = load(config_path, overrides)
     return train(resolved, upstream_part(config_path, overrides))
 
@@ -109,9 +128,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -
         The process's exit code.
 
     Raises:
-        UserError: for everything that `nemo-ada check` calls an error of the config, before anything starts.
-        ProcessLostError: for the death of a process. Another attempt may succeed.
-        StallError: for a process that does not answer. Another attempt may succeed.
+        UserError: the config has what `nemo-ada check` calls an error. It is raised before anything starts.
+        ProcessLostError: a process has died. Another attempt may succeed.
+        StallError: a process does not answer. Another attempt may succeed.
     """
     rules.refuse(resolved, upstream)
     loop = importlib.import_module(LOOP)
@@ -159,12 +178,12 @@ def _shut_down(parts: Mapping[str, Any]) -> None:
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
             ended.append(part)
-            with suppress(Exception):  # the run's own error matters more than one of its end
+            with suppress(Exception):  # an error here must not hide the error of the run
                 part.shutdown()
 
 
 def lost_process(error: BaseException | None) -> str | None:
-    """Ray's message about the dead process or node that ended the loop. None for any other reason."""
+    """Return Ray's message about the dead process or node that ended the loop. None for any other reason."""
     while error is not None:
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
             return str(error).strip().splitlines()[0]
@@ -175,12 +194,18 @@ def lost_process(error: BaseException | None) -> str | None:
 def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
     """Run grpo_train or async_grpo_train under the job's control.
 
+    Args:
+        loop: NeMo-RL's module with the training loop.
+        parts: the results of NeMo-RL's set-up, by name.
+        control: files and forecasts of the job.
+        progress: where the loop is.
+
     Returns:
         Whether it was stopped before its last step.
     """
     with ExitStack() as stack:
         checkpointer = parts["checkpointer"]
-        if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread: wait for it in any case
+        if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread, which must finish
             stack.callback(checkpointer.shutdown)
         stack.enter_context(_signals(control, progress))
         stop_check = SamplingStopCheck(control, progress)
@@ -249,7 +274,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
 
 
 def check_environments(config: Mapping[str, Any]) -> None:
-    """Register our environment and the user's. Raise UserError for an environment of the data that does not exist."""
+    """Register our environment and the user's. Raises UserError for an environment of the data that does not exist."""
     from nemo_rl.data.datasets.utils import extract_necessary_env_names
     from nemo_rl.environments.utils import ENV_REGISTRY
 
@@ -267,7 +292,7 @@ def check_environments(config: Mapping[str, Any]) -> None:
 
 
 def check_architectures(config: Mapping[str, Any]) -> None:
-    """Raise UserError where Megatron's workers would not start for want of TORCH_CUDA_ARCH_LIST on this machine."""
+    """Raise UserError if Megatron's workers need TORCH_CUDA_ARCH_LIST and it is not set on this machine."""
     if get(config, "policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
         raise UserError(
             f"{ARCHITECTURES} is not set, which policy.megatron_cfg.enabled=true needs (NVIDIA's image sets it); name "
@@ -277,9 +302,13 @@ def check_architectures(config: Mapping[str, Any]) -> None:
 
 
 def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
-    """Give a W&B run an id and keep it in the run directory, so that a continued run goes on in the same record.
+    """Give a W&B run an id and write it into the run directory. So a resumed run continues the same W&B run.
 
     An id in the configuration stays as it is.
+
+    Args:
+        logger: NeMo-RL's section `logger`. It is changed.
+        run_dir: the run directory.
     """
     if not logger.get("wandb_enabled") or logger["wandb"].get("id"):
         return
@@ -296,6 +325,11 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
     """Raise UserError unless the newest checkpoint may be continued and was made with this configuration.
 
     NeMo-RL writes the configuration into every checkpoint as it is after set-up. Both sides are compared in that state.
+
+    Args:
+        checkpointer: NeMo-RL's checkpointer.
+        master_config: NeMo-RL's configuration after set-up.
+        resume: whether a checkpoint may be continued.
     """
     newest = checkpointer.get_latest_checkpoint_path()
     if newest is None:
@@ -323,7 +357,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted keys and values as JSON text, without the keys that may change between the parts of a run."""
+    """Return dotted keys and values as JSON text, without the keys that may change between attempts."""
     values = {key: value for key, value in identity(config).items() if key not in DERIVED}
     return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""One response as NeMo-RL's message logs hold it: what came after the prompt, and its one-token placeholder."""
+"""A response in NeMo-RL's message logs, and the short row that stands for a response outside the loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nemo_ada.errors import InvariantError
 Message = dict[str, Any]
 ENGINE_ERROR = "engine_error"
 ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
-NO_VERDICT = "no verdict: "  # an environment's observation that explains a reward which is not a number
+NO_VERDICT = "no verdict: "  # the observation of a NaN reward begins so, and the cause follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Response:
 
     Attributes:
         prompt: messages of the prompt.
-        generated: messages after the prompt's.
-        reward: reward of the environment, NaN without a verdict.
+        generated: messages that follow the prompt.
+        reward: reward of the environment. It is NaN without a verdict.
         truncated: whether the response ended at the token limit.
         tokens: tokens that the policy generated.
         complete: whether it ended by itself, at its limit or at the last turn. It is False after an error of the
@@ -39,7 +39,7 @@ class Response:
 
     @property
     def cause(self) -> str | None:
-        """The cause why this response has no label. None when it has one, or when the cause is not known."""
+        """The reason why this response has no label. None when it has one, or when the reason is unknown."""
         if self.tokens == 0 or not self.complete:
             return ENGINE_ERROR
         if self.reward != self.reward:
@@ -51,12 +51,22 @@ class Response:
 
     @property
     def message_log(self) -> list[Message]:
-        """Prompt and response, as new messages (NeMo-RL writes loss masks into them)."""
+        """Prompt and response. The messages are new ones, because NeMo-RL writes loss masks into them."""
         return [dict(message) for message in (*self.prompt, *self.generated)]
 
 
 def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: float, truncated: bool) -> Response:
-    """Split a log after its prompt. Raises InvariantError when it does not start with that prompt."""
+    """Split a message log after its prompt.
+
+    Args:
+        prompt: messages of the prompt.
+        message_log: messages of the prompt and the response.
+        reward: reward of the environment.
+        truncated: whether the response ended at the token limit.
+
+    Raises:
+        InvariantError: the log does not start with the prompt.
+    """
     start = len(prompt)
     same = len(message_log) >= start and all(
         torch.equal(ours["token_ids"], theirs["token_ids"]) for ours, theirs in zip(prompt, message_log, strict=False)
@@ -69,7 +79,15 @@ def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: floa
 
 
 def placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
-    """A row that keeps the batch shape for the price of two tokens: the prompt's first and one of the response."""
+    """Build a row of two tokens that keeps the shape of the batch.
+
+    The row has the first token of the prompt and the first generated token. Without a generated token, the prompt's
+    token stands for it.
+
+    Args:
+        prompt: messages of the prompt.
+        generated: messages of the response.
+    """
     head = _first_token(prompt[0])
     for message in generated:
         if message["role"] == "assistant" and len(message["token_ids"]):

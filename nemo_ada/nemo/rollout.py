@@ -1,8 +1,8 @@
-"""The source for engines that take whole batches: everything that was submitted becomes one rollout call.
+"""The source for engines that take whole batches. All responses that were submitted become one rollout call.
 
-The rows of a call are interleaved by prompt before NeMo-RL deals them to its engines in contiguous shares: response 0
-of every prompt, then response 1, and so on. In prompt order, all late responses of a hard prompt would land on one
-engine. Calls of any size are safe on vLLM, whose wrapper allows uneven and empty shares.
+NeMo-RL gives each of its engines a contiguous share of the rows. So the rows of a call are interleaved by prompt. They
+begin with response 0 of every prompt, then comes response 1, and so on. In prompt order, all late responses of a hard
+prompt would run on one engine. Calls of any size are safe on vLLM, whose wrapper allows uneven and empty shares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ IntArray = NDArray[np.int64]
 
 
 class BatchSource:
-    """A ResponseSource over NeMo-RL's `run_multi_turn_rollout`. Nothing runs between two polls."""
+    """A ResponseSource that calls NeMo-RL's `run_multi_turn_rollout`. Nothing runs between two polls.
+
+    Attributes:
+        calls: rollout calls so far.
+    """
 
     def __init__(self, call: RolloutCall, prompts: Prompts) -> None:
         self._call, self._prompts = call, prompts
@@ -35,13 +39,17 @@ class BatchSource:
         self._reported: list[tuple[int, dict[str, Any]]] = []  # rows and NeMo-RL's metrics of each call
 
     def submit(self, requests: Requests) -> None:
-        """Put responses into the next call."""
+        """Add responses to the next call."""
         columns = (requests.response_id_N, requests.index_N, requests.prompt_N)
         for response_id, index, prompt in zip(*(column.tolist() for column in columns), strict=True):
             self._waiting[response_id] = (index, prompt)
 
     def poll(self) -> Outcomes:
-        """Run one rollout call for all that waits and report it. Raises ProcessLostError when an engine died."""
+        """Run one rollout call for all waiting responses and report them.
+
+        Raises:
+            ProcessLostError: an engine died.
+        """
         ids = sorted(self._waiting, key=lambda response_id: self._waiting[response_id])
         places = [self._waiting.pop(response_id)[1] for response_id in ids]
         try:
@@ -64,35 +72,40 @@ class BatchSource:
         return outcomes(ids, finished)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
-        """Take responses out of the next call; nothing was generated for them."""
+        """Remove responses from the next call. They have 0 tokens, because nothing was generated for them."""
         for response_id in response_id_N.tolist():
             del self._waiting[response_id]
         return np.zeros(len(response_id_N), np.int64)
 
     def clock(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return time.monotonic()
 
     def response(self, response_id: int) -> Response:
-        """The response behind a response_id that was reported."""
+        """Return a response that was reported."""
         return self._done[response_id]
 
     def close(self) -> None:
-        """Nothing runs between calls."""
+        """Do nothing, because nothing runs between calls."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What this source knows beside the session."""
+        """Metrics that the session does not have."""
         return {"rollout_calls": float(self.calls)}
 
     @property
     def reported(self) -> dict[str, Any]:
-        """NeMo-RL's own metrics of all calls."""
+        """NeMo-RL's metrics, joined over all calls."""
         return of_calls(self._reported)
 
 
 def outcomes(ids: list[int], responses: list[Response]) -> Outcomes:
-    """The session's view of finished responses."""
+    """Convert finished responses to the session's columns.
+
+    Args:
+        ids: response_id of each response.
+        responses: the responses.
+    """
     causes = {response_id: response.cause for response_id, response in zip(ids, responses, strict=True)}
     return Outcomes(
         np.array(ids, np.int64),

@@ -15,7 +15,18 @@ from nemo_ada.nemo.response import Message
 
 @dataclass(frozen=True, slots=True)
 class RolloutCall:
-    """Arguments of NeMo-RL's rollout functions (v0.6 to main); rest: what newer versions pass beside them."""
+    """The arguments of NeMo-RL's rollout functions (v0.6 to main).
+
+    Attributes:
+        original: NeMo-RL's own rollout function.
+        policy_generation: the engine.
+        tokenizer: tokenizer of the policy.
+        task_to_env: environment of each task.
+        max_seq_len: largest length of prompt plus response, in tokens.
+        max_rollout_turns: most turns of a response.
+        greedy: whether responses are greedy.
+        rest: arguments that newer versions pass, too.
+    """
 
     original: Callable[..., tuple[Any, dict[str, Any]]]
     policy_generation: Any
@@ -27,11 +38,11 @@ class RolloutCall:
     rest: dict[str, Any] = field(default_factory=dict)
 
     def run(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """NeMo-RL's own rollout of a batch."""
+        """Run NeMo-RL's own rollout on a batch."""
         return self.original(input_batch=batch, **self.arguments())
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments that are the same for every batch and every sample."""
+        """Return the keyword arguments that are the same for every batch and every sample."""
         return {
             "policy_generation": self.policy_generation,
             "tokenizer": self.tokenizer,
@@ -44,16 +55,28 @@ class RolloutCall:
 
 
 class Prompts:
-    """The prompts of a call, kept as they were: rollouts append to the message logs that they are given.
+    """The prompts of a call. This object keeps copies, because rollouts append to the message logs that they get.
 
-    P prompts are sampled; `position_P` are their places in the batch. The others, `masked`, have loss_multiplier 0:
-    NeMo-RL cuts a prompt above data.max_input_seq_length to four tokens, so its responses would mean nothing.
+    P prompts are sampled. The masked prompts have loss_multiplier 0 and are not sampled. NeMo-RL cuts a prompt above
+    data.max_input_seq_length to four tokens, so its responses would mean nothing.
+
+    Attributes:
+        position_P: position of each sampled prompt in the batch, [P].
+        masked: positions of the masked prompts in the batch.
+        logs: message log of each sampled prompt, [P]. They must not be changed.
+        ids: id of each sampled prompt, [P].
     """
 
     def __init__(self, repeated_batch: Any, group: int, *, whole: bool = True) -> None:
-        """repeated_batch: n contiguous rows per prompt; whole: False for a part of a step, which may be all masked.
+        """Copy the prompts of a batch.
 
-        Raises UserError for columns that cannot be repeated.
+        Args:
+            repeated_batch: NeMo-RL's batch, with n contiguous rows per prompt.
+            group: the group size n.
+            whole: whether the batch is a whole step. All prompts of a part may be masked.
+
+        Raises:
+            UserError: a column cannot be repeated, or all prompts of a whole step are masked.
         """
         if repeated_batch.size % group:
             raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
@@ -69,31 +92,34 @@ class Prompts:
             )
         logs = self._pristine["message_log"]
         names = self._pristine["task_name"] if "task_name" in self._pristine else [None] * len(logs)
-        self.logs: list[list[Message]] = [logs[position] for position in self.position_P]  # not to be changed
+        self.logs: list[list[Message]] = [logs[position] for position in self.position_P]
         self.ids = [_prompt_id(logs[position], names[position]) for position in self.position_P]
 
     def rows(self, prompts: list[int]) -> Any:
-        """A fresh batch with one row per entry (each one of the P prompts), which a rollout may change."""
+        """Return a new batch that a rollout may change. It has a row per entry of `prompts` (positions among the P)."""
         return self._copied(self._pristine, [self.position_P[prompt] for prompt in prompts])
 
     def state(self, prompt: int) -> dict[str, Any]:
-        """One prompt as the asynchronous rollout takes it (it copies what it changes)."""
+        """Return a prompt in the form of the asynchronous rollout, which copies what it changes."""
         state = {name: column[self.position_P[prompt]] for name, column in self._pristine.items()}
         state.setdefault("stop_strings", None)
         return state
 
     def training_rows(self, positions: list[int]) -> Any:
-        """One row per entry (each a position in the batch), to be filled with a response: message logs are shared."""
+        """Return one row per entry of `positions` (in the batch). The caller replaces its message log by a response.
+
+        The message logs are not copies.
+        """
         return self._pristine.select_indices(positions)
 
     @staticmethod
     def _copied(batch: Any, positions: list[int]) -> Any:
-        """select_indices alone shares list items between rows; repeat_interleave copies them."""
+        """Copy rows. select_indices alone would share list items between rows, and repeat_interleave copies them."""
         return batch.select_indices(positions).repeat_interleave(1)
 
 
 def _prompt_id(log: list[Message], task_name: Any) -> str:
-    """A stable id: equal for equal prompts of a task, across epochs, data sets and restarts."""
+    """Compute the id of a prompt. Equal prompts of a task have equal ids in all epochs, data sets and restarts."""
     digest = hashlib.sha256()
     for message in log:
         digest.update(message["token_ids"].to(torch.int64).cpu().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""When grpo_train saves and stops because its job ends. job_control.py has the files and the exit codes.
+"""Saves and stops grpo_train when its job ends. job_control.py has the files and the exit codes.
 
 At a step's end NeMo-RL asks its TimeoutChecker whether to save and return. `JobTimeout` answers, so NeMo-RL saves with
 its own code. During sampling, `SamplingStopCheck` answers the sampler. A requested stop issues no new waves and
@@ -28,7 +28,8 @@ from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
 
 CHECK_SECONDS = 0.5
-RECENT_STEPS = 10  # steps; their longest update predicts the next one. The first step of an attempt compiles.
+# The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.
+RECENT_STEPS = 10
 ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
 
 
@@ -37,12 +38,12 @@ class Progress:
     """Where the loop is after its last complete step.
 
     Attributes:
-        total_steps: steps of the run.
-        current_step: steps of the epoch.
+        total_steps: complete steps of the run.
+        current_step: complete steps of the epoch.
         current_epoch: complete epochs.
-        consumed_samples: prompts of all steps.
+        consumed_samples: prompts of all complete steps.
         steps_per_epoch: batches of the data loader.
-        prompts: prompts of a step.
+        prompts: prompts per step.
         loader_state: state of the data loader.
         sampler_state: state of Reinforce-Ada's sampler.
         updates: seconds of the last steps without their sampling.
@@ -66,9 +67,13 @@ class Progress:
 
     @classmethod
     def of(cls, save_state: Any, dataloader: Any, prompts: int) -> Progress:
-        """The progress in the state that grpo_train starts with.
+        """Read the progress from the state with which grpo_train starts.
 
-        `dataloader` is None for async_grpo_train, which counts steps only and gives the loader to another process.
+        Args:
+            save_state: NeMo-RL's counters.
+            dataloader: NeMo-RL's data loader. None for async_grpo_train, which counts steps only and gives the loader
+                to another process.
+            prompts: prompts per step.
         """
         if dataloader is None:
             step = int(get(save_state, "current_step", 0))
@@ -94,7 +99,7 @@ class Progress:
 
 
 COUNTERS = ("total_steps", "current_step", "current_epoch", "consumed_samples")
-SCORES = ("val_reward", "val:", "train:")  # beginnings of the scores of the step that was saved with them
+SCORES = ("val_reward", "val:", "train:")  # the names of a step's scores in its checkpoint begin so
 
 
 class SamplingStopCheck:
@@ -106,7 +111,7 @@ class SamplingStopCheck:
         self._next = 0.0
 
     def __call__(self) -> Literal["drain", "drop"] | None:
-        """What the sampler should do with the responses in flight. None: go on."""
+        """Return what the sampler does with the responses in flight. With None it goes on."""
         now = time.time()
         if now < self._next:
             return None
@@ -125,11 +130,19 @@ class SamplingStopCheck:
 
 
 def job_timeout(original: type, control: JobControl, progress: Progress, dataloader: Any, hooks: Hooks | None) -> type:
-    """A subclass of NeMo-RL's TimeoutChecker that also knows the job's end, the stop file and signals."""
+    """Build a subclass of NeMo-RL's TimeoutChecker that also checks the job's end, the stop file and signals.
+
+    Args:
+        original: NeMo-RL's class.
+        control: files and forecasts of the job.
+        progress: where the loop is. The class updates it.
+        dataloader: NeMo-RL's data loader. None for async_grpo_train.
+        hooks: the hooks of Reinforce-Ada. None with another estimator.
+    """
 
     class JobTimeout(original):  # type: ignore[misc]
         def check_save(self) -> bool:
-            """Whether to save and end the run. NeMo-RL calls it once per step, after the update."""
+            """Return whether to save and end the run. NeMo-RL calls it once per step, after the update."""
             progress.advance(dataloader)
             progress.sampler_state = None if hooks is None else hooks.state_dict()
             seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
@@ -166,7 +179,7 @@ def errors_raised(loop: Any) -> Iterator[None]:
 
 @contextmanager
 def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control learns the seconds of every save, and the heartbeat shows the phase."""
+    """Within the block the control gets the seconds of every save, and the heartbeat shows the phase."""
     begin = checkpointer.init_tmp_checkpoint
     started = [time.monotonic()]
 
@@ -193,7 +206,7 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
 
 @contextmanager
 def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control learns the seconds of every validation. Each rollout call touches the heartbeat."""
+    """Within the block the control gets the seconds of every validation. Each rollout call touches the heartbeat."""
     validate = loop.validate
     phase = ["sampling"]
 
@@ -223,13 +236,13 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Ite
 
 
 def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hooks | None) -> bool:
-    """Save the state after the last complete step, when a step was dropped while it sampled.
+    """Save the state after the last complete step. It is called when a step was dropped while it sampled.
 
-    The data loader has moved on, and under dynamic sampling perhaps the sampler. So their states as of that step are
-    written, and the prompts of the dropped step are drawn again.
+    The data loader has moved on since then. Under dynamic sampling, the sampler may have moved on, too. So their states
+    after the complete step are written, and a resumed run draws the prompts of the dropped step again.
 
     Args:
-        parts: policy, policy_generation, checkpointer, save_state and master_config.
+        parts: policy, policy_generation, checkpointer, save_state and master_config, by name.
         progress: where the loop is.
         hooks: the hooks of Reinforce-Ada. None with another estimator.
 
@@ -237,7 +250,7 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hook
         Whether a save was needed.
 
     Raises:
-        ProcessLostError: when the engine keeps its memory. A save could run out of memory and hang.
+        ProcessLostError: the engine does not release its memory. A save could then run out of memory and hang.
     """
     checkpointer, config, policy = parts["checkpointer"], parts["master_config"], parts["policy"]
     _finish_renaming(checkpointer)
