@@ -2,8 +2,8 @@
 
     python recipes/make_jsonl_sample.py
 
-2000 different sums and differences of two or three one-digit numbers, from reasoning-gym's chain_sum. The output
-depends on nothing but reasoning-gym's generator: the same command writes the same bytes.
+The file has 2000 different sums and differences of two or three one-digit numbers. They come from reasoning-gym's
+chain_sum. The output depends only on reasoning-gym's generator, so the same command writes the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OUT = Path(__file__).parent / "data" / "chain_sum.jsonl"
 
 
 def lines() -> list[str]:
-    """One JSON object per line, in the generator's order, without repeated problems."""
+    """Return one JSON object per line, in the generator's order, without repeated problems."""
     options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1}
     dataset = reasoning_gym.create_dataset("chain_sum", seed=0, size=10 * ROWS, **options)
     found: dict[str, str] = {}

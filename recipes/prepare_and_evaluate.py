@@ -1,16 +1,16 @@
-"""Data preparation and evaluation from end to end on a CPU, with the embedded back end.
+"""Prepare data and evaluate models on a CPU, with the embedded back end.
 
-    python recipes/prepare_and_evaluate.py              # both
-    python recipes/prepare_and_evaluate.py data         # make data: two models, a training set
-    python recipes/prepare_and_evaluate.py evaluation   # make eval: both models on held-out problems, and compared
+    python recipes/prepare_and_evaluate.py              # both parts
+    python recipes/prepare_and_evaluate.py data         # make data: trains two models and prepares a training set
+    python recipes/prepare_and_evaluate.py evaluation   # make eval: evaluates both models and compares them
 
-Trains two small base models on recipes/data/chain_sum.jsonl (the second with more steps), prepares a training set with
-the pass rates of the first, evaluates both on held-out problems and compares them. Leaves everything in
-runs/prepare_and_evaluate; a second call with the same --out does only what is missing.
+The recipe trains two small base models on recipes/data/chain_sum.jsonl, the second with more steps. It prepares a
+training set with the pass rates of the first model. Then it evaluates both models on held-out problems and compares
+them. All files are in runs/prepare_and_evaluate. A second call with the same --out does only what is missing.
 
-What to expect: 93 of 200 problems in the set (band v3: 0 < pass rate <= 0.375; no problem is above it yet), and the
-second model better by 22.9 points of avg@8 (95 % interval 19.5 to 26.2): 6.1 against 29.0. A difference of 4.8 points
-would have been found with a chance of 80 %.
+You should see 93 of 200 problems in the set. Its band v3 takes problems with 0 < pass rate <= 0.375, and no problem is
+above that yet. The second model should be better by 22.9 points of avg@8 (29.0 against 6.1). The 95 % interval is 19.5
+to 26.2. The test would detect a difference of 4.8 points with a probability of 80 %.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ K = 8
 
 
 def base_models(out: Path) -> tuple[list[Path], Path, Path]:
-    """The two models, and files with training and held-out problems."""
+    """Train the two models, and write files with training and held-out problems.
+
+    Args:
+        out: folder of all files.
+
+    Returns:
+        The folders of the models, the training file and the held-out file.
+    """
     configs = [
         load_run(
             ROOT / "configs" / "cpu" / "jsonl.yaml",
@@ -62,7 +69,7 @@ def base_models(out: Path) -> tuple[list[Path], Path, Path]:
 
 
 def write(path: Path, prompts: Sequence[Prompt]) -> Path:
-    """Problems as JSON lines."""
+    """Write problems as JSON lines. Returns the path."""
     lines = (json.dumps({"problem": prompt.text, "answer": prompt.answer}) + "\n" for prompt in prompts)
     path.write_text("".join(lines), encoding="utf-8")
     return path
@@ -80,7 +87,7 @@ def nemo_ada(*arguments: object) -> None:
 
 
 def main() -> None:
-    """The whole recipe, or a part."""
+    """Run the whole recipe or a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=("data", "evaluation", "both"), default="both")
     parser.add_argument("--out", type=Path, default=Path("runs/prepare_and_evaluate"))

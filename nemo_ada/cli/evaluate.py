@@ -1,4 +1,4 @@
-"""`nemo-ada eval MODEL` and `nemo-ada eval compare A B`."""
+"""The commands `nemo-ada eval MODEL` and `nemo-ada eval compare A B`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nemo_ada.tasks.prompting import ModelTokenizer
 
 
 class _RunByDefault(TyperGroup):
-    """`eval MODEL ...` means `eval run MODEL ...`."""
+    """A group of commands in which `eval MODEL ...` means `eval run MODEL ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
@@ -47,9 +47,9 @@ def evaluate(
     data: Annotated[list[str], typer.Option(help="preset (configs/eval), .yaml, data file, or NAME=FILE; repeatable")],
     out: Annotated[Path, typer.Option(help="folder of the evaluation; the same command continues a killed one")],
     k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 32,
-    temperature: Annotated[float, typer.Option(help="of the responses; 0 is greedy")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="of the responses")] = 1.0,
-    seed: Annotated[int, typer.Option(help="of the responses")] = 0,
+    temperature: Annotated[float, typer.Option(help="sampling temperature; 0 is greedy")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="top-p of the responses")] = 1.0,
+    seed: Annotated[int, typer.Option(help="seed of the responses")] = 0,
     server: Annotated[
         str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
     ] = None,
@@ -78,7 +78,7 @@ def evaluate(
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k.
 
-    Several checkpoints are evaluated one after the other, in OUT/NAME, with a curve in OUT.
+    Several checkpoints are evaluated one after the other. Their folders are OUT/NAME, and OUT gets a curve.
     """
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
     chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
@@ -124,7 +124,7 @@ def evaluate(
 
 
 def _is_comparison(path: Path) -> bool:
-    """Whether this command may replace the file."""
+    """Return whether the file is a comparison. Only such a file may be replaced."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -133,7 +133,7 @@ def _is_comparison(path: Path) -> bool:
 
 
 def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
-    """All tables of one evaluation."""
+    """Print all tables of one evaluation."""
     _print(_results_table(content, k, out))
     _print(_verdict_table(content))
     for table in _group_tables(content, k):
@@ -155,7 +155,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="write the comparison here, as JSON")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Paired difference (second minus first) over common problems, with interval and p-values."""
+    """Compute the paired difference (second minus first) over common problems, with interval and p-values."""
     a, b = Evaluation.read(first), Evaluation.read(second)
     rows = compare_evaluations(a, b, None if base is None else Evaluation.read(base))
     text = json.dumps(rows, indent=1)
@@ -193,7 +193,7 @@ def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
 
 
 def _verdict_table(content: Mapping[str, Any]) -> Table:
-    """Length and truncation of right and of wrong responses."""
+    """Build the table of length and truncation, for right and for wrong responses."""
     table = Table("benchmark", "verdict", "responses", "tokens", "finished", title=Text("length by verdict"))
     for name, row in [*content["benchmarks"].items(), ("overall", content["overall"])]:
         for verdict, own in row.get("by_verdict", {}).items():
@@ -212,7 +212,7 @@ def _curve_table(curve: Mapping[str, Any], out: Path) -> Table:
 
 
 def _group_tables(content: Mapping[str, Any], k: int) -> Iterator[Table]:
-    """One table per benchmark and column."""
+    """Build one table per benchmark and column."""
     for name, row in content["benchmarks"].items():
         for column, groups in row.get("groups", {}).items():
             table = Table(column, "prompts", f"avg@{k}", "tokens", title=Text(f"{name} by {column}"))
@@ -251,7 +251,7 @@ def _p_value(value: float) -> str:
 
 
 def _note_few(prompts: Mapping[str, int]) -> None:
-    """Say which rows rest on few problems."""
+    """Print which rows come from few problems."""
     few = [f"{name} ({count})" for name, count in prompts.items() if count < FEW]
     if few:
         typer.echo(

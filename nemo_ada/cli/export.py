@@ -10,7 +10,7 @@ import typer
 
 def export(
     run: Annotated[Path, typer.Argument(help="a run's folder")],
-    step: Annotated[int | None, typer.Option(help="of this step, not the newest")] = None,
+    step: Annotated[int | None, typer.Option(help="step of the checkpoint (default: the newest)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder to write (default: RUN/hf/step_N)")] = None,
 ) -> None:
     """Write a run's newest complete checkpoint as a Hugging Face folder."""

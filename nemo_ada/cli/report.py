@@ -13,10 +13,10 @@ def report(
     out: Annotated[Path, typer.Option(help="the page; figures go beside it")] = Path("report.html"),
     figures: Annotated[bool, typer.Option(help="also write each figure as PNG")] = True,
     watch: Annotated[bool, typer.Option("--watch", help="rewrite the page while a run goes on")] = False,
-    every: Annotated[int, typer.Option(min=1, help="seconds between two looks of --watch")] = 30,
+    every: Annotated[int, typer.Option(min=1, help="seconds between two updates with --watch")] = 30,
 ) -> None:
-    """A page with figures and tables of one or more runs, and a summary here."""
-    from nemo_ada.report import command  # matplotlib takes a while to load
+    """Write a page with figures and tables of one or more runs, and print a summary."""
+    from nemo_ada.report import command  # imported here, because matplotlib takes a while to load
 
     if watch:
         command.watch(runs, out, every)

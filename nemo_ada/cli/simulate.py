@@ -1,4 +1,4 @@
-"""`nemo-ada simulate`: choose exit, wave and cap before spending GPU hours.
+"""The command `nemo-ada simulate`. It helps to choose exit rule, wave size and cap before spending GPU hours.
 
 With `--pass-rate` it prints the exact cost of one prompt, under a preset or the rule of --exit. Otherwise it simulates
 whole steps over a distribution of pass rates, for presets side by side or for that rule. An option without effect is an
@@ -41,43 +41,43 @@ LIMITS: dict[str, tuple[float, float]] = {
     "max-steps": (1, 2**53),
     "slots": (1, 10_000_000),
 }
-"""Bounds of options. Outside them the model has no answer or takes hours."""
-TABLE_WIDTH = 160  # where the output is no terminal
+"""Bounds of options. Outside them the simulation has no answer or takes hours."""
+TABLE_WIDTH = 160  # columns of the table when the output is not a terminal
 PILOT_GROUPS = (4, 8, 16, 32, 64)
 PILOT_RATES = 100  # pass rates that the comparison averages over
 
 RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
 EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
-DEFAULT_RULE = "ada_seq_balance"  # of exact costs
+DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs
 
 
 def simulate(
     context: typer.Context,
     pass_rate: Annotated[float | None, typer.Option(help="exact cost of one prompt with this pass rate")] = None,
     exit_kind: Annotated[
-        str | None, typer.Option("--exit", help="your own rule: positive, balanced, fixed (at n responses) or pilot")
+        str | None, typer.Option("--exit", help="rule to simulate: positive, balanced, fixed (at n responses) or pilot")
     ] = None,
-    k_pos: Annotated[int | None, typer.Option(help="of --exit: correct responses wanted")] = None,
-    k_neg: Annotated[int | None, typer.Option(help="of --exit: incorrect responses wanted")] = None,
+    k_pos: Annotated[int | None, typer.Option(help="with --exit: correct responses that a prompt needs")] = None,
+    k_neg: Annotated[int | None, typer.Option(help="with --exit: incorrect responses that a prompt needs")] = None,
     wave: Annotated[
-        str | None, typer.Option(help="of --exit: wave size, or a plan such as 8,4,4 (default 8; fixed: n)")
+        str | None, typer.Option(help="with --exit: wave size, or a plan such as 8,4,4 (default 8; fixed: n)")
     ] = None,
     cap: Annotated[
-        int | None, typer.Option(help="of --exit: N_max, responses per prompt (default 32; fixed: n)")
+        int | None, typer.Option(help="with --exit: N_max, responses per prompt (default 32; fixed: n)")
     ] = None,
-    window: Annotated[int | None, typer.Option(help="of --exit: issue_order stopping with this window")] = None,
+    window: Annotated[int | None, typer.Option(help="with --exit: issue_order stopping with this window")] = None,
     scheduler: Annotated[
-        Literal["continuous", "rounds"] | None, typer.Option(help="of --exit: rounds is the authors' barrier")
+        Literal["continuous", "rounds"] | None, typer.Option(help="with --exit: rounds is the authors' barrier")
     ] = None,
-    group: Annotated[int, typer.Option(help="n, rows kept per prompt")] = 4,
+    group: Annotated[int, typer.Option(help="n, rows per prompt")] = 4,
     preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all)")] = None,
-    beta: Annotated[str, typer.Option(help="pass rates from Beta(a,b)")] = "0.6,1.5",
+    beta: Annotated[str, typer.Option(help="draw pass rates from Beta(a,b)")] = "0.6,1.5",
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
     prompts: Annotated[int, typer.Option(help="prompts per step")] = 64,
-    median_tokens: Annotated[float, typer.Option(help="median response length")] = 20.0,
+    median_tokens: Annotated[float, typer.Option(help="median response length, in tokens")] = 20.0,
     sigma: Annotated[float, typer.Option(help="standard deviation of log lengths (0.9: heavy tail)")] = 0.9,
     wrong_factor: Annotated[float, typer.Option(help="wrong responses are this much longer")] = 1.3,
-    max_new_tokens: Annotated[int, typer.Option(help="longest response")] = 400,
+    max_new_tokens: Annotated[int, typer.Option(help="tokens of the longest response")] = 400,
     max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="budget: tokens per step; the first one reserves the model's mean length")
@@ -88,7 +88,7 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="write a figure here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Expected responses, tokens, engine steps and zero-signal share of sampling settings."""
+    """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
     _check_limits(context)
     _check_effect(context)
     own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, scheduler)
@@ -107,12 +107,20 @@ def simulate(
 def _variants(
     own: AdaSettings | None, names: Sequence[str] | None, group: int, setting: simulation.Setting, caps: Budget
 ) -> list[simulation.Variant]:
-    """The rule of --exit, the named presets, or all presets that fit the group; the others are named on stderr."""
+    """Return the variants to compare. Presets that do not fit the group size are named on stderr.
+
+    Args:
+        own: the rule of --exit.
+        names: the presets. Without `own` and names, all presets are compared.
+        group: the group size n.
+        setting: what is simulated.
+        caps: the budget.
+    """
 
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
         size, known, each = group, "", 1
         single = settings.advantage.baseline == "shrunk" and name != "--exit"
-        if single:  # single stream: groups of 1, and as many more prompts
+        if single:  # a single stream has groups of 1, and as many more prompts per step
             size, known, each = 1, f", {group} times the prompts", group
         if isinstance(settings.sampling, EstimationSampling):
             size, known = max(group, 2 * settings.sampling.bounds(group)[0]), ", pass rates known"
@@ -141,7 +149,7 @@ def _variants(
 
 
 def _pilot_against_grpo(rates: simulation.RateDistribution) -> str:
-    """From which n on giving up after a pilot yields more signal per response than GRPO."""
+    """Say from which n on the pilot rule gives more signal per response than GRPO."""
     rate_P = np.clip(rates.draw(PILOT_RATES, seed=0), 1e-6, 1.0 - 1e-6)
 
     def signal(name: str, n: int) -> float:
@@ -167,7 +175,7 @@ def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_js
 
 
 def _without_nan(value: Any) -> Any:
-    """Null in the place of NaN, which JSON does not have."""
+    """Replace NaN by null, because JSON does not have NaN."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -226,7 +234,7 @@ def _own_settings(
         sampling["scheduler"] = scheduler
     if window is not None:
         sampling["stopping"] = {"kind": "issue_order", "window": window}
-    # the baseline changes nothing that is drawn, and groups of 1 go with this one only
+    # The baseline does not change what is drawn, and groups of 1 are allowed with this baseline only.
     return ada_settings({"sampling": sampling, "advantage": {"baseline": "shrunk"}})
 
 
