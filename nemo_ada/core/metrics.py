@@ -1,6 +1,6 @@
 """The table of metrics (algorithm.md section 7). `named` and `listed` refuse every other name.
 
-Names are logged with the prefix `ada/`; in NeMo-RL they appear as `train/ada/...`.
+Names are logged with the prefix `ada/`. In NeMo-RL they appear as `train/ada/...`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ TABLE: Mapping[str, str] = {
 
 EIGHTHS = 8
 RATE_BINS = ("0", *(f"{i}/{EIGHTHS}" for i in range(1, EIGHTHS)), "1")
-"""Bins of pass rates: exactly 0, exactly 1, and between them the nearest eighth. A first wave of 8 can fill every bin,
-one of 4 every other bin."""
+"""Bins of pass rates. Two bins are for exactly 0 and exactly 1. The others are eighths, and a rate between 0 and 1 is
+in the nearest one. A first wave of 8 can fill every bin, and a first wave of 4 every other bin."""
 
 TENTHS = 10
 LISTS: Mapping[str, str] = {
@@ -80,27 +80,39 @@ LISTS: Mapping[str, str] = {
     "predicted_responses": "with an estimator: first-wave responses per tenth of the predicted pass rate",
     "predicted_correct": "correct ones among predicted_responses",
 }
-"""Metrics with several values per step. Step records hold them; loggers of scalars do not."""
+"""Metrics with several values per step. Step records have them. Loggers of scalars do not."""
 
 ROUNDING = 1e-9
 
 
 def rate_histogram(rate_P: FloatArray) -> list[int]:
-    """Prompts in each of RATE_BINS."""
+    """Count the prompts in each of RATE_BINS."""
     inner_P = np.clip(np.floor(rate_P * EIGHTHS + 0.5), 1, EIGHTHS - 1)
     bin_P = np.where(rate_P <= ROUNDING, 0, np.where(rate_P >= 1.0 - ROUNDING, EIGHTHS, inner_P)).astype(np.int64)
     return [int(count) for count in np.bincount(bin_P, minlength=len(RATE_BINS))]
 
 
 def calibration(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> dict[str, list[int]]:
-    """Responses and correct responses of the prompts in each tenth of their predicted pass rates."""
+    """Count responses and correct responses by tenths of the predicted pass rate.
+
+    Args:
+        predicted_P: predicted pass rate of each prompt.
+        pos_P: correct responses of each prompt.
+        total_P: responses of each prompt.
+    """
     bin_P = np.minimum((predicted_P * TENTHS).astype(np.int64), TENTHS - 1)
     counts = {"predicted_responses": total_P, "predicted_correct": pos_P}
     return {name: np.bincount(bin_P, count_P, TENTHS).astype(np.int64).tolist() for name, count_P in counts.items()}
 
 
 def explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> float | None:
-    """Share of the labels' variance that the predictions explain; None where all labels are equal."""
+    """Compute the share of the labels' variance that the predictions explain. None when all labels are equal.
+
+    Args:
+        predicted_P: predicted pass rate of each prompt.
+        pos_P: correct responses of each prompt.
+        total_P: responses of each prompt.
+    """
     pos, total = float(pos_P.sum()), float(total_P.sum())
     if not 0.0 < pos < total:
         return None
@@ -109,13 +121,13 @@ def explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArr
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
+    """Add the prefix to the metrics of a step. Raises InvariantError for a name that is not in the table."""
     _check(values, TABLE)
     return {PREFIX + name: float(value) for name, value in values.items()}
 
 
 def listed(values: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """As `named`, for the metrics of LISTS."""
+    """Add the prefix to metrics of LISTS. Raises InvariantError for a name that is not in LISTS."""
     _check(values, LISTS)
     return {PREFIX + name: list(value) for name, value in values.items()}
 

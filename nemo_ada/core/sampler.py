@@ -1,8 +1,8 @@
-"""The sampler of a run, which keeps what lives across steps: the estimator and the latency model.
+"""The sampler of a run. It keeps the estimator and the latency model from step to step.
 
     sampled = sampler.run_step(step, prompt_ids, source)    # SampledStep: pools, rows, metrics
 
-Asynchronous training draws every group by itself, ahead of its step, in another process where need be:
+Asynchronous training draws every group by itself and ahead of its step. The group may be in another process:
 
     ledger = sampler.step_ledger(groups)                    # one per step, for all of its groups
     session = sampler.group_session(step, ledger.start())   # one per group
@@ -49,7 +49,7 @@ class SampledStep:
         rows: the training rows.
         raw_reward_N: rewards of the pooled responses as the source gave them.
         sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
-        predicted_P: pass rate of each prompt that the estimator expected, in [0, 1].
+        predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1].
     """
 
     result: SamplingResult
@@ -60,7 +60,7 @@ class SampledStep:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The step's scalar metrics, with prefixes; `ada/failed/CAUSE` counts responses without a label."""
+        """The step's scalar metrics, with prefixes. `ada/failed/CAUSE` counts responses without a label."""
         failed = {f"{PREFIX}failed/{cause}": float(count) for cause, count in self.result.failures.items()}
         metrics = self.sampling_metrics | self.rows.metrics
         if self.rows.equal_labels_teach:
@@ -82,7 +82,7 @@ class SampledStep:
 
 
 class AdaSampler:
-    """Reinforce-Ada over the steps of a run. With a fixed exit it is GRPO."""
+    """Runs Reinforce-Ada over the steps of a run. With a fixed exit it is GRPO."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class AdaSampler:
             plan: how responses are drawn.
             rows: how pools become rows.
             run_seed: seed of the run.
-            estimator: pass rates before a step.
-            allocation: only for the estimation variant, which needs an estimator.
+            estimator: it predicts pass rates before a step.
+            allocation: the rule of the estimation variant, which also needs an estimator. None for the other variants.
             weighted_choice: see `choose`.
         """
         shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
@@ -114,9 +114,17 @@ class AdaSampler:
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
     ) -> tuple[IntArray, float]:
-        """Choose `count` of the candidates: those whose groups of n most probably have both labels, or a weighted draw.
+        """Choose `count` of the candidates.
 
-        The draw gives each candidate a chance that grows with its predicted signal. So every candidate may be chosen.
+        The chosen ones are those whose groups of n most probably have both labels. With `weighted_choice` they are
+        drawn at random instead. The chance of a candidate then grows with its predicted signal, so every candidate may
+        be chosen.
+
+        Args:
+            step: number of the step.
+            prompt_ids: ids of the candidates.
+            count: number of prompts to choose.
+            features_PF: prompt features for the value estimator.
 
         Returns:
             Positions of the chosen candidates, best first, and the mean of that probability over them.
@@ -191,17 +199,21 @@ class AdaSampler:
         if self.estimator is not None:
             self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
 
-    # groups of a step, drawn by themselves ----------------------------------------------------------------------------
+    # groups that are drawn independently ------------------------------------------------------------------------------
 
     def step_ledger(self, groups: int) -> StepLedger:
-        """The budget that the groups of one optimisation step have in common."""
+        """Make the ledger that the groups of one training step share."""
         plan = self.plan
         return StepLedger(plan.budget, groups=groups, first=plan.first_issue, most=plan.max_responses)
 
     def group_session(self, step: int, ledger: GroupLedger) -> SamplingSession:
-        """A session for one prompt. The group's number within its step is a part of every seed.
+        """Make a session for one prompt. The group's number within its step is a part of every seed.
 
-        The latency model is shared by all sessions, so they must not run at the same moment in two threads.
+        All sessions share the latency model, so they must not run at the same moment in two threads.
+
+        Args:
+            step: number of the step.
+            ledger: ledger of the group.
         """
         if self.allocation is not None or self.plan.window is not None:
             raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
@@ -209,7 +221,7 @@ class AdaSampler:
         return SamplingSession(self.plan, uid_P, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
 
     def finish_step(self, pools: Sequence[GroupPool], selection: Selection | None = None) -> SampledStep:
-        """Weigh the rows of the step whose groups these are. The estimator learns from the pools.
+        """Compute the advantages of a step from its groups. The estimator learns from the pools.
 
         Args:
             pools: the groups, in the order of the step.
@@ -235,7 +247,7 @@ class AdaSampler:
         return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
-        """Responses per prompt in the estimation variant. None where the plan has waves."""
+        """Compute the responses per prompt of the estimation variant. None for the other variants."""
         if self.allocation is None or prior_P is None:
             return None
         a_P, b_P = prior_P
@@ -269,5 +281,5 @@ class AdaSampler:
 
 
 def _mean(prior_P: tuple[FloatArray, FloatArray] | None) -> FloatArray | None:
-    """Mean of each prompt's Beta prior."""
+    """Compute the mean of each prompt's Beta prior."""
     return None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])

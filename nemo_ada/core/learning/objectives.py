@@ -1,4 +1,4 @@
-"""What is maximised: J_f = E_x[f(p(x))], and how sampling and gradient share its weight (algorithm.md section 1).
+"""The objective J_f = E_x[f(p(x))], and how sampling and gradient share its weight (algorithm.md section 1).
 
 f'(p) = w_sample(p) * w_grad(p). More responses realise the first factor, a scaled advantage the second. Only Est has a
 first factor, p^-exponent, because it trains on all responses. Seq keeps n rows per prompt, so its w_sample is 1.
@@ -72,7 +72,7 @@ class Power:
 
 
 Objective = Annotated[Linear | Log | Power, ByKind()]
-"""What is maximised. Each has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
+"""The function that an update raises. Each class has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 
 def gradient_weight(

@@ -33,39 +33,41 @@ from nemo_ada.core.schema import STRICT, Bounds, Positive
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
 
-MIN_SIZE = 0.1  # of the mean |A|: it bounds the inverse weight of a row with a long gradient and a small advantage
+# A share of the mean |A|. It bounds the inverse weight of a row with a long gradient and a small advantage.
+MIN_SIZE = 0.1
 
 
 @dataclass(frozen=True)
 class AdvantageSettings:
-    """From pools to advantages (algorithm.md section 4)."""
+    """The settings of how pools become advantages (algorithm.md section 4)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     weighting: Weighting = "reference"
-    """`reference`: the authors' advantages; `objective`: rows carry the inverse of the sampling design."""
+    """`reference` gives the authors' advantages. `objective` weighs rows by the inverse of their sampling probability.
+    """
     objective: Objective = field(default_factory=Linear)
-    """J_f = E[f(p)], whose weight f'(p) scales the advantage."""
+    """The objective J_f = E[f(p)]. Its weight f'(p) scales the advantage."""
     normalize: Normalize = "none"
     """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
     baseline: Literal["pool", "shrunk"] = "pool"
-    """`pool`: the pool's mean. `shrunk`: the posterior mean from the other responses and the estimator's prior."""
+    """`pool` is the pool's mean, `shrunk` the posterior mean from the other responses and the estimator's prior."""
     pass_rate: PassRateKind = "pool"
     """Estimate of p in the weight. With `baseline: shrunk`, and in Est with `weighting: objective`, `shrunk` leaves out
     the row's own label."""
     min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01
-    """Smallest p_hat in weights."""
+    """Smallest estimate of p in weights."""
     max_weight: Positive = 100.0
-    """Largest weight w_x."""
+    """Largest weight of a prompt, w_x."""
     keep_fraction: Annotated[float, Bounds(gt=0, le=1)] = 1.0
-    """Fraction of the rows that enter the update, drawn in proportion to |advantage| with inverse weights. The expected
-    update stays the same."""
+    """Fraction of the rows that enter the update. They are drawn in proportion to |advantage| and have inverse weights,
+    so the expected update stays the same."""
     denominator: Literal["all_rows", "live_rows"] = "all_rows"
-    """The loss is a token mean over all kept rows, or over the rows with gradient only."""
+    """The rows over whose tokens the loss is averaged, all rows or only rows with a gradient."""
 
 
 @dataclass(frozen=True)
 class RowSettings:
-    """How pools become rows.
+    """The settings of how pools become rows.
 
     Attributes:
         group: n, the rows per prompt.
@@ -154,12 +156,20 @@ class StepRows:
 
     @property
     def live_R(self) -> BoolArray:
-        """Rows with a gradient (as long as the loss has no KL or entropy term)."""
+        """Whether each row has a gradient. With a KL or entropy term in the loss, other rows may have one, too."""
         return np.asarray((self.weight_R > 0) & (self.advantage_R != 0.0))
 
 
 def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_seed: int, step: int) -> Selection:
-    """Choose the rows of `batch` prompts."""
+    """Choose the training rows.
+
+    Args:
+        result: the pools.
+        settings: how pools become rows.
+        batch: number of groups.
+        run_seed: seed of the run.
+        step: number of the step.
+    """
     if settings.keep_all:
         return _all_rows(result, settings.group * batch)
     groups, group = result.group_G, settings.group
@@ -238,7 +248,7 @@ def weigh(
 
 
 def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
-    """w_grad at these pass rates, of prompts or of responses."""
+    """Compute w_grad at these pass rates of prompts or of responses."""
     return gradient_weight(
         settings.advantage.objective,
         rate,
@@ -258,7 +268,13 @@ def _all_rows(result: SamplingResult, rows: int) -> Selection:
 
 
 def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
-    """How many (correct, incorrect) responses of each pool are kept: min(n, pool) in all."""
+    """Compute how many correct and how many incorrect responses of each pool become rows.
+
+    Args:
+        pos_P: correct responses in each pool.
+        neg_P: incorrect responses in each pool.
+        n: rows per prompt. A smaller pool keeps all its responses.
+    """
     want_pos, want_neg = n // 2, n - n // 2
     keep_pos_P = np.minimum(pos_P, want_pos + np.maximum(want_neg - neg_P, 0))
     keep_neg_P = np.minimum(neg_P, want_neg + np.maximum(want_pos - pos_P, 0))

@@ -1,8 +1,8 @@
-"""How many responses each prompt gets in Reinforce-Ada-Est (algorithm.md section 3; paper, Fig. 7).
+"""Computes how many responses each prompt gets in Reinforce-Ada-Est (algorithm.md section 3; paper, Fig. 7).
 
-N_x is proportional to a weight of the predicted pass rate, within bounds, an integer, with an exact sum. With real
-numbers, low <= level * w_x <= high has one level whose sum is the total (water-filling). Largest remainders then give
-integers. P prompts.
+N_x is an integer within bounds. It is proportional to a weight of the predicted pass rate, and the sum of all N_x is
+exact. For real numbers, there is one level at which level * w_x, clipped to the bounds, has that sum (water-filling).
+Largest remainders then give integers. P is the number of prompts.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _MIN_WEIGHT = 1e-12
 
 @dataclass(frozen=True)
 class PowerRule:
-    """N_x proportional to p_hat^-exponent."""
+    """N_x is proportional to p_hat^-exponent."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     kind: Literal["power"] = "power"
     exponent: Share = 0.5
-    """1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
+    """Exponent of the rule: 1/2 is the paper's hybrid, 1 the pure implicit log, 0 uniform (GRPO)."""
 
     def weight(self, rate_P: FloatArray, epsilon: float) -> FloatArray:
-        """Weight of each prompt. epsilon: added to the pass rate."""
+        """Compute the weight of each prompt. `epsilon` is added to the pass rate."""
         return np.asarray(np.minimum(rate_P + epsilon, 1.0) ** -self.exponent)
 
 
 @dataclass(frozen=True)
 class InformationRule:
-    """N_x proportional to (p_hat (1 - p_hat))^exponent: what a response is expected to add to the gradient (ours)."""
+    """N_x is proportional to (p_hat (1 - p_hat))^exponent, the expected gain of a response for the gradient (ours)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     kind: Literal["information"] = "information"
     exponent: Annotated[float, Bounds(ge=0, le=8)] = 1.0
-    """0 is uniform; 1/2 gives the unbiased mean over prompts its smallest variance; large values fill the most
-    promising prompts up to max_responses."""
+    """Exponent of the rule. 0 is uniform. With 1/2 the unbiased mean over prompts has its smallest variance. Large
+    values fill the most promising prompts up to max_responses."""
 
     def weight(self, rate_P: FloatArray, epsilon: float) -> FloatArray:
-        """Weight of each prompt. epsilon: added to p (1-p)."""
+        """Compute the weight of each prompt. `epsilon` is added to p (1-p)."""
         return np.asarray((rate_P * (1.0 - rate_P) + epsilon) ** self.exponent)
 
 
@@ -54,10 +54,10 @@ AllocationRule = Annotated[PowerRule | InformationRule, ByKind()]
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """N_x proportional to a weight of the predicted pass rate.
+    """N_x is proportional to a weight of the predicted pass rate.
 
     Attributes:
-        rule: the weight.
+        rule: the rule that computes the weight.
         low: smallest N_x, in responses.
         high: largest N_x, in responses.
         epsilon: added before the exponent is taken.
@@ -69,16 +69,30 @@ class Allocation:
     epsilon: float
 
     def responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
-        """Responses per prompt for predicted pass rates, `group` on average. tie_P: as in `allocate`."""
+        """Compute the responses per prompt.
+
+        Args:
+            rate_P: predicted pass rates.
+            group: mean number of responses per prompt.
+            tie_P: see `allocate`.
+        """
         weight_P = self.rule.weight(rate_P, self.epsilon)
         return allocate(weight_P, group * len(rate_P), self.low, self.high, tie_P)
 
 
 def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: FloatArray) -> IntArray:
-    """Integers N_P with low <= N_P <= high and sum `total`, proportional to weight_P wherever no bound holds.
+    """Compute integers with a given sum. Between the bounds they are proportional to the weights.
 
-    weight_P: non-negative. tie_P: a seeded key per prompt. Of two prompts with equal remainders, the one with the
-    smaller key gets the last response. Raises UserError when no such integers exist.
+    Args:
+        weight_P: weights, which are not negative.
+        total: sum of the result.
+        low: smallest value.
+        high: largest value.
+        tie_P: a seeded key per prompt. Of two prompts with equal remainders, the one with the smaller key gets the last
+            response.
+
+    Raises:
+        UserError: such integers do not exist.
     """
     prompts = len(weight_P)
     if low > high or not low * prompts <= total <= high * prompts:
@@ -97,9 +111,15 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
 
 
 def water_fill(weight_P: FloatArray, total: int, low: int, high: int) -> FloatArray:
-    """clip(level * weight, low, high) at the largest level, to the last bit, whose sum is at most `total`.
+    """Compute clip(level * weight, low, high) at the largest level whose sum is at most `total`.
 
-    weight_P: positive.
+    The level is exact to the last bit.
+
+    Args:
+        weight_P: positive weights.
+        total: largest sum.
+        low: smallest value.
+        high: largest value.
     """
     below, above = 0.0, high / float(weight_P.min())
     if np.clip(above * weight_P, low, high).sum() <= total:

@@ -1,9 +1,9 @@
-"""Which prompts a step takes: the seeded order of the data, and the choice among candidate prompts.
+"""The seeded order of the data, and the choice among candidate prompts.
 
 The order is a function of (seed, position), so a resumed run needs one number.
 
-The choice is ours; the paper draws responses for every prompt of the batch. A zero-signal group teaches nothing. So a
-prompt is worth the probability that its group has both labels. P is the number of candidate prompts.
+The choice is ours. The paper draws responses for every prompt of the batch. A zero-signal group teaches nothing. So the
+worth of a prompt is the probability that its group has both labels. P is the number of candidate prompts.
 """
 
 from __future__ import annotations
@@ -17,16 +17,25 @@ from nemo_ada.errors import UserError
 
 
 class PromptOrder:
-    """Endless shuffled epochs over `count` prompts. Each epoch has every prompt once."""
+    """The order of endless shuffled epochs over `count` prompts. Each epoch has every prompt once."""
 
     def __init__(self, count: int, seed: int, where: str = "task") -> None:
-        """`where` names the data set. Raises UserError for an empty one."""
+        """Make an order.
+
+        Args:
+            count: number of prompts.
+            seed: seed of the order.
+            where: name of the data set, for messages.
+
+        Raises:
+            UserError: the data set is empty.
+        """
         if count < 1:
             raise UserError(f"{where}: the data set has no prompt to train on; give it at least one")
         self.count, self.seed = count, seed
 
     def at(self, position: int, n: int) -> IntArray:
-        """Indices of the n prompts from `position` on. They may span epochs."""
+        """Return the indices of the n prompts from `position` on. They may span epochs."""
         wanted = np.arange(position, position + n)
         epochs, offsets = np.divmod(wanted, self.count)
         indices = np.empty(n, np.int64)
@@ -38,7 +47,10 @@ class PromptOrder:
 
 
 def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
-    """P(n responses have both labels), for pass rates from Beta(a, b): 1 - E[p^n] - E[(1 - p)^n]."""
+    """Compute the probability that n responses have both labels, for pass rates from Beta(a, b).
+
+    It is 1 - E[p^n] - E[(1 - p)^n].
+    """
     drawn_N = np.arange(n)
     total_PN = (a_P + b_P)[:, None] + drawn_N
     all_positive_P = np.prod((a_P[:, None] + drawn_N) / total_PN, axis=1)
@@ -47,20 +59,27 @@ def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
 
 
 def signal_scale(a_P: FloatArray, b_P: FloatArray) -> FloatArray:
-    """sqrt(p (1-p)) + 0.05 at the predicted pass rate: SPO's weight of a prompt (arXiv 2509.13232)."""
+    """Compute SPO's weight of a prompt, sqrt(p (1-p)) + 0.05 at the predicted pass rate (arXiv 2509.13232)."""
     rate_P = a_P / (a_P + b_P)
     return np.asarray(np.sqrt(rate_P * (1.0 - rate_P)) + 0.05)
 
 
 def weighted_keys(weight_P: FloatArray, uniform_P: FloatArray) -> FloatArray:
-    """Keys whose `count` largest are a draw without replacement by weight (Efraimidis and Spirakis, 2006)."""
+    """Compute keys whose largest are a draw without replacement by weight (Efraimidis and Spirakis, 2006)."""
     return np.asarray(np.log1p(-uniform_P) / weight_P)
 
 
 def best_candidates(prompt_ids: Sequence[str], worth_P: FloatArray, tie_P: FloatArray, count: int) -> IntArray:
-    """Positions of the `count` prompts of highest worth, best first; `tie_P` orders equal ones.
+    """Choose the prompts of highest worth. A second occurrence of a prompt (in the next epoch) comes after all others.
 
-    Candidates may span two epochs. A second occurrence of a prompt comes after all other prompts.
+    Args:
+        prompt_ids: ids of the candidates.
+        worth_P: worth of each candidate.
+        tie_P: a seeded key per candidate. It orders candidates of equal worth.
+        count: number of prompts to choose.
+
+    Returns:
+        Positions of the chosen candidates, best first.
     """
     first_P = np.zeros(len(prompt_ids), np.bool_)
     first_P[np.unique(np.asarray(prompt_ids), return_index=True)[1]] = True

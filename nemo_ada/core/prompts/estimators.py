@@ -19,11 +19,11 @@ from nemo_ada.core.schema import STRICT, Bounds, ByKind, Positive, Quantile
 from nemo_ada.errors import InvariantError, UserError
 
 MAX_WIDTH = 64
-WEIGHT_VARIANCE = 10.0  # prior variance of the logit over prompts, from the features
+WEIGHT_VARIANCE = 10.0  # prior variance of the part of the logit that comes from the features
 BIAS_VARIANCE = 4.0
 INNER_STEPS = 8
 MIN_MASS = 1e-3
-FORGOTTEN = 0.05  # responses: a prompt with fewer left is dropped from the memory
+FORGOTTEN = 0.05  # a prompt whose decayed counts have fewer responses is dropped from the memory
 _ARRAYS = ("weight_D", "precision_DD", "mean_F", "spread_F")
 
 
@@ -37,7 +37,7 @@ class PassRateEstimator(Protocol):
     def update(
         self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
     ) -> None:
-        """Learn that pos_P of total_P responses were correct. Prompts without responses are left as they are."""
+        """Learn that pos_P of total_P responses were correct. Prompts without responses do not change."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class PassRateEstimator(Protocol):
 
 @dataclass(frozen=True)
 class EmaSettings:
-    """Decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
+    """The settings of decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     kind: Literal["ema"] = "ema"
@@ -62,24 +62,25 @@ class EmaSettings:
     prior_negative: Positive = 1.0
     """b of the Beta prior, in responses."""
     adaptive_prior: bool = False
-    """Move the prior's mean to the recent pass rate over all prompts, keeping its weight a + b."""
+    """Whether the prior's mean follows the recent pass rate over all prompts. Its weight a + b stays."""
     per_prompt: bool = True
-    """Keep counts of every prompt. false: one running mean over all prompts, which needs `adaptive_prior: true`."""
+    """Whether every prompt has its counts. Without them one running mean over all prompts needs `adaptive_prior: true`.
+    """
 
 
 @dataclass(frozen=True)
 class ValueSettings:
-    """Bayesian logistic regression of the pass rate on prompt features, online."""
+    """The settings of an online Bayesian logistic regression of the pass rate on prompt features."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     kind: Literal["value"] = "value"
     decay: Quantile = 0.97
-    """What each step keeps of what the regression knows; lower follows a faster policy."""
+    """Share of the regression's precision that each step keeps. A lower share follows a faster policy."""
     strength: Positive = 4.0
-    """Responses that a sure prediction is worth as a prior."""
+    """Number of responses that a sure prediction is worth as a prior."""
     memory: Annotated[float, Bounds(ge=0, lt=1)] = 0.0
-    """Adds the prompt's own labels of earlier steps, of which each step keeps this share. 0: none. For few prompts that
-    come again, 0.95."""
+    """Share that each step keeps of the prompt's labels of earlier steps, which are added. With 0 none are added. Use
+    0.95 for few prompts that come again."""
 
 
 EstimatorSettings = Annotated[EmaSettings | ValueSettings, ByKind()]
@@ -94,7 +95,7 @@ class EmaBeta:
     """
 
     def __init__(self, settings: EmaSettings | None = None) -> None:
-        """Begin without counts. None takes the default settings."""
+        """Begin without counts. With None the default settings are used."""
         settings = EmaSettings() if settings is None else settings
         self.decay, self.a, self.b = settings.decay, settings.prior_positive, settings.prior_negative
         self.adaptive_prior, self.per_prompt = settings.adaptive_prior, settings.per_prompt
@@ -209,7 +210,12 @@ class ValueRegressor:
     """
 
     def __init__(self, features: int, settings: ValueSettings | None = None) -> None:
-        """Begin with the prior. features: width of the input. None takes the default settings."""
+        """Begin with the prior.
+
+        Args:
+            features: width of the input.
+            settings: the settings. With None the default settings are used.
+        """
         settings = ValueSettings() if settings is None else settings
         self.features, self.decay, self.strength = features, settings.decay, settings.strength
         width = min(self.features, MAX_WIDTH)
@@ -235,7 +241,7 @@ class ValueRegressor:
         variance_P = (input_PD @ np.linalg.inv(self._precision_DD) * input_PD).sum(axis=1)
         rate_P = _sigmoid(logit_P / np.sqrt(1.0 + np.pi / 8.0 * variance_P))  # MacKay (1992)
         rate_P = np.clip(rate_P, 1e-4, 1.0 - 1e-4)
-        sure = self.strength / (self.strength + 1.0)  # share of the label's variance that a sure prediction leaves
+        sure = self.strength / (self.strength + 1.0)  # share of a label's variance that remains with certain weights
         left_P = sure / (1.0 + rate_P * (1.0 - rate_P) * variance_P)
         mass_P = np.maximum(left_P / (1.0 - left_P), MIN_MASS)
         pos_P, neg_P = self._memory.counts(prompt_ids)
@@ -258,7 +264,7 @@ class ValueRegressor:
         rate_P = np.asarray(pos_P)[drawn_P] / total_P
         before_D = self._weight_D
         kept_DD = self.decay * self._precision_DD + (1.0 - self.decay) * np.diag(self._prior_D)
-        # A bound on the curvature, so that each step climbs (Boehning and Lindsay, 1988).
+        # This bound on the curvature makes each step climb (Boehning and Lindsay, 1988).
         step_DD = np.linalg.inv(kept_DD + (input_PD * (count_P / 4.0)[:, None]).T @ input_PD)
         for _ in range(INNER_STEPS):
             error_P = count_P * (rate_P - _sigmoid(input_PD @ self._weight_D))

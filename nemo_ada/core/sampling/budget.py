@@ -4,15 +4,16 @@ The ledger counts what is reserved and what is spent. A reservation is made befo
 when they end. So `spent + reserved <= cap` holds at every moment. There is one exception. With `expected` reservation
 first waves are issued even when their tokens exceed the cap, because first waves have priority.
 
-Prompt groups of one optimisation step may be drawn independently of each other. Then each group has a session of its
-own. A `GroupLedger` is that session's ledger and books into the step's `StepLedger`. First waves are always covered. A
-later wave is granted in the order in which the groups started:
+Prompt groups of one training step may be drawn independently of each other. Then each group has its session, whose
+ledger is a `GroupLedger`. It books into the `StepLedger` of the step. First waves are always covered. A later wave is
+granted in the order in which the groups started:
 
-    granted  the caps also hold every first wave still to come, and all that groups which started earlier may ask for
-    refused  the caps cannot hold it beside those first waves, whatever the earlier groups do
-    waits    otherwise, until an earlier group has ended
+    granted  The caps also cover every first wave that is still to come, and every request that an earlier group may
+             make.
+    refused  The caps do not cover it together with those first waves, whatever the earlier groups do.
+    waits    Otherwise it waits until an earlier group has ended.
 
-So with a cap on samples a group's share follows from labels and the order of start. Short responses win nothing.
+So with a cap on samples, a group's share depends on labels and the order of start. Short responses do not win.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ Cap = Annotated[int, Bounds(gt=0, le=2**53)]
 
 @dataclass(frozen=True)
 class Budget:
-    """Caps for one batch; null = no cap (algorithm.md section 6)."""
+    """The caps of one batch (algorithm.md section 6). With null a cap does not apply."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     max_samples: Cap | None = None
-    """Responses issued."""
+    """Largest number of responses issued."""
     max_tokens: Cap | None = None
-    """Generated tokens."""
+    """Largest number of generated tokens."""
     max_seconds: Positive | None = None
-    """Seconds of the sampling phase, for waves after the first ones."""
+    """Largest time of the sampling phase, in seconds. It applies to waves after the first ones."""
     mode: Literal["capped", "idle"] = "capped"
-    """`idle`: extra waves are drawn only while the last first-wave responses run (GRPO's own step time)."""
+    """With `idle`, extra waves are drawn only while the last first-wave responses run (GRPO's step time)."""
     seconds_quantile: Quantile = 0.5
-    """Probability with which all these waves must be expected to end within max_seconds (0.9: one step in ten is late).
-    """
+    """Probability with which all these waves must be expected to end within max_seconds. With 0.9 one step in ten is
+    late."""
     token_reservation: Literal["expected", "worst_case"] = "expected"
     """Tokens reserved per response: a high quantile of recent lengths, or the longest possible length."""
     expected_tokens: Annotated[int, Bounds(gt=0, le=10_000_000)] | None = None
-    """Tokens reserved per response until a length has been seen; null takes the longest possible length."""
+    """Tokens reserved per response until a length is known (default: the longest possible length)."""
     max_group_seconds: Positive = 1800.0
-    """Asynchronous training: seconds after which a prompt group is given up with the complete waves that it has."""
+    """Seconds after which asynchronous training gives up a prompt group and keeps its complete waves."""
     idle_quantile: Quantile = 0.8
     """Probability with which an extra wave of idle mode must be expected to end in time."""
 
 
 class Ledger:
-    """Samples and tokens of one batch."""
+    """Counts samples and tokens of one batch."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -63,11 +64,11 @@ class Ledger:
 
     @property
     def bounded(self) -> bool:
-        """True when samples or tokens have a cap."""
+        """Whether samples or tokens have a cap."""
         return self.budget.max_samples is not None or self.budget.max_tokens is not None
 
     def refusal(self, samples: int, tokens: int) -> str | None:
-        """The cap that forbids `samples` more responses of `tokens` tokens in all, or None when they fit."""
+        """Return the cap that forbids `samples` more responses with `tokens` tokens in total. None when they fit."""
         caps = self.budget
         if caps.max_samples is not None and self.samples + samples > caps.max_samples:
             return "max_samples"
@@ -76,11 +77,17 @@ class Ledger:
         return None
 
     def waits(self, samples: int, tokens: int) -> bool:
-        """True while others decide whether so many more fit (GroupLedger)."""
+        """Return whether the answer depends on other groups (GroupLedger)."""
         return False
 
     def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
-        """Take what `refusal` allowed. `forced` (first waves) may pass the token cap, never the sample cap."""
+        """Reserve what `refusal` has allowed.
+
+        Args:
+            samples: number of responses.
+            tokens: tokens of all these responses.
+            forced: whether the token cap may be exceeded, as for first waves. The sample cap always holds.
+        """
         refused = self.refusal(samples, tokens)
         if refused == "max_samples" or (refused is not None and not forced):
             raise InvariantError(f"reserved {samples} samples and {tokens} tokens against {refused}")
@@ -88,7 +95,7 @@ class Ledger:
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """Give back the `reserved` tokens of responses that ended, and book the `used` ones."""
+        """Release the `reserved` tokens of responses that ended, and book the `used` ones."""
         if reserved > self.tokens_reserved:
             raise InvariantError(f"settled {reserved} tokens of {self.tokens_reserved} reserved")
         self.tokens_reserved -= reserved
@@ -96,12 +103,12 @@ class Ledger:
 
     @property
     def tokens_overshoot(self) -> int:
-        """Tokens spent beyond the cap; possible only with `expected` reservation."""
+        """Tokens spent beyond the cap. It is above 0 only with `expected` reservation."""
         return 0 if self.budget.max_tokens is None else max(0, self.tokens_used - self.budget.max_tokens)
 
 
 class StepLedger(Ledger):
-    """Samples and tokens of one optimisation step."""
+    """Counts samples and tokens of one training step."""
 
     def __init__(self, budget: Budget, *, groups: int, first: int, most: int) -> None:
         """Begin a step.
@@ -114,11 +121,11 @@ class StepLedger(Ledger):
         """
         super().__init__(budget)
         self.first, self.most = first, most
-        self._numbers = list(range(groups))  # of groups that have not started, in their order
-        self._open: list[GroupLedger] = []  # in the order of their start
+        self._numbers = list(range(groups))  # numbers of groups that have not started, in their order
+        self._open: list[GroupLedger] = []  # groups that run, in the order of their start
 
     def start(self) -> GroupLedger:
-        """The ledger of the next group. Raises InvariantError when all groups have started."""
+        """Make the ledger of the next group. Raises InvariantError when all groups have started."""
         if not self._numbers:
             raise InvariantError("a step has no place for another group")
         group = GroupLedger(self, self._numbers.pop(0))
@@ -126,32 +133,38 @@ class StepLedger(Ledger):
         return group
 
     def restore(self, number: int, samples: int, tokens: int) -> None:
-        """Book a group of an earlier attempt, which has its responses already."""
+        """Book a group whose responses an earlier attempt has drawn.
+
+        Args:
+            number: number of the group within its step.
+            samples: responses of the group.
+            tokens: tokens of the group.
+        """
         self._numbers.remove(number)
         self.samples += samples
         self.tokens_used += tokens
 
     def end(self, group: GroupLedger) -> None:
-        """A group asks for nothing more."""
+        """End a group, which makes no further requests."""
         self._open.remove(group)
 
     def first_waves_without(self, group: GroupLedger) -> int:
-        """Responses of the other groups' first waves that are still to be issued."""
+        """Count the responses of the other groups' first waves that are still to be issued."""
         waiting = sum(other.samples == 0 for other in self._open if other is not group)
         return self.first * (len(self._numbers) + waiting)
 
     def claims_before(self, group: GroupLedger) -> int:
-        """Responses that groups which started before this one may still ask for, beyond first waves."""
+        """Count the responses that earlier groups may still request after their first waves."""
         earlier = self._open[: self._open.index(group)]
         return sum(max(self.most - max(other.samples, self.first), 0) for other in earlier)
 
     def may_give_back(self, group: GroupLedger) -> bool:
-        """Whether tokens may become free, because some are reserved or because groups before this one leave some."""
+        """Return whether tokens may become free, because some are reserved or because earlier groups leave some."""
         return self.tokens_reserved > 0 or self._open[0] is not group
 
 
 class GroupLedger(Ledger):
-    """The ledger of one group's session. It counts the group's own samples and tokens.
+    """The ledger of one group's session. It counts samples and tokens of the group.
 
     Attributes:
         number: number of the group within its step, in the order of start.
@@ -162,7 +175,7 @@ class GroupLedger(Ledger):
         self._step, self.number = step, number
 
     def refusal(self, samples: int, tokens: int) -> str | None:
-        """The cap that forbids so many more responses for good."""
+        """Return the cap that forbids so many more responses, whatever other groups do. None when they may fit."""
         step, each = self._step, tokens // max(samples, 1)
         certain = samples + step.first_waves_without(self)
         refused = step.refusal(certain, certain * each)
@@ -171,7 +184,7 @@ class GroupLedger(Ledger):
         return refused
 
     def waits(self, samples: int, tokens: int) -> bool:
-        """True while neither the grant nor the refusal is certain."""
+        """Return whether neither the grant nor the refusal is certain."""
         step, each = self._step, tokens // max(samples, 1)
         if self.samples == 0 or not self.bounded or self.refusal(samples, tokens) is not None:
             return False
@@ -179,18 +192,18 @@ class GroupLedger(Ledger):
         return step.refusal(wanted, wanted * each) is not None
 
     def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
-        """As in `Ledger`, for the group and its step."""
+        """Reserve samples and tokens as `Ledger` does, for the group and its step."""
         self._step.reserve(samples, tokens, forced=forced)
         self.samples += samples
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """As in `Ledger`, for the group and its step."""
+        """Release and book tokens as `Ledger` does, for the group and its step."""
         super().settle(reserved, used)
         self._step.settle(reserved, used)
 
     def end(self) -> None:
-        """The group asks for nothing more; groups that wait for it may go on."""
+        """End the group. Groups that wait for it may go on."""
         self._step.end(self)
 
     @property

@@ -1,4 +1,4 @@
-"""Which waiting prompts are in time: the cap on seconds, and the tail of idle mode (algorithm.md section 6).
+"""Decides which waiting prompts are in time, for the cap on seconds and the tail of idle mode (algorithm.md section 6).
 
 Redraws for a first wave always pass. Under `max_seconds` other requests are granted while all responses after first
 waves are expected to end in time together, with probability `seconds_quantile`. Each granted request books its risk
@@ -19,7 +19,7 @@ from nemo_ada.core.sampling.table import IN_FLIGHT
 
 
 class Deadline:
-    """Lets requests of one batch pass that are in time."""
+    """Selects the requests of one batch that are in time."""
 
     def __init__(self, state: StepState, latency: LatencyModel) -> None:
         self._state, self._latency = state, latency
@@ -43,7 +43,8 @@ class Deadline:
         first = self._redraws(waiting)
         redraws, later = waiting[first], waiting[~first]
         load = self._state.in_flight + int(self._state.want_P[redraws].sum())
-        if plan.idle:  # each alone: a wave that is late because of others is dropped, which costs tokens but no time
+        if plan.idle:
+            # Each wave is judged alone. A wave that others make late is dropped, which costs tokens but not time.
             later = self._in_tail(later, load, now)
         if plan.budget.max_seconds is not None:
             alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
@@ -61,19 +62,19 @@ class Deadline:
             self._booked += self._risk(later, load, elapsed)
 
     def _redraws(self, waiting: IntArray) -> BoolArray:
-        """Which prompts wait to replace failures of a first wave."""
+        """Find the prompts that wait to replace failures of a first wave."""
         state = self._state
         return np.asarray((state.wave_P[waiting] == 0) & (waiting < state.n_starting) & (state.plan.window is None))
 
     def _each(self, waiting: IntArray, fits: Callable[[int], bool]) -> BoolArray:
-        """`fits(size)` of every request, evaluated once per size."""
+        """Compute `fits(size)` for every request. It is evaluated once per size."""
         size_U, inverse_W = np.unique(self._state.want_P[waiting], return_inverse=True)
         return np.array([fits(size) for size in size_U.tolist()], np.bool_)[inverse_W]
 
     def _together(
         self, waiting: IntArray, load: int, elapsed: float, ranked: Callable[[IntArray], IntArray]
     ) -> IntArray:
-        """The longest ranked prefix of requests whose joint risk is allowed."""
+        """Return the longest ranked prefix of requests whose joint risk is allowed."""
         want_P = self._state.want_P
         if len(waiting) == 0 or self._within_risk(int(want_P[waiting].sum()), load, elapsed):
             return waiting
@@ -85,7 +86,7 @@ class Deadline:
         return self._booked + self._risk(size, load, elapsed) <= self._max_risk
 
     def _risk(self, size: int, load: int, elapsed: float) -> float:
-        """Risk of `size` responses beside `load` others.
+        """Compute the risk that `size` responses beside `load` others are late.
 
         Until the latency model has seen a step, assume that a response lasts as long as the batch has lasted.
         """
@@ -93,12 +94,12 @@ class Deadline:
         return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
 
     def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:
-        """Prompts whose next wave is expected to end before the last first-wave response."""
+        """Return the prompts whose next wave is expected to end before the last first-wave response."""
         tail, quantile = self._idle_tail(now), self._state.plan.budget.idle_quantile
         return waiting[self._each(waiting, lambda size: self._latency.wave_seconds(size, load, quantile) <= tail)]
 
     def _idle_tail(self, now: float) -> float:
-        """Expected time until the last first-wave response ends; negative until the model has seen a step."""
+        """Predict the time until the last first-wave response ends. It is negative until the model has seen a step."""
         state, table = self._state, self._state.table
         if not self._latency.ready:
             return -1.0

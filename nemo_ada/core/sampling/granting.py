@@ -1,8 +1,8 @@
-"""Which waiting prompts get responses now, given samples and tokens (algorithm.md section 6).
+"""Decides which waiting prompts get responses now, given the caps on samples and tokens (algorithm.md section 6).
 
 Requests are served by level. The level is the number of responses that a prompt has once its request is served. So
 all first waves come before any second wave. While the budget covers everything that prompts may request up to a level,
-each request is granted at once. Where it does not, a seeded random order ranks the requests of a level. A request is
+each request is granted at once. Otherwise a seeded random order ranks the requests of a level. A request is
 then granted only when the budget also covers what running prompts may request before it. So short responses do not
 win the budget, and with a cap on samples `continuous` serves the same prompts as `rounds`.
 """
@@ -19,7 +19,7 @@ from nemo_ada.core.sampling.deadline import Deadline
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.state import StepState
 
-RESERVED_QUANTILE = 0.95  # of recent lengths: tokens that `expected` reserves per response
+RESERVED_QUANTILE = 0.95  # `expected` reserves this quantile of recent lengths per response
 
 
 class Granter:
@@ -32,14 +32,22 @@ class Granter:
         self._deadline = Deadline(state, latency)
 
     def tokens_each(self) -> int:
-        """Tokens to reserve for one response."""
+        """Return the tokens to reserve for one response."""
         plan = self._state.plan
         if plan.budget.token_reservation == "expected" and self._latency.ready:
             return max(1, self._latency.length_quantile(RESERVED_QUANTILE))
         return plan.prior_tokens
 
     def grant(self, now: float, began: float) -> tuple[IntArray, IntArray]:
-        """(prompts, sizes) to issue now. First waves always pass. What a cap refuses for good is cut."""
+        """Grant responses. First waves always pass. Requests that a cap refuses for good are cut.
+
+        Args:
+            now: time of the source's clock.
+            began: time at which the batch began.
+
+        Returns:
+            The prompts, and how many responses each may issue now.
+        """
         state = self._state
         waiting = np.flatnonzero(state.want_P)
         if len(waiting) == 0:
@@ -58,7 +66,7 @@ class Granter:
                 state.held_P[prompts] = 0
                 self._deadline.book(prompts, sizes, now - began)
                 return prompts, sizes
-            waiting = left  # the budget refused all requests that were in time: retry with the remaining prompts
+            waiting = left  # The budget refused all requests that were in time. Retry with the remaining prompts.
 
     # samples and tokens -----------------------------------------------------------------------------------------------
 
@@ -84,7 +92,7 @@ class Granter:
         return prompts, granted_P[prompts]
 
     def _serve(self, group: IntArray, level: int, each: int, granted_P: IntArray) -> bool:
-        """Serve the requests of one level. False when some must wait; then higher levels must wait, too."""
+        """Serve the requests of one level. Returns False when some must wait. Then higher levels must wait, too."""
         state, ledger = self._state, self._ledger
         want_P = np.zeros(len(granted_P), np.int64)
         want_P[group] = state.want_P[group]
@@ -102,10 +110,10 @@ class Granter:
             if size == 0:
                 continue
             if not self._fits(ahead, each):
-                least = size if state.plan.window is None else 1  # a wave is issued whole, a window also in part
+                least = size if state.plan.window is None else 1  # a window may be issued in part, a wave may not
                 refused = ledger.refusal(taken + least, (taken + least) * each)
                 if refused == "max_samples" or (refused and not (granted_P.any() or state.in_flight)):
-                    state.cut(np.array([prompt]), refused)  # no running response can give back what this needs
+                    state.cut(np.array([prompt]), refused)  # the end of running responses cannot make room for it
                     ahead -= int(claim_P[prompt])
                     continue
                 if refused or unknown:
@@ -123,19 +131,22 @@ class Granter:
         return self._ledger.refusal(responses, responses * each) is None
 
     def _level(self, waiting: IntArray) -> IntArray:
-        """Responses of each prompt once its request is served. Windows refill one by one and count whole."""
+        """Compute the responses of each prompt once its request is served.
+
+        Windows refill one by one, so the number is rounded up to whole windows.
+        """
         state = self._state
         level_W = state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting]
         quantum = state.plan.window or 1
         return np.asarray(-(-level_W // quantum) * quantum)
 
     def _claims(self, waiting: IntArray) -> IntArray:
-        """What each prompt may request until all are at the highest level among the requests."""
+        """Compute what each prompt may request until all are at the highest level among the requests."""
         state = self._state
         return self._demand(int(self._level(waiting).max()), state.issued_P - state.failed_P) + self._redraws()
 
     def _redraws(self) -> IntArray:
-        """What may fail of first waves. They are completed before other prompts have a second wave."""
+        """Count first-wave responses in flight, which may fail. First waves are completed before any second wave."""
         state = self._state
         return np.asarray(np.where(state.first_open_P & (state.plan.window is None), state.in_flight_P, 0))
 
@@ -145,9 +156,11 @@ class Granter:
         return np.asarray(np.where(open_P, np.maximum(np.minimum(level, state.cap_P) - net_P, 0), 0))
 
     def _ranked(self, waiting: IntArray, claimants: IntArray | None = None) -> IntArray:
-        """Claimants (None: the waiting prompts) by level, then at random, seeded; reserve prompts in data order.
+        """Sort prompts by level, and within a level in a seeded random order. Reserve prompts stay in data order.
 
-        Running claimants take the level of the waiting prompts.
+        Args:
+            waiting: prompts that wait.
+            claimants: prompts to sort. A running one has the level of the waiting prompts. None sorts `waiting`.
         """
         state = self._state
         claimants = waiting if claimants is None else claimants

@@ -19,10 +19,10 @@ from nemo_ada.core.sampling.summary import mean
 
 @dataclass(frozen=True, slots=True)
 class GroupPool:
-    """The pool of one prompt. It holds numbers only, so that it can travel between processes.
+    """The pool of one prompt. It has numbers only, so it can be sent between processes.
 
     Attributes:
-        step: number of the optimisation step that trains on the pool.
+        step: number of the training step that trains on the pool.
         prompt_id: stable id of the prompt.
         result: result of a session with this one prompt.
         version_N: version of the weights under which each response was started.
@@ -40,13 +40,13 @@ class GroupPool:
     features_F: FloatArray | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers, strings, arrays and dictionaries of these."""
+        """Return the fields as numbers, strings, arrays and dictionaries of these."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"result": self.result.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GroupPool:
-        """Restore what `as_dict` gave."""
+        """Restore the result of `as_dict`."""
         return cls(**{**values, "result": SamplingResult(**values["result"])})
 
 
