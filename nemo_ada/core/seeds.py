@@ -20,7 +20,7 @@ BitArray = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
 SEED_BITS = 31
-SHUFFLE_STREAM = 7  # of `shuffled`, whose generator knows no uid
+SHUFFLE_STREAM = 7  # the stream of `shuffled`, whose numbers do not depend on a uid
 
 
 class SeedStream(IntEnum):
@@ -35,7 +35,7 @@ class SeedStream(IntEnum):
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:
-    """64 hashed bits per (run seed, step, uid, index, stream). The arrays broadcast against each other."""
+    """Compute 64 hashed bits per (run seed, step, uid, index, stream). The arrays broadcast against each other."""
     hashed_N = mix64(_unsigned(uid_N) ^ _stream_state(run_seed, step, int(stream)))
     return mix64(hashed_N ^ _unsigned(index_N))
 
@@ -49,7 +49,7 @@ def _stream_state(run_seed: int, step: int, stream: int) -> BitArray:
 
 
 def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> FloatArray:
-    """Uniform numbers in [0, 1), 53 random bits each, from the same hash as `bits64`."""
+    """Compute uniform numbers in [0, 1) with 53 random bits each, from the same hash as `bits64`."""
     return (bits64(run_seed, step, uid_N, index_N, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 
-START_GAIN = 0.5  # use `start` only when it halves the squared error: length and load are correlated
+START_GAIN = 0.5  # `start` must halve the squared error to be used, because length and load are correlated
 
 
 class LatencyModel:
@@ -37,7 +37,8 @@ class LatencyModel:
         self._decay = decay
         self._lengths: IntArray = np.zeros(0, dtype=np.int64)
         self._sort_lengths()
-        self._moments: FloatArray = np.zeros((4, 4), dtype=np.float64)  # of (1, b, 1 / length, seconds per token)
+        # second moments of (1, b, 1 / length, seconds per token)
+        self._moments: FloatArray = np.zeros((4, 4), dtype=np.float64)
         self._base = self._slope = self._start = 0.0
 
     def _sort_lengths(self) -> None:
@@ -48,7 +49,7 @@ class LatencyModel:
 
     @property
     def ready(self) -> bool:
-        """True once a whole step has been observed."""
+        """Whether a whole step has been observed."""
         return len(self._lengths) > 0
 
     def observe(self, length_N: IntArray, tokens_M: IntArray, seconds_M: FloatArray, in_flight_M: FloatArray) -> None:
@@ -72,14 +73,18 @@ class LatencyModel:
             self._fit()
 
     def _fit(self) -> None:
-        """Weighted least squares with base, slope, start >= 0. `start` is used only where the line fits badly."""
+        """Fit base, slope and start >= 0 by weighted least squares. `start` is used only if the line fits badly."""
         line, line_error = self._solve((0, 1))
         full, full_error = self._solve((0, 1, 2))
         needed = full_error < START_GAIN * line_error and line_error > 1e-9 * self._moments[3, 3]
         self._base, self._slope, self._start = full if needed else line
 
     def _solve(self, columns: tuple[int, ...]) -> tuple[tuple[float, float, float], float]:
-        """The best non-negative solution on some columns, and its squared error. Tries which columns are zero."""
+        """Find the best non-negative solution on some columns, by trying which of them are zero.
+
+        Returns:
+            The solution and its squared error.
+        """
         gram, target, total = self._moments[:3, :3], self._moments[:3, 3], float(self._moments[3, 3])
         best, best_error = (0.0, 0.0, 0.0), total
         for size in range(1, len(columns) + 1):
@@ -95,25 +100,37 @@ class LatencyModel:
         return best, best_error
 
     def seconds_per_token(self, in_flight: float) -> float:
-        """t(b) = base + slope * b; 0.0 before anything was observed."""
+        """Predict t(b) = base + slope * b. It is 0.0 before anything was observed."""
         return self._base + self._slope * in_flight
 
     def length_quantile(self, level: float) -> int:
-        """The `level` quantile of recent lengths, in tokens (an observed length, rounded up)."""
+        """Return the `level` quantile of recent lengths, in tokens. It is an observed length, rounded up."""
         if not self.ready:
             return 0
         position = int(np.ceil(level * len(self._sorted))) - 1
         return int(self._sorted[min(max(position, 0), len(self._sorted) - 1)])
 
     def wave_seconds(self, size: int, in_flight: float, level: float) -> float:
-        """Time within which all `size` responses of a wave end with probability `level`, beside `in_flight` others."""
+        """Predict the time within which all responses of a wave end.
+
+        Args:
+            size: responses of the wave.
+            in_flight: other responses in flight.
+            level: probability with which they end in this time.
+        """
         length = self.length_quantile(level ** (1.0 / max(size, 1)))
         return self._start + length * self.seconds_per_token(in_flight + size)
 
     def late_risk(self, size: int, in_flight: float, seconds: float) -> float:
-        """-log of the probability that `size` responses, issued now beside `in_flight` others, all end in `seconds`.
+        """Compute the risk that some of `size` responses, issued now, do not end in time.
 
-        Independent risks add up: waves of risks r_1, r_2, ... are all in time with probability exp(-(r_1 + r_2 + ...)).
+        The risk is -log of the probability that all of them end in time. Independent risks add up. Waves of risks r_1,
+        r_2, ... are all in time with probability exp(-(r_1 + r_2 + ...)).
+
+        Args:
+            size: responses that are issued now.
+            in_flight: other responses in flight.
+            seconds: time in which they must end.
         """
         pace = self.seconds_per_token(in_flight + size)
         tokens = (seconds - self._start) / pace if pace > 0.0 else np.inf
@@ -123,7 +140,7 @@ class LatencyModel:
         return size * float(np.log(len(self._sorted) / ended)) if ended else 0.0
 
     def remaining_seconds(self, elapsed_M: FloatArray, in_flight: float) -> float:
-        """Median time until the last of M running responses ends; each has run for elapsed_M.
+        """Predict the median time until the last of M running responses ends. Each has run for elapsed_M.
 
         S(l) is the share of recent lengths above l. A response at token k ends within u more tokens with probability
         1 - S(k + u) / S(k). The last of M responses ends within u with the product of these probabilities. During its
@@ -145,11 +162,11 @@ class LatencyModel:
         return float(candidate_U[int(np.argmax(ended_U >= 0.5))]) * pace
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs; floats survive JSON exactly."""
+        """Return everything that `load_state_dict` needs. Floats survive JSON exactly."""
         return {"lengths": self._lengths.tolist(), "moments": self._moments.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         self._lengths = np.asarray(state["lengths"], dtype=np.int64)
         self._sort_lengths()
         self._moments = np.asarray(state["moments"], dtype=np.float64)

@@ -38,14 +38,19 @@ PassRateKind = Literal["pool", "haldane", "first_wave", "shrunk"]
 
 
 def pool(pos_P: IntArray, total_P: IntArray) -> FloatArray:
-    """n_pos / N; 0 for an empty pool."""
+    """Compute n_pos / N. It is 0 for an empty pool."""
     return np.asarray(pos_P / np.maximum(total_P, 1))
 
 
 def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> FloatArray:
-    """The path-count estimate of p for pools that `rule` ended.
+    """Compute the path-count estimate of p for pools that `rule` ended.
 
-    A pool that no path of the rule leads to has a wave that failures shortened; it gets the `pool` estimate.
+    If no path of the rule leads to a pool, failures have shortened one of its waves. It gets the `pool` estimate.
+
+    Args:
+        pos_P: correct responses in each pool.
+        total_P: responses in each pool.
+        rule: the rule that ended the pools.
     """
     all_NK, from_pos_NK = path_counts(rule)
     total_P = np.asarray(total_P)
@@ -56,7 +61,7 @@ def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> FloatArray:
 
 
 def shrunk(pos_P: IntArray, total_P: IntArray, prior_P: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """The posterior mean under the Beta prior (a, b)."""
+    """Compute the posterior mean of each prompt's pass rate under its Beta prior (a, b)."""
     a_P, b_P = prior_P
     strength_P = a_P + b_P
     return np.asarray((pos_P + strength_P * (a_P / strength_P)) / (total_P + strength_P))
@@ -65,9 +70,13 @@ def shrunk(pos_P: IntArray, total_P: IntArray, prior_P: tuple[FloatArray, FloatA
 def without_own(
     label_N: FloatArray, prompt_N: IntArray, prior_P: tuple[FloatArray, FloatArray], chosen: IntArray | None = None
 ) -> FloatArray:
-    """The posterior mean of each response's prompt from the other responses of its pool, and the Beta prior (a, b).
+    """Compute for each response the posterior mean of its prompt's pass rate without its own label.
 
-    label_N: 1.0 for correct, 0.0 for incorrect. chosen: positions of the responses that are asked for; None for all.
+    Args:
+        label_N: 1.0 for a correct response, 0.0 for an incorrect one.
+        prompt_N: position of the response's prompt.
+        prior_P: (a, b) of each prompt's Beta prior.
+        chosen: positions of the responses to compute. None computes all.
     """
     a_P, b_P = prior_P
     sum_P = np.bincount(prompt_N, label_N, len(a_P))
@@ -88,7 +97,17 @@ def estimate(
     rule: StopRule,
     prior_P: tuple[FloatArray, FloatArray] | None,
 ) -> FloatArray:
-    """The estimate named `kind`. prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`."""
+    """Compute an estimate of each prompt's pass rate.
+
+    Args:
+        kind: name of the estimate.
+        pos_P: correct responses in each pool.
+        total_P: responses in each pool.
+        first_pos_P: correct responses of the first wave.
+        first_total_P: responses of the first wave.
+        rule: the rule that ended the pools, for `haldane`.
+        prior_P: (a, b) of each prompt's Beta prior, for `shrunk`.
+    """
     if kind == "pool":
         return pool(pos_P, total_P)
     if kind == "haldane":

@@ -20,9 +20,12 @@ from nemo_ada.core.sampling.exits import ExitRule
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a pool ends: the exit condition, the sizes of its waves (the last one repeats) and N_max.
+    """The rule that says when a pool ends. With `wave_sizes=(1,)` it judges after every response, as in `issue_order`.
 
-    `wave_sizes=(1,)` judges after every response, as `issue_order` does. The last wave is cut at `cap`.
+    Attributes:
+        exit: the exit rule.
+        wave_sizes: sizes of the waves, in responses. The last one repeats.
+        cap: N_max. The last wave is cut there.
     """
 
     exit: ExitRule
@@ -30,7 +33,7 @@ class StopRule:
     cap: int
 
     def judged(self) -> BoolArray:
-        """Whether a pool of N responses is judged, for N = 0..cap."""
+        """Return whether a pool of N responses is judged, for N = 0..cap."""
         judged_N = np.zeros(self.cap + 1, np.bool_)
         total, wave = 0, 0
         while total < self.cap:
@@ -40,7 +43,7 @@ class StopRule:
         return judged_N
 
     def ends(self) -> BoolArray:
-        """[cap + 1, cap + 1]: whether a pool of N responses with n_pos correct ones ends there; by N, then n_pos."""
+        """Return whether a pool of N responses with n_pos correct ones ends, by N and n_pos, [cap + 1, cap + 1]."""
         total_NK, pos_NK = np.indices((self.cap + 1, self.cap + 1), dtype=np.int64)
         met_NK = self.exit.met(pos_NK, np.maximum(total_NK - pos_NK, 0))
         return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
@@ -48,9 +51,12 @@ class StopRule:
 
 @lru_cache(maxsize=64)
 def path_counts(rule: StopRule) -> tuple[FloatArray, FloatArray]:
-    """Logarithms of the number of paths to every point [N, n_pos]: from (0, 0), and from (1, 0). O(cap^2).
+    """Count the paths to every point [N, n_pos]. Time and memory are O(cap^2).
 
-    Only paths that survive every judgement before their end count. -inf where no path leads.
+    Only paths that survive every judgement before their end count.
+
+    Returns:
+        Logarithms of the number of paths from (0, 0), and of those from (1, 0). A point without paths has -inf.
     """
     size = rule.cap + 1
     open_NK = ~rule.ends()

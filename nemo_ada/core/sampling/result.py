@@ -1,6 +1,6 @@
-"""What a sampling session returns: the pools, and what each prompt has cost.
+"""The result of a sampling session. It has the pools and the cost of each prompt.
 
-P prompts by position, N responses of all pools, sorted by prompt and then by issue order.
+P is the number of prompts, by position. N is the number of responses of all pools, sorted by prompt and issue order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nemo_ada.core.sampling.table import ResponseTable
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult:
-    """The pools of one step, or of one prompt group. The source holds the texts under `response_id_N`.
+    """The pools of one step, or of one prompt group. The source has the texts under `response_id_N`.
 
     Results of several sessions are joined by concatenating their columns (`joined`).
 
@@ -37,7 +37,7 @@ class SamplingResult:
         neg_P: incorrect responses in the pool.
         first_pos_P: correct responses of the first wave (issue_order: of the first window).
         first_size_P: responses of the first wave (issue_order: of the first window).
-        rate_P: estimated pass rate, without meaning where the pool is empty (see `pass_rate` in metrics.py).
+        rate_P: estimated pass rate (see `pass_rate` in metrics.py). It has no meaning if the pool is empty.
         issued_P: responses issued, including dropped and failed ones.
         failed_P: responses without a label.
         generated_P: tokens of all issued responses.
@@ -52,9 +52,9 @@ class SamplingResult:
         kept_P: whether the group is kept. As many zero-signal groups are left out as were replaced.
         cut_P: whether the budget refused more responses.
         bound_P: which of metrics.BOUNDS ended the prompt, 0 for none.
-        seconds: duration of the sampling phase; the longest one of joined results.
-        utilisation: mean responses in flight over their peak; None for joined results.
-        idle_label_bias: see the function of this name; None outside idle mode and for joined results.
+        seconds: duration of the sampling phase. Joined results have the longest one.
+        utilisation: mean responses in flight over their peak. None for joined results.
+        idle_label_bias: see the function of this name. None outside idle mode and for joined results.
         failures: responses without a label, by cause.
     """
 
@@ -92,7 +92,7 @@ class SamplingResult:
 
     @property
     def size_P(self) -> IntArray:
-        """Responses in each pool."""
+        """Number of responses in each pool."""
         return self.pos_P + self.neg_P
 
     @property
@@ -112,21 +112,21 @@ class SamplingResult:
 
     @property
     def used(self) -> int:
-        """Prompts that the step has taken from the data, kept or not."""
+        """Number of prompts that the step has taken from the data, kept or not."""
         return int(np.flatnonzero(self.issued_P).max(initial=-1)) + 1
 
     def as_dict(self) -> dict[str, object]:
-        """The fields by name, for another process or a checkpoint."""
+        """Return the fields by name, for another process or a checkpoint."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def ranks(prompt_N: IntArray, size_P: IntArray) -> IntArray:
-    """Position of each response within its pool, from 0. The responses are sorted by prompt."""
+    """Compute the position of each response within its pool, from 0. The responses are sorted by prompt."""
     return np.arange(len(prompt_N)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
 
 
 def joined(results: Sequence[SamplingResult]) -> SamplingResult:
-    """One result over the prompts of all `results`, in their order.
+    """Join results to one result over all their prompts, in their order.
 
     The ids in `response_id_N` stay those of each session. They are unique only together with `prompt_N`.
     """
@@ -204,7 +204,7 @@ def collect(
 
 
 def _kept(drawn_P: BoolArray, mixed_P: BoolArray, batch: int) -> BoolArray:
-    """Choose `batch` of the drawn prompts: those with both labels first, then in the order of the data."""
+    """Choose `batch` of the drawn prompts. Prompts with both labels come first, then the order of the data counts."""
     drawn = np.flatnonzero(drawn_P)
     kept_P = np.zeros(len(drawn_P), np.bool_)
     kept_P[drawn[np.argsort(~mixed_P[drawn], kind="stable")[:batch]]] = True

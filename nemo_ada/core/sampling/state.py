@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 
 
 def distinct(value_N: IntArray) -> IntArray:
-    """Sorted values without repeats. np.unique takes several times as long on the few values of an event."""
+    """Sort values and drop repeats. np.unique takes several times as long on the few values of an event."""
     if len(value_N) < 2:
         return value_N
     value_N = np.sort(value_N)
@@ -62,7 +62,7 @@ class StepState:
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
-        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS holds the waiting request back, 0 for none
+        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS keeps the request waiting, 0 for none
         self.next_reserve = self.n_starting
         self.in_flight = 0
         self.bound_P = np.zeros(size, np.int64)  # which of BOUNDS ended the prompt, 0 for none
@@ -77,7 +77,7 @@ class StepState:
         self.target_P[prompts] = self.first_P[prompts]
 
     def may_redraw(self, prompts: IntArray) -> BoolArray:
-        """False for prompts with as many failures as the cap allows responses. They are given up."""
+        """Return False for prompts with as many failures as the cap allows responses. They are given up."""
         return self.failed_P[prompts] < self.cap_P[prompts]
 
     def finish(self, prompts: IntArray) -> None:
@@ -108,14 +108,14 @@ class StepState:
         return np.concatenate(running)
 
     def cut(self, prompts: IntArray, cap: str) -> None:
-        """The budget gives these waiting prompts nothing more; `cap` names the part of it that refuses."""
+        """End waiting prompts to which the budget gives nothing more. `cap` names the cap that refuses."""
         if len(prompts) == 0:
             return
         self._bound(prompts, BOUNDS.index(cap))
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
-        if self.plan.window is None:  # a wave whose failures cannot be redrawn counts with what it has
+        if self.plan.window is None:  # a wave whose failures cannot be redrawn counts with its other responses
             self.pos_P[ended] = self.seen_pos_P[ended]
             self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
@@ -125,15 +125,16 @@ class StepState:
         self.bound_P[prompts] = np.where(self.bound_P[prompts] > 0, self.bound_P[prompts], code)
 
     def drop(self, response_id_N: IntArray) -> None:
-        """Drop running responses whose outcome no longer matters. The source is told to stop them."""
+        """Drop running responses whose outcome no longer matters. The source will stop them."""
         if len(response_id_N):
             self.table.state[response_id_N] = DROPPED
             self.to_abort.append(response_id_N)
 
     def end_now(self, reason: str) -> None:
-        """End every prompt: drop what runs, and drop incomplete waves whole.
+        """End every prompt. Running responses are dropped. Incomplete waves are dropped whole.
 
-        A prompt whose request samples or tokens held back counts as refused by that cap, any other by `reason`.
+        If a cap on samples or tokens kept the request of a prompt waiting, that cap is noted as the one that ended the
+        prompt. For the others it is `reason`.
         """
         table, open_P = self.table, np.flatnonzero(self.active_P)
         if self.plan.window is None:

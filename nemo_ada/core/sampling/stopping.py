@@ -20,7 +20,7 @@ from nemo_ada.core.sampling.table import DONE, IN_FLIGHT
 
 
 def judge_waves(state: StepState, drained: IntArray) -> None:
-    """`wave` stopping for prompts with nothing in flight."""
+    """Apply `wave` stopping to prompts with nothing in flight."""
     labels = state.seen_pos_P[drained] + state.seen_neg_P[drained]
     lacking = state.target_P[drained] - labels
     redraw = (lacking > 0) & state.may_redraw(drained) & ~state.cut_P[drained]
@@ -47,7 +47,7 @@ def close_waves(state: StepState, prompts: IntArray) -> None:
 
 
 def judge_prefixes(state: StepState, touched: IntArray) -> None:
-    """`issue_order` stopping: extend the judged prefix of each prompt, then fill its window."""
+    """Apply `issue_order` stopping. It extends the judged prefix of each prompt and then fills its window."""
     table, plan = state.table, state.plan
     open_P = touched[state.active_P[touched]]
     moving = open_P

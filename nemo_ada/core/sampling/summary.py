@@ -21,7 +21,7 @@ def summarise(result: SamplingResult, budget: Budget = NO_BUDGET) -> dict[str, f
 
 
 def mean(value_N: IntArray | FloatArray | BoolArray) -> float:
-    """Mean, or 0.0 of nothing (a step that was stopped before its first response)."""
+    """Compute the mean. It is 0.0 without values, as in a step that was stopped before its first response."""
     return float(value_N.mean()) if len(value_N) else 0.0
 
 
