@@ -38,7 +38,7 @@ from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollout import outcomes
 from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.training_batch import PoolMoments, build_batch, pool_moments
+from nemo_ada.nemo.training_batch import PoolRewards, build_batch, pool_rewards
 
 log = logging.getLogger(__name__)
 
@@ -200,15 +200,15 @@ class GroupRollouts:
     def _rows_of(
         self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, target: int, number: int, length: int
     ) -> tuple[Any, dict[str, Any]]:
-        rows, reward_N, moments, responses = _NO_ROWS, np.zeros(0), PoolMoments(np.zeros(0), np.zeros(0)), []
+        rows, rewards, responses = _NO_ROWS, PoolRewards(np.zeros(0), np.zeros(0), np.zeros(0)), []
         settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
         if pool is not None:
-            result, reward_N = pool.result, pool.result.reward_N
+            result = pool.result
             selection = self._sampler.select(target, result)
             rows = weigh(result, selection, self._rows, run_seed=self._settings.seed, step=target, prior_P=None)
-            moments = pool_moments(result, reward_N)
+            rewards = pool_rewards(result, result.reward_N)
             responses = [source.response(row) for row in result.response_id_N.tolist()]
-        batch, skipped = build_batch(prompts, source, reward_N, rows, moments, settings, target, whole=False)
+        batch, skipped = build_batch(prompts, source, rows, rewards, settings, target, whole=False)
         n = self._settings.group
         rank_R = rows.pool_R if pool is not None else np.full(n, -1, np.int64)
         dead = responses and not bool((batch["loss_multiplier"] > 0).any())

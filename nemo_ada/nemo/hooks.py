@@ -41,7 +41,7 @@ from nemo_ada.nemo.patch_points import BASELINES
 from nemo_ada.nemo.rollout import BatchSource
 from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
-from nemo_ada.nemo.training_batch import build_batch, pool_moments
+from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
 log = logging.getLogger(__name__)
 
@@ -295,8 +295,8 @@ class Hooks:
         if sampled is None:
             raise StepDroppedError(f"rollout call {number} was given up: the end of the job is near")
         result, rows = sampled.result, sampled.rows
-        moments = pool_moments(result, sampled.raw_reward_N)
-        batch, skipped = build_batch(prompts, source, result.reward_N, rows, moments, self.settings, number)
+        rewards = pool_rewards(result, sampled.raw_reward_N)
+        batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
         self.draws, self._current = number, batch
         self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]

@@ -45,29 +45,35 @@ class Responses(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolMoments:
-    """Mean reward and standard deviation of the raw reward per prompt; 0 for an empty pool."""
+class PoolRewards:
+    """Rewards of the pools, and their moments per prompt. The moments are 0 for an empty pool.
 
+    Attributes:
+        reward_N: reward of each response in the update.
+        mean_P: mean of these rewards.
+        std_P: standard deviation (population) of the environment's rewards.
+    """
+
+    reward_N: FloatArray
     mean_P: FloatArray
     std_P: FloatArray
 
 
-def pool_moments(result: SamplingResult, raw_reward_N: FloatArray) -> PoolMoments:
-    """Moments of the pools; result.reward_N are the rewards of the update, raw_reward_N those of the environment."""
+def pool_rewards(result: SamplingResult, raw_reward_N: FloatArray) -> PoolRewards:
+    """Return the rewards of the update (result.reward_N), and moments; raw_reward_N are those of the environment."""
     prompts = len(result.uid_P)
     size_P = np.maximum(np.bincount(result.prompt_N, minlength=prompts), 1)
     mean_P = np.bincount(result.prompt_N, result.reward_N, prompts) / size_P
     raw_mean_P = np.bincount(result.prompt_N, raw_reward_N, prompts) / size_P
     squares_P = np.bincount(result.prompt_N, (raw_reward_N - raw_mean_P[result.prompt_N]) ** 2, prompts)
-    return PoolMoments(mean_P, np.sqrt(squares_P / size_P))
+    return PoolRewards(result.reward_N, mean_P, np.sqrt(squares_P / size_P))
 
 
 def build_batch(
     prompts: Prompts,
     source: Responses,
-    reward_N: FloatArray,
     rows: StepRows,
-    moments: PoolMoments,
+    rewards: PoolRewards,
     settings: NemoSettings,
     draw: int,
     *,
@@ -75,8 +81,8 @@ def build_batch(
 ) -> tuple[Any, dict[str, float]]:
     """The batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
 
-    reward_N: of the pools, in the update. The rows of masked prompts are placeholder rows without weight. whole: False
-    for a part of a step, whose order stays.
+    The rows of masked prompts are placeholder rows without weight. `whole` is False for a part of a step. Then the
+    order of the rows stays.
     """
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
@@ -110,7 +116,7 @@ def build_batch(
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
     advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
-    reward_R = np.append(reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
+    reward_R = np.append(rewards.reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
     batch["length"][torch.from_numpy(placeholder_R)] = 1
     batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R & ~kept_R)
     batch["loss_multiplier"] = torch.where(
@@ -121,8 +127,8 @@ def build_batch(
     batch["ada_advantage"] = torch.from_numpy(advantage_R.astype(np.float32))
     batch["ada_weight"] = torch.from_numpy(weight_R)
     batch["ada_reward"] = batch["total_reward"].clone()
-    batch["ada_baseline"] = torch.from_numpy(padded(moments.mean_P[rows.prompt_R]).astype(np.float32))
-    batch["ada_std"] = torch.from_numpy(padded(moments.std_P[rows.prompt_R]).astype(np.float32))
+    batch["ada_baseline"] = torch.from_numpy(padded(rewards.mean_P[rows.prompt_R]).astype(np.float32))
+    batch["ada_std"] = torch.from_numpy(padded(rewards.std_P[rows.prompt_R]).astype(np.float32))
     batch["ada_saved"] = torch.from_numpy(saved_R)
     metrics = {
         "tokens_trained": float(tokens_R.sum() - saved_R.sum()),

@@ -22,7 +22,7 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
-from nemo_ada.nemo.training_batch import build_batch, pool_moments
+from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
 GROUP, PROMPT_TOKENS, MAX_TOKENS = 4, 150, 1500
 
@@ -104,8 +104,8 @@ def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Rows, ste
     finally:
         source.close()
     result: SamplingResult = sampled.result
-    moments = pool_moments(result, sampled.raw_reward_N)
-    build_batch(prompts, source, result.reward_N, sampled.rows, moments, settings, step)
+    rewards = pool_rewards(result, sampled.raw_reward_N)
+    build_batch(prompts, source, sampled.rows, rewards, settings, step)
     return len(result.response_id_N)
 
 
