@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.config.parsing import Section
 from nemo_ada.core.learning.objectives import Linear
-from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
 from nemo_ada.core.prompts.estimators import (
     EmaBeta,

@@ -23,7 +23,8 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.rows import RowSettings, Selection, StepRows, select, weigh
+from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.learning.advantage import Weighting
 from nemo_ada.core.learning.rows import kept_counts
+from nemo_ada.core.learning.settings import Weighting
 from nemo_ada.core.sampling import pass_rate
 from nemo_ada.core.sampling.pass_rate import PassRateKind
 from nemo_ada.core.sampling.paths import StopRule

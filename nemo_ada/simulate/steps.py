@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.rows import RowSettings
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.sampler import AdaSampler

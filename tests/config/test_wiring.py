@@ -10,7 +10,7 @@ import pytest
 
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.objectives import Linear, Log, Power
-from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -117,6 +121,14 @@ def collect(plan, script, *, order=0, latency=None, newest_first=False, **sessio
     source = ScriptedSource(script, np.random.default_rng(order), newest_first)
     arguments = {"run_seed": 7, "step": 3, "latency": latency, **session}
     return run_sampling(SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments), source), source
+
+
+def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, rate_P=None, prior_P=None, **settings):
+    """Advantages of rows of pools that are given as columns."""
+    pools = SimpleNamespace(reward_N=reward_N, positive_N=positive_N, prompt_N=prompt_N, uid_P=np.arange(len(weight_P)))
+    own = AdvantageSettings(baseline="pool" if prior_P is None else "shrunk", **settings)
+    rows = RowSettings(row.shape[-1], StopRule(FixedExit(1), (1,), 1), own)
+    return advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], rate_P=rate_P, prior_P=prior_P)
 
 
 class Driven:

@@ -19,15 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
-from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings, select, select_step, weigh
+from nemo_ada.core.learning.rows import select, select_step, weigh
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import estimate
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.simulate.exact import gradient_factor
-from tests.core.scripted import met
+from tests.core.scripted import advantages_of, met
 
 POOLS, ARMS, CORRECT, KEPT, SIGMAS = 20_000, 6, 2, 4, 4.5
 MIN_RATE, MAX_WEIGHT, PRIOR, STRENGTH = 0.02, 30.0, 0.3, 4.0
@@ -135,7 +135,7 @@ def rates_of(name, kind, pools):
 
 def advantage_of(pools, **options):
     """Advantages of the pools' kept rows; their labels are the rewards."""
-    return advantages(
+    return advantages_of(
         pools.positive_N.astype(float), pools.positive_N, pools.prompt_N, pools.row_PR, pools.weight_PR, **options
     )
 
@@ -277,7 +277,7 @@ def built(pools, total_P, prior_P, exponent=None, **settings):
     result = SimpleNamespace(
         reward_N=pools.positive_N.astype(float), positive_N=pools.positive_N, prompt_N=pools.prompt_N,
         response_id_N=np.arange(len(pools.prompt_N)), tokens_N=np.ones(len(pools.prompt_N)), pos_P=pools.pos_P,
-        size_P=total_P, first_pos_P=pools.pos_P, first_size_P=total_P, group_G=np.arange(POOLS),
+        size_P=total_P, first_pos_P=pools.pos_P, first_size_P=total_P, group_G=np.arange(POOLS), uid_P=np.arange(POOLS),
     )  # fmt: skip
     stop = StopRule(FixedExit(1), (32,), 32)
     settings = RowSettings(

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, EmaSettings, ValueRegressor
 from nemo_ada.core.sampler import AdaSampler
@@ -15,7 +14,7 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
-from tests.core.scripted import Script, ScriptedSource
+from tests.core.scripted import Script, ScriptedSource, advantages_of
 
 PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
 EST = SamplingPlan(FixedExit(1), (1,), 32, 4, 40)
@@ -257,4 +256,4 @@ def test_a_broken_promise_of_our_own_code_is_no_silent_number(ask, refused):
 
 def advantage_of_two(**options):
     labels, row = np.array([1.0, 0.0]), np.arange(2)[None]
-    return advantages(labels, labels > 0, np.zeros(2, int), row, np.ones((1, 2)), weight_P=np.ones(1), **options)
+    return advantages_of(labels, labels > 0, np.zeros(2, int), row, np.ones((1, 2)), weight_P=np.ones(1), **options)

@@ -49,50 +49,38 @@ The configuration refuses two combinations: objective weighting with `normalize:
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.learning.settings import Normalize, RowSettings
 from nemo_ada.core.sampling.pass_rate import without_own
+from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError, UserError
 
-Weighting = Literal["reference", "objective"]
-Normalize = Literal["none", "std", "batch"]
 STD_EPSILON = 1e-6
 ROUNDING = 1e-9  # relative to the rewards: a smaller difference is rounding of the mean, and the advantage is 0
 
 
 def advantages(
-    reward_N: FloatArray,
-    positive_N: BoolArray,
-    prompt_N: IntArray,
+    result: SamplingResult,
     row: IntArray,
     row_weight: FloatArray,
+    settings: RowSettings,
     *,
-    weight_P: FloatArray,
-    weight_N: FloatArray | None = None,
+    weight_N: FloatArray,
     rate_P: FloatArray | None = None,
-    weighting: Weighting = "reference",
-    normalize: Normalize = "none",
     prior_P: tuple[FloatArray, FloatArray] | None = None,
-    keep_all: bool = False,
 ) -> FloatArray:
     """Compute the advantage of every training row.
 
     Args:
-        reward_N: rewards of the pools.
-        positive_N: whether each response is correct.
-        prompt_N: prompt of each response, 0..P-1.
+        result: the pools.
         row: positions in the pools, from `rows.select`.
         row_weight: 0.0 marks a placeholder row, whose advantage is 0.
-        weight_P: w_grad of each prompt (`objectives.gradient_weight`).
-        weight_N: w_grad of each response, in place of its prompt's.
+        settings: how advantages are computed, and whether the rows are all responses of the pools (Est).
+        weight_N: w_grad of each response (`objectives.gradient_weight`).
         rate_P: pass rates, needed for objective weighting of selected rows.
-        weighting: see the module.
-        normalize: see the module.
-        prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
-        keep_all: whether the rows are all responses of the pools (Est).
+        prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Without a prior the baseline is the pool's.
 
     Returns:
         The advantages, in the shape of `row`.
@@ -100,25 +88,26 @@ def advantages(
     Raises:
         UserError: the rewards are not all 0 or 1 with `baseline: shrunk`.
     """
+    reward_N, positive_N, prompt_N = result.reward_N, result.positive_N, result.prompt_N
+    prompts, weighting, normalize = len(result.uid_P), settings.advantage.weighting, settings.advantage.normalize
     active_R = (row_weight > 0.0).ravel()
     pool_R = np.where(active_R, row.ravel(), 0)
     if not active_R.any():
         return np.zeros(row.shape)
-    if prior_P is not None:
+    if settings.shrunk_baseline and prior_P is not None:
         if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
-    elif weighting == "objective" and keep_all and normalize == "none":
-        advantage_R = _against_others(reward_N, prompt_N, pool_R, active_R, len(weight_P))
+    elif weighting == "objective" and settings.keep_all and normalize == "none":
+        advantage_R = _against_others(reward_N, prompt_N, pool_R, active_R, prompts)
     elif weighting == "reference":
-        advantage_R = _reference(reward_N, prompt_N, pool_R, len(weight_P), normalize)
+        advantage_R = _reference(reward_N, prompt_N, pool_R, prompts, normalize)
     elif rate_P is None or normalize != "none":
         raise InvariantError("objective weighting needs pass rates and no std normalisation")
     else:
         advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, rate_P)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
-    weight_R = weight_P[prompt_N[pool_R]] if weight_N is None else weight_N[pool_R]
-    weighted_R = np.where(live_R, advantage_R * weight_R, 0.0)
+    weighted_R = np.where(live_R, advantage_R * weight_N[pool_R], 0.0)
     if normalize == "batch":
         values_R = weighted_R[active_R]
         weighted_R[active_R] = (values_R - values_R.mean()) / (values_R.std() + STD_EPSILON)

@@ -16,83 +16,23 @@ all N responses, which the allocation makes n * P. Placeholder rows of weight 0 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.learning.advantage import Normalize, Weighting, advantages
-from nemo_ada.core.learning.objectives import Linear, Objective, gradient_weight
+from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.objectives import gradient_weight
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import water_fill
-from nemo_ada.core.sampling.pass_rate import PassRateKind, estimate, without_own
-from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.pass_rate import estimate, without_own
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.schema import STRICT, Bounds, Positive
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
 
 # A share of the mean |A|. It bounds the inverse weight of a row with a long gradient and a small advantage.
 MIN_SIZE = 0.1
-
-
-@dataclass(frozen=True)
-class AdvantageSettings:
-    """The settings of how pools become advantages (algorithm.md section 4)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-    weighting: Weighting = "reference"
-    """`reference` gives the authors' advantages. `objective` weighs rows by the inverse of their sampling probability.
-    """
-    objective: Objective = field(default_factory=Linear)
-    """The objective J_f = E[f(p)]. Its weight f'(p) scales the advantage."""
-    normalize: Normalize = "none"
-    """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
-    baseline: Literal["pool", "shrunk"] = "pool"
-    """`pool` is the pool's mean, `shrunk` the posterior mean from the other responses and the estimator's prior."""
-    pass_rate: PassRateKind = "pool"
-    """Estimate of p in the weight. With `baseline: shrunk`, and in Est with `weighting: objective`, `shrunk` leaves out
-    the row's own label."""
-    min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01
-    """Smallest estimate of p in weights."""
-    max_weight: Positive = 100.0
-    """Largest weight of a prompt, w_x."""
-    keep_fraction: Annotated[float, Bounds(gt=0, le=1)] = 1.0
-    """Fraction of the rows that enter the update. They are drawn in proportion to |advantage| and have inverse weights,
-    so the expected update stays the same."""
-    denominator: Literal["all_rows", "live_rows"] = "all_rows"
-    """The rows over whose tokens the loss is averaged, all rows or only rows with a gradient."""
-
-
-@dataclass(frozen=True)
-class RowSettings:
-    """The settings of how pools become rows.
-
-    Attributes:
-        group: n, the rows per prompt.
-        stop: how pools end, for the `haldane` estimate.
-        advantage: how advantages are computed.
-        keep_all: whether every response is a row (Est).
-        exponent: the part of the weight that the allocation realised, p^-exponent (Est with `reference` weighting).
-    """
-
-    group: int
-    stop: StopRule
-    advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
-    keep_all: bool = False
-    exponent: float | None = None
-
-    @property
-    def shrunk_baseline(self) -> bool:
-        """Whether the baseline is the posterior mean instead of the pool's mean."""
-        return self.advantage.baseline == "shrunk"
-
-    @property
-    def own_label_left_out(self) -> bool:
-        """Whether a row's weight comes from the other responses of its pool and the prior, without its own label."""
-        fixed = self.shrunk_baseline or (self.keep_all and self.advantage.weighting == "objective")
-        return fixed and self.advantage.pass_rate == "shrunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,26 +148,14 @@ def weigh(
         rule=settings.stop,
         prior_P=prior_P,
     )
-    weight_P, weight_N = _weights(settings, rate_P), None
+    weight_P = _weights(settings, rate_P)
+    weight_N = weight_P[result.prompt_N]
     if prior_P is not None and settings.own_label_left_out:
         others_N = without_own(result.positive_N.astype(np.float64), result.prompt_N, prior_P)
         weight_N = _weights(settings, others_N)
         mean_P = np.bincount(result.prompt_N, weight_N, len(weight_P)) / np.maximum(result.size_P, 1)
         weight_P = np.where(result.size_P > 0, mean_P, weight_P)
-    advantage_R = advantages(
-        result.reward_N,
-        result.positive_N,
-        result.prompt_N,
-        pool_R,
-        row_weight_R,
-        weight_P=weight_P,
-        weight_N=weight_N,
-        rate_P=rate_P,
-        weighting=settings.advantage.weighting,
-        normalize=settings.advantage.normalize,
-        prior_P=prior_P if settings.shrunk_baseline else None,
-        keep_all=settings.keep_all,
-    )
+    advantage_R = advantages(result, pool_R, row_weight_R, settings, weight_N=weight_N, rate_P=rate_P, prior_P=prior_P)
     full_R = advantage_R
     advantage_R = thin(full_R, settings.advantage.keep_fraction, run_seed=run_seed, step=step)
     real = row_weight_R > 0

@@ -6,8 +6,8 @@ Expectations (what the rows do to the policy) are in test_bandit.py.
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.sampling.pass_rate import pool
+from tests.core.scripted import advantages_of
 
 ONES = np.ones(3)
 PROMPT = np.repeat(np.arange(3), 6)
@@ -21,16 +21,16 @@ POS = np.bincount(PROMPT, POSITIVE).astype(int)
 def test_fixed_groups_in_reference_mode_are_plain_grpo():
     groups = REWARD.reshape(3, 6)
     centred = groups - groups.mean(axis=1, keepdims=True)
-    ours = advantages(REWARD, POSITIVE, PROMPT, ALL.reshape(3, 6), np.ones((3, 6)), weight_P=ONES)
+    ours = advantages_of(REWARD, POSITIVE, PROMPT, ALL.reshape(3, 6), np.ones((3, 6)), weight_P=ONES)
     np.testing.assert_allclose(ours, centred, atol=1e-12)
-    scaled = advantages(REWARD, POSITIVE, PROMPT, ALL.reshape(3, 6), np.ones((3, 6)), weight_P=ONES, normalize="std")
+    scaled = advantages_of(REWARD, POSITIVE, PROMPT, ALL.reshape(3, 6), np.ones((3, 6)), weight_P=ONES, normalize="std")
     np.testing.assert_allclose(scaled, centred / (groups.std(axis=1, keepdims=True) + 1e-6), atol=1e-12)
 
 
 def test_one_label_with_real_rewards_still_has_contrast():
     reward = np.array([0.1, 0.3, 0.5])
     for weighting in ("reference", "objective"):
-        ours = advantages(
+        ours = advantages_of(
             reward,
             reward > 0.7,
             np.zeros(3, int),
@@ -46,7 +46,7 @@ def test_one_label_with_real_rewards_still_has_contrast():
 def test_prompts_without_rows_do_not_change_the_others():
     """Standby prompts and groups that were replaced are in the pools, but not in the batch."""
     rows, weight = np.arange(12).reshape(2, 6), np.ones((2, 6))
-    few = advantages(
+    few = advantages_of(
         REWARD[:12],
         POSITIVE[:12],
         PROMPT[:12],
@@ -56,7 +56,7 @@ def test_prompts_without_rows_do_not_change_the_others():
         rate_P=pool(POS[:2], TOTAL[:2]),
         weighting="objective",
     )
-    many = advantages(
+    many = advantages_of(
         REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rate_P=pool(POS, TOTAL), weighting="objective"
     )
     np.testing.assert_array_equal(few, many)
@@ -66,7 +66,7 @@ def test_prompts_without_rows_do_not_change_the_others():
 def test_equal_rewards_are_exactly_dead_whatever_their_mean_rounds_to(normalize):
     reward = np.full(7, 0.1)
     assert reward.sum() / 7 != 0.1
-    ours = advantages(
+    ours = advantages_of(
         reward, reward > 0.7, np.zeros(7, int), np.arange(7), np.ones(7), weight_P=np.full(1, 50.0), normalize=normalize
     )
     assert not ours.any()

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.learning.objectives import Log
-from nemo_ada.core.learning.rows import AdvantageSettings, RowSettings, select, weigh
+from nemo_ada.core.learning.rows import select, weigh
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan

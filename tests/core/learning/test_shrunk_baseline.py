@@ -7,8 +7,8 @@ The oracle draws labels and scores with numpy alone: in a two-outcome policy wit
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.errors import UserError
+from tests.core.scripted import advantages_of
 
 PROMPTS, GROUP = 40_000, 4
 
@@ -21,7 +21,7 @@ def updates(p, group=GROUP, **options):
     score_PN = np.where(positive_PN, 1.0 - rate_P[:, None], -rate_P[:, None])
     row_PR, prompt_N = np.arange(PROMPTS * group).reshape(PROMPTS, group), np.repeat(np.arange(PROMPTS), group)
     positive_N, ones_P = positive_PN.ravel(), np.ones(PROMPTS)
-    advantage_PR = advantages(
+    advantage_PR = advantages_of(
         positive_N.astype(float), positive_N, prompt_N, row_PR, np.ones((PROMPTS, group)), weight_P=ones_P, **options
     )
     return (advantage_PR * score_PN).mean(axis=1), advantage_PR
@@ -58,7 +58,7 @@ def test_with_the_right_prior_it_has_less_variance_than_leave_one_out():
 def test_rewards_that_are_no_labels_are_refused():
     row = np.arange(4)
     with pytest.raises(UserError, match="must be 0 or 1; with other rewards use baseline: pool"):
-        advantages(
+        advantages_of(
             np.array([0.0, 1.0, 0.5, 1.0]), row > 0, np.zeros(4, int), row, np.ones(4),
             weight_P=np.ones(1), prior_P=(np.ones(1), np.ones(1)),
         )  # fmt: skip

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.rows import select_step
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from tests.core.scripted import Script, collect
 
@@ -71,8 +73,8 @@ def ours(streams, mode, n, wave, rounds, scheduler):
         result.prompt_N, result.index_N, result.positive_N, result.uid_P, n, run_seed=1, step=2
     )
     assert weight_PR.all()
-    ones_P = np.ones(len(streams))
-    advantage_PR = advantages(result.reward_N, result.positive_N, result.prompt_N, row_PR, weight_PR, weight_P=ones_P)
+    rows = RowSettings(n, StopRule(rule, (wave,), wave * rounds))
+    advantage_PR = advantages(result, row_PR, weight_PR, rows, weight_N=np.ones(len(result.prompt_N)))
     groups = []
     for prompt in range(len(streams)):
         mine = result.prompt_N == prompt

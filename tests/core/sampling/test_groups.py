@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from nemo_ada.core.learning.rows import RowSettings, Selection
+from nemo_ada.core.learning.rows import Selection
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
