@@ -37,6 +37,7 @@ from nemo_ada.core.sampling.result import SamplingResult, joined
 from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
 from nemo_ada.core.sampling.source import ResponseSource
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError, UserError
 
@@ -167,16 +168,9 @@ class AdaSampler:
             The step, or None when `stop_check` dropped it. A dropped step changes nothing in the sampler.
         """
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
-        session = SamplingSession(
-            self.plan,
-            np.arange(len(prompt_ids), dtype=np.int64),
-            run_seed=self.run_seed,
-            step=step,
-            latency=self.latency,
-            first_wave_P=self._first_waves(step, prior_P),
-            reserve=reserve,
-            names_P=prompt_ids,
-        )
+        uid_P = np.arange(len(prompt_ids), dtype=np.int64)
+        state = StepState(self.plan, uid_P, first_wave_P=self._first_waves(step, prior_P), reserve=reserve)
+        session = SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, names_P=prompt_ids)
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
             return None
@@ -218,8 +212,8 @@ class AdaSampler:
         """
         if self.allocation is not None or self.plan.window is not None:
             raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
-        uid_P = np.array([ledger.number], np.int64)
-        return SamplingSession(self.plan, uid_P, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
+        state = StepState(self.plan, np.array([ledger.number], np.int64))
+        return SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
 
     def finish_step(self, pools: Sequence[GroupPool], selection: Selection | None = None) -> SampledStep:
         """Compute the advantages of a step from its groups. The estimator learns from the pools.

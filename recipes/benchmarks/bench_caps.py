@@ -40,6 +40,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.report.curves import markdown_table
@@ -82,7 +83,9 @@ class Bench:
             source.clock = time.process_time
         steps, tokens = self.engine.steps, self.engine.decoded_tokens
         began, cpu = time.perf_counter(), time.process_time()
-        session = SamplingSession(plan, np.arange(self.prompts), run_seed=self.seed, step=step, latency=latency)
+        session = SamplingSession(
+            StepState(plan, np.arange(self.prompts)), run_seed=self.seed, step=step, latency=latency
+        )
         result = run_sampling(session, source)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         source.close()

@@ -45,6 +45,7 @@ from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
@@ -166,7 +167,9 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
     before = LatencyModel()
     before.load_state_dict(latency.state_dict())
     began = time.perf_counter()
-    session = TimedSession(plan, np.arange(len(workload.pass_rate_P)), run_seed=0, step=workload.step, latency=latency)
+    session = TimedSession(
+        StepState(plan, np.arange(len(workload.pass_rate_P))), run_seed=0, step=workload.step, latency=latency
+    )
     result = run_sampling(session, source)
     wall = time.perf_counter() - began
     after_steps, after_decoded = _counts(counters)

@@ -22,6 +22,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.simulate.engine import LengthModel, Workload
 
 T = TypeVar("T")
@@ -46,9 +47,8 @@ def bookkeeping(plan: SamplingPlan, prompts: int, group: int) -> tuple[float, in
     """(seconds in the session, responses, events) with outcomes in groups of `group`, in order of issue."""
     workload = Workload(np.random.default_rng(0).beta(0.6, 1.5, prompts), LengthModel(), seed=0)
     session_time = Stopwatch()
-    session = session_time(
-        SamplingSession, plan, np.arange(prompts), run_seed=0, step=0, latency=LatencyModel(keep_lengths=4096)
-    )
+    state = session_time(StepState, plan, np.arange(prompts))
+    session = session_time(SamplingSession, state, run_seed=0, step=0, latency=LatencyModel(keep_lengths=4096))
     issued: list[np.ndarray] = []
     reward = tokens = waiting = np.zeros(0, np.int64)
     events, now = 0, 0.0

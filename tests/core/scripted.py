@@ -22,6 +22,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.sampling.state import StepState
 
 FAILS = float("nan")
 
@@ -120,7 +121,13 @@ def collect(plan, script, *, order=0, latency=None, newest_first=False, **sessio
     """Run a session over a script; `order` seeds the order of completion."""
     source = ScriptedSource(script, np.random.default_rng(order), newest_first)
     arguments = {"run_seed": 7, "step": 3, "latency": latency, **session}
-    return run_sampling(SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments), source), source
+    return run_sampling(session_of(plan, script, **arguments), source), source
+
+
+def session_of(plan, script, *, first_wave_P=None, reserve=0, **session):
+    """A session for the prompts of a script."""
+    uid_P = np.arange(len(script.reward_PI))
+    return SamplingSession(StepState(plan, uid_P, first_wave_P=first_wave_P, reserve=reserve), **session)
 
 
 def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, rate_P=None, prior_P=None, **settings):
@@ -138,7 +145,7 @@ class Driven:
         script = rows[0] if isinstance(rows[0], Script) else Script.of(*rows)
         self.source = ScriptedSource(script, np.random.default_rng(0))
         arguments = {"run_seed": 0, "step": 0, **session}
-        self.session = SamplingSession(plan, np.arange(len(script.reward_PI)), **arguments)
+        self.session = session_of(plan, script, **arguments)
 
     def ask(self, now=0.0):
         """Submit what the session wants now."""

@@ -12,6 +12,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.simulate.engine import DiscreteEventSource, Workload
@@ -101,13 +102,13 @@ def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not(sto
     plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, **stopping)
     rates = np.full(3000, 0.1)
     source = DiscreteEventSource(Workload(rates, seed=1).draw)
-    result = run_sampling(SamplingSession(plan, np.arange(3000), run_seed=0, step=0), source)
+    result = run_sampling(SamplingSession(StepState(plan, np.arange(3000)), run_seed=0, step=0), source)
     assert summarise(result)["pass_rate"] == pytest.approx(0.1, abs=4 * 0.3 / np.sqrt(3000 * 4))
     assert (result.pos_P / result.size_P).mean() > 0.12  # stopped because of its own successes: +32 % (section 4)
 
 
 def test_engine_utilisation_is_mean_over_peak():
-    session = SamplingSession(SamplingPlan(FixedExit(2), (2,), 2, 2, 40), np.arange(1), run_seed=0, step=0)
+    session = SamplingSession(StepState(SamplingPlan(FixedExit(2), (2,), 2, 2, 40), np.arange(1)), run_seed=0, step=0)
     session.next_requests(10.0)
     for row, now in ((0, 11.0), (1, 14.0)):  # two responses for 1 s, one for 3 s: mean 5/4 of peak 2
         session.record(Outcomes(np.array([row]), np.ones(1), np.ones(1, np.int64)), now)
@@ -125,7 +126,7 @@ def test_the_histogram_keeps_the_ends_apart_and_counts_the_nearest_eighths():
 def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
     plan = SamplingPlan(PositiveExit(1), (8,), 32, 4, 40)
     source = DiscreteEventSource(Workload(np.full(2000, 0.1), seed=3).draw)
-    result = run_sampling(SamplingSession(plan, np.arange(2000), run_seed=0, step=0), source)
+    result = run_sampling(SamplingSession(StepState(plan, np.arange(2000)), run_seed=0, step=0), source)
     none_of_8 = 0.9**8
     found = np.array(metrics.rate_histogram(result.rate_F)) / 2000
     assert found[0] == pytest.approx(none_of_8, abs=4 * np.sqrt(none_of_8 * (1 - none_of_8) / 2000))

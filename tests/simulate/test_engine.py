@@ -17,6 +17,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Requests
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
@@ -135,7 +136,7 @@ def test_pass_rates_come_from_a_beta():
 @cache
 def one_step(plan, seed):
     source = DiscreteEventSource(Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw)
-    result = run_sampling(SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=0), source)
+    result = run_sampling(SamplingSession(StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=0), source)
     assert summarise(result)["tokens_drawn"] == source.decoded
     assert summarise(result)["sampling_seconds"] == source.steps
     return source
@@ -167,7 +168,9 @@ def test_idle_mode_takes_grpos_time_and_leaves_fewer_groups_without_signal(quant
             steps, shares = [], []
             for plan, latency in latencies.items():
                 source = DiscreteEventSource(Workload(rates, seed=seed, step=step).draw)
-                session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=step, latency=latency)
+                session = SamplingSession(
+                    StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=step, latency=latency
+                )
                 shares.append(summarise(run_sampling(session, source))["zero_signal_groups"])
                 steps.append(source.steps)
             if step:  # the first step teaches the latency model

@@ -17,7 +17,6 @@ from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.granting import Granter
 from nemo_ada.core.sampling.latency import LatencyModel
-from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult, collect
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState, distinct
@@ -36,27 +35,21 @@ class SamplingSession:
 
     def __init__(
         self,
-        plan: SamplingPlan,
-        uid_P: IntArray,
+        state: StepState,
         *,
         run_seed: int,
         step: int,
         latency: LatencyModel | None = None,
-        first_wave_P: IntArray | None = None,
-        reserve: int = 0,
         names_P: Sequence[str] | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         """Prepare a step.
 
         Args:
-            plan: settings.
-            uid_P: identity of each prompt occurrence, a part of every seed. Equal prompts of a batch differ in it.
+            state: a new state, with the plan and the prompts of the step.
             run_seed: seed of the run.
             step: number of the step.
             latency: model of response times, which the session uses and teaches. None begins a new one.
-            first_wave_P: responses per prompt in the estimation variant. They are also its caps.
-            reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
             names_P: prompt ids for error messages.
             ledger: a group's share of a budget that several sessions have in common (budget.py). Then the step that
                 joins their pools judges the share of failed responses, and this session does not.
@@ -64,20 +57,19 @@ class SamplingSession:
         Raises:
             UserError: the caps cannot hold the first waves.
         """
-        if not 0 <= reserve < len(uid_P):
-            raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
+        plan = state.plan
+        plan.check_first_waves(state.n_starting, int(state.first_P[: state.n_starting].sum()))
+        self.state = state
         self.plan, self.run_seed, self.step = plan, run_seed, step
         self.latency = latency if latency is not None else LatencyModel()
         self.ledger = ledger if ledger is not None else Ledger(plan.budget)
         self._judges_failures = ledger is None
-        self.state = StepState(plan, uid_P, first_wave_P, reserve)
-        plan.check_first_waves(self.state.n_starting, int(self.state.first_P[: self.state.n_starting].sum()))
         self.failures: Counter[str] = Counter()
         self.peak = 0
         self.load = 0.0  # integral of responses in flight over time
         self.began = self.now = 0.0
-        self._granter = Granter(self.state, self.ledger, self.latency, run_seed, step)
-        self._seed_PI = np.zeros((len(uid_P), 0), np.int64)
+        self._granter = Granter(state, self.ledger, self.latency, run_seed, step)
+        self._seed_PI = np.zeros((len(state.uid_P), 0), np.int64)
         self._names_P = names_P
         self._failed_ids: list[int] = []
         self._begun = False

@@ -15,6 +15,7 @@ from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
+from nemo_ada.errors import InvariantError
 
 
 def distinct(value_N: IntArray) -> IntArray:
@@ -29,15 +30,19 @@ def distinct(value_N: IntArray) -> IntArray:
 class StepState:
     """Columns of the prompts of one step, and the transitions that several parts of the session share."""
 
-    def __init__(self, plan: SamplingPlan, uid_P: IntArray, first_wave_P: IntArray | None, reserve: int) -> None:
+    def __init__(
+        self, plan: SamplingPlan, uid_P: IntArray, *, first_wave_P: IntArray | None = None, reserve: int = 0
+    ) -> None:
         """Let the prompts wait for their first waves.
 
         Args:
             plan: settings.
-            uid_P: identity of each prompt occurrence.
-            first_wave_P: responses per prompt of the estimation variant, which are also its caps.
-            reserve: number of reserve prompts, which come last.
+            uid_P: identity of each prompt occurrence, a part of every seed. Equal prompts of a batch differ in it.
+            first_wave_P: responses per prompt in the estimation variant. They are also its caps.
+            reserve: the last `reserve` prompts are drawn only in place of zero-signal groups.
         """
+        if not 0 <= reserve < len(uid_P):
+            raise InvariantError(f"{reserve} of {len(uid_P)} reserve prompts")
         size = len(uid_P)
         self.plan = plan
         self.uid_P = np.asarray(uid_P, np.int64)

@@ -15,6 +15,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import UserError
 from nemo_ada.simulate.engine import DiscreteEventSource
@@ -178,7 +179,7 @@ def test_the_budget_does_not_go_to_short_responses(window):
         label_PI = (rng.random((32, 200)) < 0.1).astype(np.float64)
         tokens_PI = rng.integers(10, 30, (32, 200)) * np.where(np.arange(32) < 16, 1, 5)[:, None]
         source = DiscreteEventSource(lambda p, i, drawn=(label_PI, tokens_PI): (drawn[0][p, i], drawn[1][p, i]))
-        session = SamplingSession(plan, np.arange(32), run_seed=0, step=step)
+        session = SamplingSession(StepState(plan, np.arange(32)), run_seed=0, step=step)
         run_sampling(session, source)
         extra += (session.state.issued_P - 4).reshape(2, 16).sum(axis=1)
     assert extra.sum() == pytest.approx(12 * 48, rel=0.1)
@@ -229,12 +230,12 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
 def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):
     refused = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, budget=Budget(**caps), **options)
     with pytest.raises(UserError, match=message):
-        SamplingSession(refused, np.arange(prompts), run_seed=0, step=0)
-    SamplingSession(replace(refused, **fits), np.arange(prompts), run_seed=0, step=0)
+        SamplingSession(StepState(refused, np.arange(prompts)), run_seed=0, step=0)
+    SamplingSession(StepState(replace(refused, **fits), np.arange(prompts)), run_seed=0, step=0)
 
 
 def test_the_estimation_variant_is_checked_by_its_allocation():
     plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 100, budget=Budget(max_samples=9))
-    SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([4, 5]))
+    SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([4, 5])), run_seed=0, step=0)
     with pytest.raises(UserError, match="= 10"):
-        SamplingSession(plan, np.arange(2), run_seed=0, step=0, first_wave_P=np.array([5, 5]))
+        SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([5, 5])), run_seed=0, step=0)

@@ -12,6 +12,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven, Script, collect
@@ -56,7 +57,7 @@ def durations(quantile, **options):
     for seed in range(2):
         latency, rates = LatencyModel(), beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
         for step in range(8):
-            session = SamplingSession(plan, np.arange(PROMPTS), run_seed=seed, step=step, latency=latency)
+            session = SamplingSession(StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=step, latency=latency)
             source = DiscreteEventSource(Workload(rates, LengthModel(), seed=seed, step=step).draw)
             found.append(summarise(run_sampling(session, source))["sampling_seconds"] if step else 0.0)
     return np.array([seconds for seconds in found if seconds])

@@ -14,6 +14,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven
@@ -29,7 +30,7 @@ IDLE = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, budget=Budget(mode="id
 def one_step(plan, workload, latency):
     source = DiscreteEventSource(workload.draw)
     uid_P = np.arange(len(workload.pass_rate_P))
-    own = SamplingSession(plan, uid_P, run_seed=0, step=workload.step, latency=latency)
+    own = SamplingSession(StepState(plan, uid_P), run_seed=0, step=workload.step, latency=latency)
     return run_sampling(own, source), source, own.state.table
 
 

@@ -11,6 +11,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from tests.core.scripted import Driven, Script
 
@@ -83,7 +84,9 @@ def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
         latency = LatencyModel(keep_lengths=10**6)
         for step in range(10):
             source = DiscreteEventSource(Workload(np.full(128, pass_rate), LENGTHS, seed=11, step=step).draw)
-            run_sampling(SamplingSession(plan, np.arange(128), run_seed=0, step=step, latency=latency), source)
+            run_sampling(
+                SamplingSession(StepState(plan, np.arange(128)), run_seed=0, step=step, latency=latency), source
+            )
         lengths = np.array(latency.state_dict()["lengths"])
         mean_length.append((lengths.mean(), lengths.std() / np.sqrt(len(lengths))))
     (grpo, grpo_error), (other, other_error) = mean_length

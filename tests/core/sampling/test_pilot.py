@@ -10,6 +10,7 @@ from nemo_ada.core.sampling.exits import FixedExit, PilotExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.errors import UserError
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.simulate.exact import signal_per_response, summary
@@ -20,7 +21,7 @@ GROUP, PILOT = 16, 4
 def pools(rate_P, reserve=0):
     plan = ada_settings({"preset": "ada_pilot"}).plan(GROUP, 400)
     source = DiscreteEventSource(Workload(rate_P, LengthModel(), seed=0, step=0).draw)
-    session = SamplingSession(plan, np.arange(len(rate_P)), run_seed=0, step=0, reserve=reserve)
+    session = SamplingSession(StepState(plan, np.arange(len(rate_P)), reserve=reserve), run_seed=0, step=0)
     return run_sampling(session, source)
 
 

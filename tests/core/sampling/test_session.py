@@ -11,6 +11,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, wave_oracle
@@ -88,7 +89,7 @@ def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule
 
 def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say_so():
     plan = wave_plan(FixedExit(2), (2,), 2)
-    session = SamplingSession(plan, np.arange(1), run_seed=0, step=0)
+    session = SamplingSession(StepState(plan, np.arange(1)), run_seed=0, step=0)
     rows = session.next_requests(0.0).response_id_N
     session.record(Outcomes(rows, np.array([np.inf, 1.0]), np.array([3, 3])), 1.0)
     assert session.failures == {"reward_not_finite": 1}
@@ -122,7 +123,7 @@ def test_early_failures_count_against_the_whole_step():
 def test_failures_of_a_step_that_is_dropped_are_no_error():
     """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
     plan = SamplingPlan(FixedExit(200), (8,), 200, 4, 40, max_failed_share=0.05)
-    session = SamplingSession(plan, np.arange(1), run_seed=0, step=6)
+    session = SamplingSession(StepState(plan, np.arange(1)), run_seed=0, step=6)
     rows = session.next_requests(0.0).response_id_N
     causes = ["verifier", "verifier", "engine", "verifier", "engine", "verifier", "engine"]
     session.record(Outcomes(rows, np.ones(8), np.full(8, 3), dict(enumerate(causes))), 1.0)
@@ -161,7 +162,7 @@ def test_seeds_follow_the_uid_and_not_the_position():
     plan = wave_plan(FixedExit(3), (3,), 3)
     drawn = {}
     for uids in ([5, 9], [9, 5]):
-        session = SamplingSession(plan, np.array(uids), run_seed=1, step=2)
+        session = SamplingSession(StepState(plan, np.array(uids)), run_seed=1, step=2)
         asked = session.next_requests(0.0)
         assert len(set(asked.seed_N.tolist())) == 6, "equal prompts of a batch differ in their uid"
         drawn[uids[0]] = {(uids[p], i): s for p, i, s in zip(asked.prompt_N, asked.index_N, asked.seed_N, strict=True)}
@@ -243,7 +244,7 @@ def outcomes(*rows):
 
 @pytest.fixture
 def two_running():
-    session = SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(1), run_seed=0, step=0)
+    session = SamplingSession(StepState(wave_plan(FixedExit(2), (2,), 2), np.arange(1)), run_seed=0, step=0)
     session.next_requests(10.0)
     return session
 
@@ -268,4 +269,4 @@ def test_a_clock_that_runs_backwards_does_not_make_time_negative(two_running):
 @pytest.mark.parametrize("reserve", [-1, 2, 3])
 def test_somebody_has_to_start(reserve):
     with pytest.raises(InvariantError, match=f"{reserve} of 2 reserve prompts"):
-        SamplingSession(wave_plan(FixedExit(2), (2,), 2), np.arange(2), run_seed=0, step=0, reserve=reserve)
+        SamplingSession(StepState(wave_plan(FixedExit(2), (2,), 2), np.arange(2), reserve=reserve), run_seed=0, step=0)

@@ -15,6 +15,7 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.core.sampling.table import DONE
 from tests.core.scripted import Script, ScriptedSource
@@ -63,10 +64,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.source = ScriptedSource(
             Script.random(seed, rates, failed=0.15, longest=LONGEST), np.random.default_rng(seed)
         )
-        self.session = SamplingSession(
-            plan, np.arange(prompts + reserve), run_seed=seed, step=0, latency=latency, reserve=reserve,
-            first_wave_P=first_wave,
-        )  # fmt: skip
+        state = StepState(plan, np.arange(prompts + reserve), reserve=reserve, first_wave_P=first_wave)
+        self.session = SamplingSession(state, run_seed=seed, step=0, latency=latency)
         self.calls_to_end = 0
 
     def flush_aborts(self):
