@@ -18,11 +18,12 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings, EstimationSampling
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import PilotExit
 from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.errors import UserError
 from nemo_ada.simulate import exact
 from nemo_ada.simulate import steps as simulation
@@ -252,8 +253,7 @@ def _print_exact(
             f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
             f"simulate whole steps"
         )
-    waves = plan.wave_sizes if plan.window is None else (1,)
-    summary = exact.summary(StopRule(plan.exit, waves, plan.max_responses), pass_rate)
+    summary = exact.summary(plan.stop_rule, pass_rate)
     grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
     values = asdict(summary) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
     if as_json:

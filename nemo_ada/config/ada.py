@@ -25,11 +25,10 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.plan import MAX_RESPONSES, SamplingPlan, Stopping
 from nemo_ada.core.schema import Share
 from nemo_ada.errors import UserError
 
-MAX_RESPONSES = 4096  # responses per prompt. The memory of exact path counts grows with its square.
 Responses = Annotated[int, Field(gt=0, le=MAX_RESPONSES)]
 
 
@@ -123,26 +122,6 @@ class PilotSettings(Section):
 Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings | PilotSettings, Field(discriminator="kind")]
 
 
-class WaveStopping(Section):
-    """Every response of a wave is finished and enters the pool (paper)."""
-
-    kind: Literal["wave"] = "wave"
-
-
-class IssueOrderStopping(Section):
-    """The pool has the first responses in issue order that meet the exit rule, and at least n of them.
-
-    Later responses are aborted.
-    """
-
-    kind: Literal["issue_order"]
-    window: Responses = 4
-    """Responses of one prompt that are in flight at a time."""
-
-
-Stopping = Annotated[WaveStopping | IssueOrderStopping, Field(discriminator="kind")]
-
-
 class SequentialSampling(Section):
     """Responses are drawn in waves until the exit rule is met (algorithm.md section 2)."""
 
@@ -156,7 +135,7 @@ class SequentialSampling(Section):
     """N_max, the largest number of responses per prompt (default: n)."""
     scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
-    stopping: Stopping = WaveStopping()
+    stopping: Stopping = SamplingPlan.stopping
     """The rule that says which responses may be left out of a pool."""
 
     def waves(self, group: int) -> tuple[int, ...]:
@@ -176,9 +155,8 @@ class SequentialSampling(Section):
         """Return the number of responses of every pool for groups of n = `group`. None when the labels decide it."""
         if not isinstance(self.exit, FixedSettings):
             return None
-        waves = (1,) if isinstance(self.stopping, IssueOrderStopping) else self.waves(group)
         rule = self.exit.rule(group)
-        judged_N = StopRule(rule, waves, self.cap(group)).judged()
+        judged_N = StopRule(rule, self.stopping.judged_waves(self.waves(group)), self.cap(group)).judged()
         return next((int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool), self.cap(group))
 
 
@@ -251,7 +229,7 @@ class AdaSettings(Section):
             allocation = Allocation(sampling.allocation, *sampling.bounds(group), sampling.epsilon)
         rows = RowSettings(
             group=group,
-            stop=StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses),
+            stop=plan.stop_rule,
             advantage=self.advantage,
             keep_all=allocation is not None,
             exponent=self._drawn_as(),
@@ -329,14 +307,12 @@ class AdaSettings(Section):
             UserError: settings contradict each other.
         """
         sampling, budget = self.sampling, self.budget
-        window: int | None = None
-        scheduler = SamplingPlan.scheduler
+        stopping, scheduler = SamplingPlan.stopping, SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
             rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.cap(group)
-            scheduler = sampling.scheduler
+            stopping, scheduler = sampling.stopping, sampling.scheduler
             self._check_sequential(sampling, rule, waves, cap, group)
-            if isinstance(sampling.stopping, IssueOrderStopping):
-                window = sampling.stopping.window
+            if not stopping.in_waves:
                 rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
             cap = sampling.bounds(group)[1]
@@ -352,7 +328,7 @@ class AdaSettings(Section):
             max_new_tokens=max_new_tokens,
             positive_threshold=self.positive_threshold,
             scheduler=scheduler,
-            window=window,
+            stopping=stopping,
             budget=budget,
             max_failed_share=self.max_failed_share,
         )

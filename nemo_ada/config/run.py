@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from nemo_ada.config.ada import MAX_RESPONSES, AdaSettings
+from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.tasks.prompting import Template
 from nemo_ada.tasks.settings import TaskSettings
 

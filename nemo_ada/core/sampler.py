@@ -210,7 +210,7 @@ class AdaSampler:
             step: number of the step.
             ledger: ledger of the group.
         """
-        if self.allocation is not None or self.plan.window is not None:
+        if self.allocation is not None or not self.plan.stopping.in_waves:
             raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
         state = StepState(self.plan, np.array([ledger.number], np.int64))
         return SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)

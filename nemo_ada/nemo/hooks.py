@@ -311,7 +311,7 @@ class Hooks:
         metrics |= sampled.metrics
         self.lists = sampled.lists
         steps = nemo_metrics.engine_steps_at_least(
-            result, barrier=not one_by_one, windowed=self.sampler.plan.window is not None
+            result, barrier=not one_by_one, windowed=not self.sampler.plan.stopping.in_waves
         )
         metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         if number in self._expected:

@@ -15,8 +15,7 @@ import numpy as np
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampling.exits import FixedExit
-from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 from nemo_ada.planning.planned_run import PlannedRun
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.simulate.steps import RateDistribution, Variant, simulated_steps
@@ -152,11 +151,11 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
 
 def _max_waves(plan: SamplingPlan) -> int:
     """The most waves of a prompt that follow one another."""
-    if plan.window is not None:
-        return -(-plan.max_responses // plan.window) + 1
+    if isinstance(plan.stopping, IssueOrderStopping):
+        return -(-plan.max_responses // plan.stopping.window) + 1
     if isinstance(plan.exit, FixedExit):
         return 1
-    return int(StopRule(plan.exit, plan.wave_sizes, plan.max_responses).judged().sum())
+    return int(plan.stop_rule.judged().sum())
 
 
 def variant(ada: AdaSettings, group: int, longest: int) -> Variant:

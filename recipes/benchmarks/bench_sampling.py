@@ -39,8 +39,7 @@ from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.pass_rate import haldane
-from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -59,9 +58,9 @@ _balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens
 POLICIES: dict[str, SamplingPlan] = {
     "barrier waves of 8": replace(_balanced, scheduler="rounds"),
     "continuous waves of 8": _balanced,
-    "issue order, window 4": replace(_balanced, window=4),
-    "issue order, window 8": replace(_balanced, window=8),
-    "issue order, window 16": replace(_balanced, window=16),
+    "issue order, window 4": replace(_balanced, stopping=IssueOrderStopping(window=4)),
+    "issue order, window 8": replace(_balanced, stopping=IssueOrderStopping(window=8)),
+    "issue order, window 16": replace(_balanced, stopping=IssueOrderStopping(window=16)),
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
     "idle, waves of 4": SamplingPlan(
         BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, budget=Budget(mode="idle")
@@ -209,7 +208,7 @@ def _length_bias(result: SamplingResult, workload: Workload) -> np.ndarray:
 
 
 def _rate_bias(plan: SamplingPlan, result: SamplingResult, workload: Workload) -> np.ndarray:
-    rule = StopRule(plan.exit, plan.wave_sizes if plan.window is None else (1,), plan.max_responses)
+    rule = plan.stop_rule
     if plan.idle:  # the phase's end cuts prompts at a time, not at a count: the first wave is the unbiased part
         return result.first_pos_P / np.maximum(result.first_size_P, 1) - workload.pass_rate_P
     return haldane(result.pos_P, result.size_P, rule) - workload.pass_rate_P
@@ -258,7 +257,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
 
 def plan_has_waves(name: str) -> bool:
     """Whether later waves exist whose labels can be compared with the prompts' pass rates."""
-    return POLICIES[name].window is None and not name.startswith("GRPO")
+    return POLICIES[name].stopping.in_waves and not name.startswith("GRPO")
 
 
 def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:

@@ -16,7 +16,7 @@ from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 
 LONGEST, SEED, FEATURES = 17, 5, 3
 BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
@@ -136,7 +136,7 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"sampling": {"max_responses": 20}}, "plan.max_responses", 20),
         ({"sampling": {"max_responses": 20}}, "rows.stop.cap", 20),
         ({"sampling": {"scheduler": "rounds"}}, "plan.scheduler", "rounds"),
-        ({"sampling": {"stopping": WINDOW}}, "plan.window", 3),
+        ({"sampling": {"stopping": WINDOW}}, "plan.stopping", IssueOrderStopping(window=3)),
         ({"sampling": {"stopping": WINDOW}}, "rows.stop.wave_sizes", (1,)),
         (
             {"sampling": {"stopping": WINDOW, "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 1}}},

@@ -19,6 +19,7 @@ from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import IssueOrderStopping, WaveStopping
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -136,6 +137,11 @@ def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, 
     own = AdvantageSettings(baseline="pool" if prior_P is None else "shrunk", **settings)
     rows = RowSettings(row.shape[-1], StopRule(FixedExit(1), (1,), 1), own)
     return advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], rate_P=rate_P, prior_P=prior_P)
+
+
+def stopping_of(window):
+    """`issue_order` stopping with this window, or `wave` stopping for None."""
+    return WaveStopping() if window is None else IssueOrderStopping(window=window)
 
 
 class Driven:

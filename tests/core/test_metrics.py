@@ -16,7 +16,7 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.simulate.engine import DiscreteEventSource, Workload
-from tests.core.scripted import Script, collect, met, pools
+from tests.core.scripted import Script, collect, met, pools, stopping_of
 
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
 
@@ -34,7 +34,7 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     group = 4
     first = 3 if window is None else window
     caps = Budget() if spare is None else Budget(max_samples=len(rates) * first + spare)
-    plan = SamplingPlan(rule, (3, 5), 14, group, 40, window=window, budget=caps, max_failed_share=1.0)
+    plan = SamplingPlan(rule, (3, 5), 14, group, 40, stopping=stopping_of(window), budget=caps, max_failed_share=1.0)
     script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
     stats = summarise(result, caps)
@@ -97,7 +97,7 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     metrics.named(stats)  # each one is in the table
 
 
-@pytest.mark.parametrize("stopping", [{}, {"window": 4}])
+@pytest.mark.parametrize("stopping", [{}, {"stopping": stopping_of(4)}])
 def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not(stopping):
     plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, **stopping)
     rates = np.full(3000, 0.1)

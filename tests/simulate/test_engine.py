@@ -21,6 +21,7 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from tests.core.scripted import stopping_of
 
 PROMPTS, SEEDS = 64, range(10)
 BARRIER = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, scheduler="rounds")
@@ -145,7 +146,7 @@ def one_step(plan, seed):
 @pytest.mark.statistics
 @pytest.mark.parametrize("window", WINDOWS)
 def test_issue_order_halves_the_engine_steps(window):
-    plan = dataclasses.replace(CONTINUOUS, window=window)
+    plan = dataclasses.replace(CONTINUOUS, stopping=stopping_of(window))
     fewer_steps, more_tokens = [], []
     for seed in SEEDS:
         barrier, ours = one_step(BARRIER, seed), one_step(plan, seed)

@@ -26,6 +26,7 @@ from nemo_ada.simulate.steps import (
     render_table,
     simulated_steps,
 )
+from tests.core.scripted import stopping_of
 
 GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
 BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
@@ -39,7 +40,7 @@ def share_near(figure, expected, draws):
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
 def test_agrees_with_the_dynamic_programme(p, window, rule):
-    plan = dataclasses.replace(BALANCED, exit=rule, window=window)
+    plan = dataclasses.replace(BALANCED, exit=rule, stopping=stopping_of(window))
     row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
     exact = summary(StopRule(rule, (8,) if window is None else (1,), 32), p)
     expected = 64 * exact.expected_samples

@@ -110,7 +110,7 @@ class Granter:
             if size == 0:
                 continue
             if not self._fits(ahead, each):
-                least = size if state.plan.window is None else 1  # a window may be issued in part, a wave may not
+                least = size if state.plan.stopping.in_waves else 1  # a wave is issued whole, a window also in part
                 refused = ledger.refusal(taken + least, (taken + least) * each)
                 if refused == "max_samples" or (refused and not (granted_P.any() or state.in_flight)):
                     state.cut(np.array([prompt]), refused)  # the end of running responses cannot make room for it
@@ -137,7 +137,7 @@ class Granter:
         """
         state = self._state
         level_W = state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting]
-        quantum = state.plan.window or 1
+        quantum = state.plan.stopping.quantum
         return np.asarray(-(-level_W // quantum) * quantum)
 
     def _claims(self, waiting: IntArray) -> IntArray:
@@ -148,7 +148,7 @@ class Granter:
     def _redraws(self) -> IntArray:
         """Count first-wave responses in flight, which may fail. First waves are completed before any second wave."""
         state = self._state
-        return np.asarray(np.where(state.first_open_P & (state.plan.window is None), state.in_flight_P, 0))
+        return np.asarray(np.where(state.first_open_P & state.plan.stopping.in_waves, state.in_flight_P, 0))
 
     def _demand(self, level: int, net_P: IntArray) -> IntArray:
         state = self._state

@@ -13,7 +13,6 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.pass_rate import haldane
-from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import ResponseTable
 
@@ -159,13 +158,13 @@ def collect(
     reserve_P = np.arange(prompts) >= state.n_starting
     drawn_P = (state.issued_P > 0) & (~reserve_P | (size_P > 0))
     rank_N = ranks(prompt_N, size_P)
-    first_N = rank_N < state.first_P[prompt_N] if plan.window is not None else table.wave[ids] == 0
+    first_N = table.wave[ids] == 0 if plan.stopping.in_waves else rank_N < state.first_P[prompt_N]
     first_size_P = np.bincount(prompt_N[first_N], minlength=prompts)
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=prompts)
-    if plan.window is None:  # the size of a first wave does not depend on labels
+    if plan.stopping.in_waves:  # the size of a first wave does not depend on labels
         rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
     else:
-        rate_P = haldane(state.pos_P, size_P, StopRule(plan.exit, (1,), plan.max_responses))
+        rate_P = haldane(state.pos_P, size_P, plan.stop_rule)
     lacks_pos_P, lacks_neg_P = plan.exit.lacking(state.pos_P, state.neg_P)
     grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=prompts)
     return SamplingResult(

@@ -20,7 +20,7 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.result import SamplingResult, collect
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState, distinct
-from nemo_ada.core.sampling.stopping import judge_prefixes, judge_waves
+from nemo_ada.core.sampling.stopping import judge
 from nemo_ada.core.sampling.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
@@ -124,12 +124,7 @@ class SamplingSession:
         self._end(ids, outcomes.tokens_N, now)
         any_failed = self._label(outcomes)
         touched = distinct(table.prompt[ids])
-        if self.plan.window is None:
-            drained = touched[state.in_flight_P[touched] == 0]
-            if len(drained):
-                judge_waves(state, drained)
-        else:
-            judge_prefixes(state, touched)
+        judge(state, touched)
         self._end_idle_phase()
         if any_failed:  # judge the share against all that the step may still draw
             self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
@@ -150,7 +145,7 @@ class SamplingSession:
         prompt_N = table.prompt[labelled]
         np.add.at(state.seen_pos_P, prompt_N[positive], 1)
         np.add.at(state.seen_neg_P, prompt_N[~positive], 1)
-        if self.plan.window is None:
+        if self.plan.stopping.in_waves:
             table.accepted[labelled] = True
         return any_failed
 
@@ -283,7 +278,7 @@ class SamplingSession:
         table = self.state.table
         state_N = table.state[: table.n]
         ended = np.flatnonzero((state_N == DONE) | (state_N == FAILED))
-        if self.plan.window is not None:
+        if not self.plan.stopping.in_waves:
             whole = ended[table.accepted[ended]]
         elif self.plan.idle:
             whole = ended[table.wave[ended] == 0]

@@ -120,7 +120,7 @@ class StepState:
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
-        if self.plan.window is None:  # a wave whose failures cannot be redrawn counts with its other responses
+        if self.plan.stopping.in_waves:  # a wave whose failures cannot be redrawn counts with its other responses
             self.pos_P[ended] = self.seen_pos_P[ended]
             self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
@@ -142,7 +142,7 @@ class StepState:
         prompt. For the others it is `reason`.
         """
         table, open_P = self.table, np.flatnonzero(self.active_P)
-        if self.plan.window is None:
+        if self.plan.stopping.in_waves:
             size = table.n
             prompt_N = table.prompt[:size]
             late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])

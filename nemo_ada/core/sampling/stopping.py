@@ -15,8 +15,20 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.sampling.plan import IssueOrderStopping
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import DONE, IN_FLIGHT
+
+
+def judge(state: StepState, touched: IntArray) -> None:
+    """Apply the plan's stopping rule to prompts that an outcome touched."""
+    stopping = state.plan.stopping
+    if isinstance(stopping, IssueOrderStopping):
+        judge_prefixes(state, touched, stopping.window)
+        return
+    drained = touched[state.in_flight_P[touched] == 0]
+    if len(drained):
+        judge_waves(state, drained)
 
 
 def judge_waves(state: StepState, drained: IntArray) -> None:
@@ -46,7 +58,7 @@ def close_waves(state: StepState, prompts: IntArray) -> None:
     state.finish(prompts[over])
 
 
-def judge_prefixes(state: StepState, touched: IntArray) -> None:
+def judge_prefixes(state: StepState, touched: IntArray, window: int) -> None:
     """Apply `issue_order` stopping. It extends the judged prefix of each prompt and then fills its window."""
     table, plan = state.table, state.plan
     open_P = touched[state.active_P[touched]]
@@ -68,14 +80,14 @@ def judge_prefixes(state: StepState, touched: IntArray) -> None:
         if over.any():
             state.finish(moving[over])
             moving = moving[~over]
-    fill_windows(state, open_P[state.active_P[open_P]])
+    fill_windows(state, open_P[state.active_P[open_P]], window)
 
 
-def fill_windows(state: StepState, prompts: IntArray) -> None:
+def fill_windows(state: StepState, prompts: IntArray, window: int) -> None:
     """Ask for responses until each window is full, unless the finished ones already decide the exit."""
     decided = state.plan.exit.met(state.seen_pos_P[prompts], state.seen_neg_P[prompts])
     room = state.cap_P[prompts] - (state.issued_P[prompts] - state.failed_P[prompts])
-    want = np.maximum(np.minimum((state.plan.window or 0) - state.in_flight_P[prompts], room), 0)
+    want = np.maximum(np.minimum(window - state.in_flight_P[prompts], room), 0)
     want[decided | state.cut_P[prompts] | ~state.may_redraw(prompts)] = 0
     state.want_P[prompts] = want
     state.finish(prompts[(want == 0) & (state.in_flight_P[prompts] == 0)])

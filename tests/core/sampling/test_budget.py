@@ -19,14 +19,17 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import UserError
 from nemo_ada.simulate.engine import DiscreteEventSource
-from tests.core.scripted import Driven, Script, collect, wave_oracle
+from tests.core.scripted import Driven, Script, collect, stopping_of, wave_oracle
 
 LONGEST = 40
 WORST_CASE = {"token_reservation": "worst_case"}
 SHORT = {"budget": Budget(max_tokens=1000, expected_tokens=31)}
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
 OPTIONS = st.fixed_dictionaries(
-    {"scheduler": st.sampled_from(["rounds", "continuous"]), "window": st.sampled_from([None, 1, 3, 6])}
+    {
+        "scheduler": st.sampled_from(["rounds", "continuous"]),
+        "stopping": st.sampled_from([None, 1, 3, 6]).map(stopping_of),
+    }
 )
 
 
@@ -49,7 +52,7 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
     assert summarise(result, plan.budget)["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
         assert BOUNDS[int(summarise(result)["budget_bound"])] == "max_samples"
-        assert cap - len(source.issued) < (16 if options["window"] is None else 1)
+        assert cap - len(source.issued) < (16 if options["stopping"].in_waves else 1)
 
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
@@ -85,7 +88,7 @@ def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation,
 
 
 @given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
-@example([0.0] * 3, {"scheduler": "continuous", "window": 3}, 13, 271, 8.0, 535)  # waited for ever
+@example([0.0] * 3, {"scheduler": "continuous", "stopping": stopping_of(3)}, 13, 271, 8.0, 535)  # waited for ever
 @settings(max_examples=80)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
     first = first_responses(options, len(rates))
@@ -99,14 +102,16 @@ def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, sam
         assert (opening.index_N < plan.first_issue).all()
         assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.first_issue).all()
         assert result.cut_P.any() <= (BOUNDS[int(summarise(result)["budget_bound"])] != "none")
-        if options["window"] is None:  # whole waves only, except where the budget ended the redraw of failures
+        if options["stopping"].in_waves:  # whole waves only, except where the budget ended the redraw of failures
             for prompt in np.flatnonzero(~result.cut_P).tolist():
                 assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
 
 
 @pytest.mark.parametrize(("window", "sizes"), [(None, [4, 8]), (4, [4, 11])])
 def test_a_wave_that_does_not_fit_is_not_cut_short_and_a_window_is_filled_in_part(window, sizes):
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, window=window, budget=Budget(max_samples=15))
+    plan = SamplingPlan(
+        BalancedExit(2, 2), (4,), 32, 4, LONGEST, stopping=stopping_of(window), budget=Budget(max_samples=15)
+    )
     result, source = collect(plan, Script.of("+", "+"))
     assert result.size_P.sum() == len(source.issued) == (12 if window is None else 15)
     assert window or (sorted(result.size_P.tolist()) == sizes and summarise(result)["prompts_cut"] == 2)
@@ -172,7 +177,9 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
 @pytest.mark.parametrize("window", [None, 2, 4])
 def test_the_budget_does_not_go_to_short_responses(window):
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, window=window, budget=Budget(max_samples=4 * 32 + 48))
+    plan = SamplingPlan(
+        BalancedExit(2, 2), (4,), 32, 4, 400, stopping=stopping_of(window), budget=Budget(max_samples=4 * 32 + 48)
+    )
     extra = np.zeros(2)
     for step in range(12):
         rng = np.random.default_rng(step)
@@ -224,7 +231,13 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
         (4, {"max_tokens": 1000}, {}, SHORT, r"4 prompts x 8 responses x 100 .* = 3200; raise it"),
         (4, {"max_tokens": 1000, "expected_tokens": 32}, {}, SHORT, r"to at most 31 \(with"),
         (4, {"max_tokens": 1000, "expected_tokens": 31} | WORST_CASE, {}, {"budget": Budget(max_tokens=3200)}, "3200"),
-        (4, {"max_samples": 8}, {"window": 3}, {"window": 2}, "4 prompts x 3 responses = 12"),
+        (
+            4,
+            {"max_samples": 8},
+            {"stopping": stopping_of(3)},
+            {"stopping": stopping_of(2)},
+            "4 prompts x 3 responses = 12",
+        ),
     ],
 )
 def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):

@@ -15,7 +15,7 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
-from tests.core.scripted import Driven, Script, collect
+from tests.core.scripted import Driven, Script, collect, stopping_of
 
 SECONDS = 600.0  # first waves take at most 400
 PROMPTS = 48
@@ -65,7 +65,7 @@ def durations(quantile, **options):
 
 @pytest.mark.statistics
 @pytest.mark.parametrize(
-    "options", [{"scheduler": "rounds"}, {}, {"window": 4}], ids=["rounds", "continuous", "issue_order"]
+    "options", [{"scheduler": "rounds"}, {}, {"stopping": stopping_of(4)}], ids=["rounds", "continuous", "issue_order"]
 )
 def test_as_many_batches_end_in_time_as_were_asked_for(options):
     half, most = durations(0.5, **options), durations(0.9, **options)
@@ -142,7 +142,7 @@ def test_a_random_seeded_order_decides_when_the_time_allows_two_waves_of_four():
     assert len(served) > 1
 
 
-@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}, {"window": 4}], ids=str)
+@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}, {"stopping": stopping_of(4)}], ids=str)
 def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(options):
     """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""
     budget = Budget(
@@ -160,7 +160,7 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
 
 @given(
     st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8),
-    st.sampled_from([{"scheduler": "rounds"}, {}, {"window": 3}]),
+    st.sampled_from([{"scheduler": "rounds"}, {}, {"stopping": stopping_of(3)}]),
     st.floats(0.5, 60),
     st.integers(0, 10**6),
 )
@@ -172,5 +172,5 @@ def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, 
     for clock, requests in source.submitted[1:]:
         if clock > seconds:
             assert (requests.wave_N == 0).all()
-            assert plan.window is None
+            assert plan.stopping.in_waves
     assert summarise(result, plan.budget)["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))

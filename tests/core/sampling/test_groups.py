@@ -26,7 +26,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
-from tests.core.scripted import Script, ScriptedSource
+from tests.core.scripted import Script, ScriptedSource, stopping_of
 
 PLAN = SamplingPlan(BalancedExit(2, 2), (4,), 16, 4, 40)
 
@@ -277,7 +277,7 @@ def test_groups_of_two_steps_and_plans_of_whole_steps_are_refused():
     pools = [group.pool for group in started]
     with pytest.raises(InvariantError):
         sampler().finish_step([pools[0], replace(pools[1], step=4)])
-    windowed = sampler(replace(PLAN, window=2))
+    windowed = sampler(replace(PLAN, stopping=stopping_of(2)))
     with pytest.raises(InvariantError):
         windowed.group_session(0, windowed.step_ledger(1).start())
 

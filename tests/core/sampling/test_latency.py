@@ -13,7 +13,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from tests.core.scripted import Driven, Script
+from tests.core.scripted import Driven, Script, stopping_of
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
 
@@ -76,7 +76,7 @@ def test_the_remaining_time_is_the_median_of_the_last_end():
     assert model.remaining_seconds(np.full(5, 60.0), 5.0) == pytest.approx(np.median(ends), rel=0.15)
 
 
-@pytest.mark.parametrize(("options", "pass_rate"), [({"window": 6}, 0.4), ({"budget": IDLE}, 0.02)])
+@pytest.mark.parametrize(("options", "pass_rate"), [({"stopping": stopping_of(6)}, 0.4), ({"budget": IDLE}, 0.02)])
 def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
     """issue_order and idle mode drop long responses: learning from all that finished would make them look short."""
     mean_length = []

@@ -6,7 +6,7 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.summary import summarise
-from tests.core.scripted import Driven, Script
+from tests.core.scripted import Driven, Script, stopping_of
 
 
 def parts(plan, script):
@@ -27,7 +27,9 @@ def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
 
 
 def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
-    session, source = parts(SamplingPlan(BalancedExit(1, 1), (4,), 16, 4, 40, window=6), Script.random(1, [0.5] * 20))
+    session, source = parts(
+        SamplingPlan(BalancedExit(1, 1), (4,), 16, 4, 40, stopping=stopping_of(6)), Script.random(1, [0.5] * 20)
+    )
     poll = source.poll
 
     def checked_poll():
@@ -76,7 +78,7 @@ def finish(run, *rows):
 
 
 def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
-    run = Driven(SamplingPlan(BalancedExit(1, 1), (4,), 9, 4, 40, window=5), "+-+-+")
+    run = Driven(SamplingPlan(BalancedExit(1, 1), (4,), 9, 4, 40, stopping=stopping_of(5)), "+-+-+")
     run.ask()
     finish(run, 4)
     finish(run, 1)

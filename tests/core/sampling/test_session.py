@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
-from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, wave_oracle
+from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, stopping_of, wave_oracle
 
 EXITS = st.one_of(
     st.builds(PositiveExit, st.integers(1, 4)),
@@ -49,7 +49,7 @@ def test_waves_collect_what_the_papers_loop_collects_in_any_order_of_completion(
 @settings(max_examples=120)
 def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, cap, rates, failed, seed):
     script = Script.random(seed, rates, failed=failed)
-    plan = wave_plan(rule, (4,), cap, window=window)
+    plan = wave_plan(rule, (4,), cap, stopping=stopping_of(window))
     result, source = collect(plan, script, order=seed)
     failures = [0] * len(rates)
     for prompt, index in (source.issued[row] for row in source.finished):
@@ -64,7 +64,7 @@ def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window,
 
 
 def test_a_window_stops_asking_when_what_has_finished_decides_the_exit():
-    run = Driven(wave_plan(PositiveExit(1), (4,), 32, window=2), "-+")
+    run = Driven(wave_plan(PositiveExit(1), (4,), 32, stopping=stopping_of(2)), "-+")
     run.ask()
     run.end(1.0, 1)  # response 1 is correct, response 0 still runs
     assert len(run.ask(1.0)) == 0
@@ -76,7 +76,7 @@ def test_a_window_stops_asking_when_what_has_finished_decides_the_exit():
 @settings(max_examples=80)
 def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, window, seed):
     script = Script.random(seed, rates, failed=0.4)
-    result, source = collect(wave_plan(rule, waves, cap, window=window), script, order=seed)
+    result, source = collect(wave_plan(rule, waves, cap, stopping=stopping_of(window)), script, order=seed)
     assert np.isfinite(result.reward_N).all()
     places = [source.issued[row] for row in result.response_id_N.tolist()]
     assert all(script.label(*place) is not None for place in places)
@@ -194,7 +194,7 @@ def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
 @pytest.mark.parametrize("calls", [0, 1, 5])
 def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls):
     script = Script.random(3, [0.05] * 12, failed=0.05)
-    plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, window=window, scheduler=scheduler)
+    plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, stopping=stopping_of(window), scheduler=scheduler)
     run = Driven(plan, script, reserve=2)
     source, checks, submitted = run.source, [], []
 

@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.core.sampling.table import DONE
-from tests.core.scripted import Script, ScriptedSource
+from tests.core.scripted import Script, ScriptedSource, stopping_of
 
 LONGEST = 20
 
@@ -54,8 +54,8 @@ class SessionMachine(RuleBasedStateMachine):
             token_reservation=reservation,
         )
         plan = SamplingPlan(
-            exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler, window=window,
-            budget=budget, max_failed_share=1.0,
+            exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler,
+            stopping=stopping_of(window), budget=budget, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()
