@@ -414,85 +414,96 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
     """
     import ray
 
-    class AdaReplayBuffer(base):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._error: Exception | None = None
-            self._delivered = Delivered()
-            self._collector: Any = None
-            self._answer: Any = None  # Ray's reference to the collector's next answer
+    return ray.remote(type("AdaReplayBuffer", (Buffer, base), {"rows": rows, "seed": seed}))
 
-        def watch(self, collector: Any) -> None:
-            """Take over the actor that fills this buffer."""
-            self._collector = collector
 
-        def holds(self, ticket: int) -> bool:
-            """Return whether the group of this prompt was delivered."""
-            return ticket in self._delivered
+class Buffer(Upstream):
+    """Our part of the replay buffer. NeMo-RL's buffer is the next class in the order of inheritance."""
 
-        def fail(self, error: Exception) -> None:
-            """Keep the collector's first error. The next call of the driver raises it."""
-            self._error = self._error or error
+    rows: int
+    seed: int
 
-        def _check(self) -> None:
-            if self._error is not None:
-                raise self._error
-            if self._collector is None:
-                return
-            self._answer = self._answer or self._collector.get_weight_version.remote()
-            answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers in a later check
-            if answered:
-                answer, self._answer = self._answer, None
-                try:
-                    ray.get(answer)
-                except ray.exceptions.RayActorError as error:
-                    raise ProcessLostError(f"the collector of prompts is lost: {str(error).strip()}") from error
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._error: Exception | None = None
+        self._delivered = Delivered()
+        self._collector: Any = None
+        self._answer: Any = None  # Ray's reference to the collector's next answer
 
-        def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
-            """Return the tickets of all groups so far, and step and description of the groups that wait here."""
-            groups = [trajectory["batch"][GROUP][0] for trajectory in self.trajectories]
-            return self._delivered, list(zip(self.target_weight_versions, groups, strict=True))
+    def watch(self, collector: Any) -> None:
+        """Learn which actor fills this buffer."""
+        self._collector = collector
 
-        def add(self, trajectory: dict[str, Any], weight_version: int, target_weight_version: int) -> str:
-            self._check()
-            status = super().add(trajectory, weight_version, target_weight_version)
-            if status == "success":
-                self._delivered.add(_tickets([trajectory]))
-            return str(status)
+    def holds(self, ticket: int) -> bool:
+        """Return whether the group of this prompt was delivered."""
+        return ticket in self._delivered
 
-        def size(self) -> int:
-            self._check()
-            return int(super().size())
+    def fail(self, error: Exception) -> None:
+        """Keep the collector's first error. The next call of the driver raises it."""
+        self._error = self._error or error
 
-        def has_complete_batch(self, *args: Any, **kwargs: Any) -> bool:
-            self._check()
-            return bool(super().has_complete_batch(*args, **kwargs))
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._collector is None:
+            return
+        import ray
 
-        def sample(
-            self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
-        ) -> dict[str, Any] | None:
-            """Return the groups of a step in a seeded order.
+        self._answer = self._answer or self._collector.get_weight_version.remote()
+        answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers in a later check
+        if answered:
+            answer, self._answer = self._answer, None
+            try:
+                ray.get(answer)
+            except ray.exceptions.RayActorError as error:
+                raise ProcessLostError(f"the collector of prompts is lost: {str(error).strip()}") from error
 
-            NeMo-RL returns them in the order of completion. Then easy prompts would be in the first update and hard
-            ones in the last.
-            """
-            self._check()
-            sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
-            if sampled is not None:
-                sampled["trajectories"] = in_order(sampled["trajectories"], seed, current_weight_version)
-                add_spares([trajectory["batch"] for trajectory in sampled["trajectories"]], rows)
-            return sampled  # type: ignore[no-any-return]
+    def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
+        """Return the tickets of all groups so far, and step and description of the groups that wait here."""
+        groups = [trajectory["batch"][GROUP][0] for trajectory in self.trajectories]
+        return self._delivered, list(zip(self.target_weight_versions, groups, strict=True))
 
-        def state_dict(self) -> dict[str, Any]:
-            return {**super().state_dict(), "delivered": self._delivered}
+    def add(self, trajectory: dict[str, Any], weight_version: int, target_weight_version: int) -> str:
+        """Add a group. Returns NeMo-RL's status."""
+        self._check()
+        status = super().add(trajectory, weight_version, target_weight_version)
+        if status == "success":
+            self._delivered.add(_tickets([trajectory]))
+        return str(status)
 
-        def load_state_dict(self, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-            super().load_state_dict(state, *args, **kwargs)
-            self._delivered = state.get("delivered", Delivered())
-            left = set(_tickets(self.trajectories))
-            self._delivered.remove(ticket for ticket in _tickets(state["trajectories"]) if ticket not in left)
+    def size(self) -> int:
+        """Return the number of groups that wait."""
+        self._check()
+        return int(super().size())
 
-    return ray.remote(AdaReplayBuffer)
+    def has_complete_batch(self, *args: Any, **kwargs: Any) -> bool:
+        """Return whether all groups of a step are here."""
+        self._check()
+        return bool(super().has_complete_batch(*args, **kwargs))
+
+    def sample(self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int) -> dict[str, Any] | None:
+        """Return the groups of a step in a seeded order.
+
+        NeMo-RL returns them in the order of completion. Then easy prompts would be in the first update and hard
+        ones in the last.
+        """
+        self._check()
+        sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
+        if sampled is not None:
+            sampled["trajectories"] = in_order(sampled["trajectories"], self.seed, current_weight_version)
+            add_spares([trajectory["batch"] for trajectory in sampled["trajectories"]], self.rows)
+        return sampled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return NeMo-RL's state with the tickets of delivered groups."""
+        return {**super().state_dict(), "delivered": self._delivered}
+
+    def load_state_dict(self, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Continue from a checkpoint. NeMo-RL may drop groups that are too old."""
+        super().load_state_dict(state, *args, **kwargs)
+        self._delivered = state.get("delivered", Delivered())
+        left = set(_tickets(self.trajectories))
+        self._delivered.remove(ticket for ticket in _tickets(state["trajectories"]) if ticket not in left)
 
 
 def _tickets(trajectories: Any) -> list[int]:

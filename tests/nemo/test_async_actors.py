@@ -116,6 +116,13 @@ class Loader:
     collate_fn = staticmethod(prompt_batch)
 
 
+class MasterConfig(SimpleNamespace):
+    """As v0.7.0 has it: sections are attributes, and `model_dump` gives a dictionary."""
+
+    def model_dump(self):
+        return vars(self)
+
+
 class Driver:
     """What async_grpo_train does with the actors."""
 
@@ -137,7 +144,7 @@ class Driver:
             self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=prompts,
                      current_training_step=step, max_age_steps=1)  # fmt: skip
         self.collector = async_actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
-            policy_generation=None, tokenizer=None, task_to_env={}, master_config=SimpleNamespace(**master),
+            policy_generation=None, tokenizer=None, task_to_env={}, master_config=MasterConfig(**master),
             replay_buffer=self.buffer, start_step=step,
         )  # fmt: skip
         self.ask(self.collector.start_collection, Loader())
