@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains any config: `slurm/train.sh CONFIG.yaml [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]` submits itself with the settings of
-# site.env, on the nodes and for the time that `nemo-ada plan --sbatch` names.
+# Trains any config: `slurm/train.sh CONFIG.yaml [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]`. It submits
+# itself with the settings of site.env, on the nodes and for the time that `nemo-ada plan --sbatch` names.
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
 #SBATCH --mem=0

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nemo_support.compat import why_not_importable
 from nemo_support.later import later
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(900)]
@@ -26,6 +27,8 @@ TESTS = (
 
 
 def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(tmp_path):
+    if reason := why_not_importable():
+        pytest.skip(reason)
     home = os.environ.get("NEMO_RL_HOME")
     main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
     if not (main / "nemo_rl").is_dir():

@@ -86,7 +86,8 @@ needs_checkout = pytest.mark.skipif(
 def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tmp_path: Path) -> None:
     site = site_file(tmp_path, **SITE, GPUS_IN_SLURM="0")
     words = ("configs/qwen2.5-32b.yaml", "configs/methods/grpo8.yaml", "--time=10:00:00", "grpo.seed=1")
-    done = call("train.sh", site, *words, NEMO_RL_HOME=os.environ["NEMO_RL_HOME"])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # its nemo-ada makes the plan
+    done = call("train.sh", site, *words, NEMO_RL_HOME=os.environ["NEMO_RL_HOME"], PATH=path)
     assert done.returncode == 0, done.stderr
     printed = re.search(r"^\+ sbatch (.+)$", done.stdout, re.M)
     assert printed is not None
