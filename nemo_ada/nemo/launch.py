@@ -117,12 +117,14 @@ def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
     return train(resolved, upstream_part(config_path, overrides))
 
 
-def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -> int:
+def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *, judged: bool = False) -> int:
     """`run` for a configuration that is loaded already.
 
     Args:
         resolved: the configuration.
         upstream: the part of it that comes from NeMo-RL's own files. Without it key names are not checked.
+        judged: whether the rules were applied already. A rehearsal applies them to the config at its full size, and
+            the small one has sizes and a learning rate that they refuse.
 
     Returns:
         The process's exit code.
@@ -132,7 +134,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None) -
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    rules.refuse(resolved, upstream)
+    if not judged:
+        rules.refuse(resolved, upstream)
     loop = importlib.import_module(LOOP)
     master_config = loop.MasterConfig(**resolved)
     check_config(master_config)

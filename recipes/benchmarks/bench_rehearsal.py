@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "tokenizer that is not there": ("config", "no such folder", MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
     "misspelled FP8 key": ("check", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
     "save format of DTensor v2 in v1": ("set-up", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
-    "unknown environment": ("set-up", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
+    "unknown environment": ("check", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
     "unknown data processor": ("check", "math_hf_processor", MATH_7B, "data.default.processor=math_hf_processor"),
     "unknown vLLM argument": (
         "check", "max_num_seqs", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
