@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_ada import rules
 from nemo_ada.check.command import examine, examine_nemo_rl
 from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.errors import UserError
@@ -189,7 +190,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     config = load_config(path, overrides)
     _check_tokenizer(config)
     findings = _check(path, overrides, config)
-    errors = [finding for finding in findings or () if finding.level == "error"]
+    errors = [finding for finding in findings if finding.level == "error"]
     installed = None if errors else installation.find()
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,8 +199,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     )
     options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
-    report.absent["check"] = "Megatron only" if findings is None else "yes"
-    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings or () if finding.level == "warning"]
+    report.absent["check"] = "yes"
+    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
     code = EXIT_USER_ERROR
     if installed is None:
         report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
@@ -231,17 +232,18 @@ def _resumed_after(steps: int) -> int:
     return max(1, steps - 2)
 
 
-def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding] | None:
+def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
     """What `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
 
-    Returns:
-        The findings, or None for a plain NeMo-RL config with a DTensor learner, which is not checked.
+    A plain NeMo-RL config may not be meant for us, so only what concerns its learner and engine counts. The estimate of
+    memory is for Megatron.
     """
     if config.get("backend") == "nemo_rl":
         return examine(path, overrides, verifier=False, site=False)
-    if not Values(config).get("policy.megatron_cfg.enabled", False):
-        return None
-    return [finding for finding in examine_nemo_rl(config) if finding.key.startswith(("cluster", "policy"))]
+    megatron = Values(config).get("policy.megatron_cfg.enabled", False)
+    findings = examine_nemo_rl(config) if megatron else rules.findings(config)
+    keys = ("cluster", "policy") if megatron else ("cluster", "policy", "checkpointing")
+    return [finding for finding in findings if finding.key.startswith(keys)]
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:

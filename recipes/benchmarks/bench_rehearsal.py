@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
         "check", "500 does not divide", MATH_7B, "policy.train_global_batch_size=500"),
     "tokenizer that is not there": ("config", "no such folder", MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
     "misspelled FP8 key": ("check", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
-    "save format of DTensor v2 in v1": ("set-up", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
+    "save format of DTensor v2 in v1": ("check", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
     "unknown environment": ("check", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
     "unknown data processor": ("check", "math_hf_processor", MATH_7B, "data.default.processor=math_hf_processor"),
     "unknown vLLM argument": (

@@ -47,7 +47,7 @@ def story(lab):
     told["stopped"] = lab.status("broken")
     (lab.folder / "broken" / "STOP").unlink()
     told["second"] = lab.launch(
-        {"arguments": arguments("loss_fn.ratio_clip_max=0.5", "+policy.hf_config_overrides.extra=1")},
+        {"arguments": arguments("loss_fn.ratio_clip_max=0.5", "+grpo.advantage_clip_low=-5")},
         {"arguments": arguments(), "fault": kill},
     )
     told["killed"] = lab.status("broken")
@@ -68,7 +68,9 @@ def test_exit_codes_and_status_tell_what_happened(story):
 def test_a_changed_configuration_is_refused_by_its_keys(story):
     message = " ".join(story["second"][2].split())
     assert "belongs to another configuration" in message
-    assert "loss_fn.ratio_clip_max: 0.28 -> 0.5" in message and "policy.hf_config_overrides.extra: None -> 1" in message
+    assert "loss_fn.ratio_clip_max: 0.28 -> 0.5" in message and "grpo.advantage_clip_low: None -> -5" in message, (
+        message
+    )
 
 
 def test_the_interrupted_run_is_the_uninterrupted_one(lab, story):

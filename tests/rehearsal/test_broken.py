@@ -15,8 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "benchm
 import bench_rehearsal as recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-EARLY = [name for name, case in recipe.BROKEN.items() if case[0] in ("check", "config")]
-LATE = [name for name in recipe.BROKEN if name not in EARLY]
 
 pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
 
@@ -30,7 +28,7 @@ def ends_as_told(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
     return int(report["code"])
 
 
-@pytest.mark.parametrize("name", EARLY)
+@pytest.mark.parametrize("name", recipe.BROKEN)
 def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "find", lambda: pytest.fail("a worker's interpreter was looked for"))
     assert ends_as_told(name, tmp_path, monkeypatch) == 2
@@ -42,16 +40,3 @@ def test_nemo_rls_own_example_gets_as_far_as_the_workers(tmp_path: Path, monkeyp
     config, *overrides = recipe.MODELS["plain-nemo-rl-megatron"]
     report = recipe.rehearse(tmp_path / "out", config, overrides, 3, resume=False)
     assert report["failure"] == ("config", "workers are wanted")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", LATE)
-def test_what_only_the_workers_know_ends_the_run_in_its_phase(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        installation.find()
-    except UserError as problem:
-        pytest.skip(str(problem))
-    assert ends_as_told(name, tmp_path, monkeypatch) in (1, 2)
