@@ -185,7 +185,7 @@ def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
     import ray
 
     kind = PerBatch if hasattr(base, BATCH_WORKER) else PerGroup
-    return ray.remote(type("AdaTrajectoryCollector", (kind, base), {"saved": saved}))
+    return ray.remote(type("AdaTrajectoryCollector", (kind, base), {"saved": saved, "ray": ray}))
 
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ class Collector(Upstream):
     """
 
     saved: Mapping[str, Any] | None
+    ray: Any  # the module, which is imported where an actor is made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -226,7 +227,7 @@ class Collector(Upstream):
             raise
 
     def _start(self, dataloader: Any) -> None:
-        delivered, groups = ray_get(self.replay_buffer.delivered.remote())
+        delivered, groups = self.ray.get(self.replay_buffer.delivered.remote())
         for target, group in groups:
             pool = group["pool"]
             self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
@@ -256,7 +257,7 @@ class Collector(Upstream):
         NeMo-RL only prints an error that happens on the way to the buffer. Without this check, a resumed run would
         count the prompt as delivered.
         """
-        if ray_get(self.replay_buffer.holds.remote(ticket)):
+        if self.ray.get(self.replay_buffer.holds.remote(ticket)):
             self.dataloader.done(ticket)
         elif self.running:
             self._fail(RuntimeError("a group did not reach the replay buffer; the collector's log has the error"))
@@ -264,7 +265,7 @@ class Collector(Upstream):
     def _fail(self, error: BaseException) -> None:
         self._failed = True
         log.error("a prompt group failed", exc_info=error)
-        ray_get(self.replay_buffer.fail.remote(_sendable(error)))
+        self.ray.get(self.replay_buffer.fail.remote(_sendable(error)))
 
     def wait_for_pending_generations(self) -> None:
         """Wait for the responses in flight. Their groups may draw further waves with the new weights.
@@ -397,13 +398,6 @@ class PerBatch(Collector):
         raise InvariantError("the group's own rollout was asked for a whole batch")
 
 
-def ray_get(reference: Any) -> Any:
-    """Wait for an actor's call and return its result. Ray is imported here, in the process of the actor."""
-    import ray
-
-    return ray.get(reference)
-
-
 def buffer_class(base: Any, rows: int, seed: int) -> Any:
     """Build a Ray actor class from NeMo-RL's buffer.
 
@@ -414,7 +408,7 @@ def buffer_class(base: Any, rows: int, seed: int) -> Any:
     """
     import ray
 
-    return ray.remote(type("AdaReplayBuffer", (Buffer, base), {"rows": rows, "seed": seed}))
+    return ray.remote(type("AdaReplayBuffer", (Buffer, base), {"rows": rows, "seed": seed, "ray": ray}))
 
 
 class Buffer(Upstream):
@@ -422,6 +416,7 @@ class Buffer(Upstream):
 
     rows: int
     seed: int
+    ray: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -447,15 +442,13 @@ class Buffer(Upstream):
             raise self._error
         if self._collector is None:
             return
-        import ray
-
         self._answer = self._answer or self._collector.get_weight_version.remote()
-        answered, _ = ray.wait([self._answer], timeout=0)  # a busy collector answers in a later check
+        answered, _ = self.ray.wait([self._answer], timeout=0)  # a busy collector answers in a later check
         if answered:
             answer, self._answer = self._answer, None
             try:
-                ray.get(answer)
-            except ray.exceptions.RayActorError as error:
+                self.ray.get(answer)
+            except self.ray.exceptions.RayActorError as error:
                 raise ProcessLostError(f"the collector of prompts is lost: {str(error).strip()}") from error
 
     def delivered(self) -> tuple[Delivered, list[tuple[int, dict[str, Any]]]]:
