@@ -50,6 +50,12 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"{path} is a file of data, no configuration; give a YAML of configs/ and task.path={path.name} (CPU) or "
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
         )
+    successor = Path(f"{path.parent}.yaml")  # configs/MODEL/METHOD-MODEL.yaml was the name until methods were overlays
+    if not path.exists() and successor.is_file():
+        raise UserError(
+            f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
+            "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
+        )
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):

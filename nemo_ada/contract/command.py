@@ -102,17 +102,23 @@ def inherited_examples() -> list[Path]:
 
 
 def rehearsals(old: Path, new: Path, config: Path, say: Callable[[str], None]) -> bool:
-    """Rehearse a config with both checkouts in their short form, and compare the result of each.
+    """Rehearse a config with each checkout, one step without a resume.
+
+    A checkout with submodules is rehearsed with its own Megatron-Bridge and megatron-core. Another one takes those that
+    the environment names.
 
     Returns:
         Whether both pass.
     """
+    from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
+
     passed = {}
     for name, checkout in (("old", old), ("new", new)):
         command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(config), "--steps", "1", "--no-resume"]
-        done = subprocess.run(
-            command, env={**os.environ, "NEMO_RL_HOME": str(checkout)}, capture_output=True, text=True, check=False
-        )
+        environment = {**os.environ, "NEMO_RL_HOME": str(checkout)}
+        if (checkout / SUBMODULE / "src").is_dir():
+            environment = {key: value for key, value in environment.items() if key not in (BRIDGE, MEGATRON)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         passed[name] = done.returncode == 0
         lines = (done.stdout + done.stderr).strip().splitlines()
         verdict = next((line for line in lines if line.startswith(("passed", "failed"))), lines[-1] if lines else "")

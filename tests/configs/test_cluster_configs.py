@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import load_words
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 sys.path.insert(0, str(CONFIGS))
@@ -291,3 +292,10 @@ def test_nemo_rl_itself_loads_it(words):
     assert loaded["run_dir"] == load_words(first, [str(path) for path in rest]).run_dir
     assert loaded == load_config(first, [str(path) for path in rest])
     assert config.policy["train_global_batch_size"] == merged(*files(words)).policy.train_global_batch_size
+
+
+@pytest.mark.parametrize("name", list(OLD_NAMES)[:3])
+def test_an_old_name_says_what_replaces_it(name):
+    model = f"{Path(name).parent}.yaml"
+    with pytest.raises(UserError, match=rf"no such file; a model has one file now, .*{model}"):
+        load_words(CONFIGS.parent / name, [])
