@@ -7,6 +7,7 @@ stand. Inside a YAML, `defaults: other.yaml` (or a list) names parents, relative
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
         )
     successor = Path(f"{path.parent}.yaml")  # configs/MODEL/METHOD-MODEL.yaml was the name until methods were overlays
-    if not path.exists() and successor.is_file():
+    if not os.path.exists(path) and os.path.isfile(successor):  # a Path would raise for a name that is too long
         raise UserError(
             f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
             "methods are overlays in configs/methods (CHANGELOG.md has the old names)"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nemo_ada.core.seeds import SeedStream, bits64, response_seed, uniform
+from nemo_ada.core.seeds import SeedStream, bits64, response_seed, shuffled, uniform
 from tests.lazy import Lazy
 
 stats = Lazy("scipy.stats")
@@ -56,3 +56,15 @@ def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
         assert stats.kstest(sample, "uniform").pvalue > 1e-3
         assert abs(np.corrcoef(sample[:-1], sample[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(samples)[~np.eye(4, dtype=bool)]).max() < 0.03
+
+
+def test_a_shuffle_orders_prompts_anew_in_each_step_and_keeps_their_rows_together():
+    prompt_R = np.array([7, 7, 2, 9, 2, 2, 9, 4])
+    orders = {tuple(prompt_R[shuffled(prompt_R, 3, step)]) for step in range(20)}
+    assert len(orders) > 10
+    for order in orders:
+        assert sorted(order) == sorted(prompt_R)
+        assert sum(a != b for a, b in zip(order, order[1:], strict=False)) == 3  # four prompts, each in one block
+    order = shuffled(prompt_R, 3, 5)
+    assert order.tolist() == shuffled(prompt_R, 3, 5).tolist()
+    assert all(np.all(np.diff(order[prompt_R[order] == prompt]) > 0) for prompt in (2, 4, 7, 9))

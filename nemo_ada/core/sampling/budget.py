@@ -101,11 +101,6 @@ class Ledger:
         self.tokens_reserved -= reserved
         self.tokens_used += used
 
-    @property
-    def tokens_overshoot(self) -> int:
-        """Tokens spent beyond the cap. It is above 0 only with `expected` reservation."""
-        return 0 if self.budget.max_tokens is None else max(0, self.tokens_used - self.budget.max_tokens)
-
 
 class StepLedger(Ledger):
     """Counts samples and tokens of one training step."""
@@ -205,8 +200,3 @@ class GroupLedger(Ledger):
     def end(self) -> None:
         """End the group. Groups that wait for it may go on."""
         self._step.end(self)
-
-    @property
-    def tokens_overshoot(self) -> int:
-        """Tokens of the step beyond its cap."""
-        return self._step.tokens_overshoot

@@ -95,11 +95,6 @@ class SamplingResult:
         return self.pos_P + self.neg_P
 
     @property
-    def rank_N(self) -> IntArray:
-        """Position of each response within its pool, from 0."""
-        return ranks(self.prompt_N, self.size_P)
-
-    @property
     def rate_F(self) -> FloatArray:
         """Pass rates of the F drawn prompts with a labelled response."""
         return self.rate_P[self.drawn_P & (self.size_P > 0)]
