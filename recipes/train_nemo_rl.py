@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nemo_ada.errors import ProcessLostError, UserError
 from nemo_ada.job_control import EXIT_LOST, EXIT_USER_ERROR
-from nemo_ada.nemo.launch import run
+from nemo_ada.nemo.launch.command import run
 
 
 def main(arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ def train(
     loaded = load_config(config, overrides or [])
     if backend_of(loaded) == "nemo_rl":
         try:
-            from nemo_ada.nemo.launch import run as run_nemo_rl
+            from nemo_ada.nemo.launch.command import run as run_nemo_rl
         except ImportError as error:
             raise UserError(
                 f"this configuration trains with NeMo-RL, whose environment is not here ({error}); run it in NeMo-RL's "

@@ -28,15 +28,16 @@ class Use:
 
 def own() -> list[Use]:
     """The names that nemo_ada replaces, subclasses, observes or imports."""
-    from nemo_ada.nemo import async_actors, patch_points
+    from nemo_ada.nemo import patch_points
+    from nemo_ada.nemo.asynchronous import actors
     from nemo_ada.rehearsal import observe
     from nemo_ada.rehearsal.standins import FILES
 
     uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in patch_points.PATCH_POINTS]
     uses.append(Use(f"{patch_points.ROLLOUTS}.{patch_points.SAMPLE_ROLLOUT.name}", "called for one response"))
-    collectors = {"AsyncTrajectoryCollector": {**async_actors.PER_GROUP, **async_actors.PER_BATCH}}
-    for name, methods in (*async_actors.METHODS.items(), *collectors.items()):
-        uses += [Use(f"{async_actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
+    collectors = {"AsyncTrajectoryCollector": {**actors.PER_GROUP, **actors.PER_BATCH}}
+    for name, methods in (*actors.METHODS.items(), *collectors.items()):
+        uses += [Use(f"{actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
     for replacements in FILES:

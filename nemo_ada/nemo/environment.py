@@ -22,7 +22,7 @@ import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.response import ADA_MATH, NO_VERDICT
+from nemo_ada.nemo.rollouts.response import ADA_MATH, NO_VERDICT
 from nemo_ada.verify import MathVerifier, VerifierLimits
 
 

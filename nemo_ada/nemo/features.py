@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.seeds import mix64
 
 if TYPE_CHECKING:  # the settings import this module, and they must be readable without torch
-    from nemo_ada.nemo.response import Message
+    from nemo_ada.nemo.rollouts.response import Message
 
 BUCKETS = 62
 WIDTH = BUCKETS + 2  # the last two are the log length and the share of distinct tokens

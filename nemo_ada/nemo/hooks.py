@@ -9,7 +9,7 @@ A step of grpo_train goes as follows.
 5. `baseline_and_std` returns the mean and standard deviation of the pools, for the log.
 6. The advantage estimator returns the advantages.
 
-In asynchronous training the groups are drawn elsewhere (async_actors.py), and the estimator puts the step together.
+In asynchronous training the groups are drawn elsewhere (asynchronous/), and the estimator puts the step together.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
-from nemo_ada.nemo.async_rollout import AsyncSource
-from nemo_ada.nemo.async_step import GroupAdvantageEstimator
+from nemo_ada.nemo.asynchronous.step import GroupAdvantageEstimator
 from nemo_ada.nemo.candidates import CandidateLoader
-from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import BASELINES
-from nemo_ada.nemo.rollout import BatchSource
-from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.batches import BatchSource
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
+from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
 from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
@@ -61,7 +61,7 @@ class Hooks:
     Attributes:
         settings: Settings of the run.
         sampler: Decides what is drawn and which responses become rows.
-        draws: Rollout calls so far. This is the step number of every seed.
+        rollout_calls: Rollout calls so far. This is the step number of every seed.
         sampling_seconds: Duration of the last rollout call.
         lists: Metrics of the last rollout call that are lists, which NeMo-RL's loggers do not take.
     """
@@ -87,7 +87,7 @@ class Hooks:
         self._marks_trivial_groups = marks_trivial_groups
         self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
-        self.draws = 0
+        self.rollout_calls = 0
         self._tokens_drawn = 0.0  # since the last step's performance was logged
         self.sampling_seconds = 0.0
         self.lists: dict[str, list[int]] = {}
@@ -102,11 +102,11 @@ class Hooks:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
-        return {"draws": self.draws, "sampler": self.sampler.state_dict()}
+        return {"draws": self.rollout_calls, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, before the first step."""
-        self.draws = int(state["draws"])
+        self.rollout_calls = int(state["draws"])
         if state["sampler"] is not None:
             self.sampler.load_state_dict(state["sampler"])
 
@@ -132,7 +132,7 @@ class Hooks:
     def _choose(self, batches: Sequence[Any]) -> Any:
         """Choose one batch out of several for the next rollout call. Prompts above the data's limit come last."""
         merged = type(batches[0]).from_batches(batches)
-        candidates, number, count = Prompts(merged, 1, whole=False), self.draws + 1, batches[0].size
+        candidates, number, count = Prompts(merged, 1, whole=False), self.rollout_calls + 1, batches[0].size
         positions, self._expected[number] = list(candidates.masked), 0.0
         if candidates.ids:
             features_PF = self._features(candidates)
@@ -180,7 +180,7 @@ class Hooks:
 
     def _finished(self, sampled: SampledStep) -> None:
         """Count a step of asynchronous training that was put together."""
-        self.draws += 1
+        self.rollout_calls += 1
         self.lists = sampled.lists
 
     def _done_already(self, name: str) -> Callable[..., Any]:
@@ -274,7 +274,7 @@ class Hooks:
             UserError: `candidate_prompts` is set and the data loader does not choose.
         """
         prompts = Prompts(repeated_batch, self.settings.group)
-        number = self.draws + 1
+        number = self.rollout_calls + 1
         if self.settings.ada.candidate_prompts and number not in self._expected:
             raise UserError(
                 "reinforce_ada.candidate_prompts is set, and grpo_train got a data loader that chooses nothing; give "
@@ -297,7 +297,7 @@ class Hooks:
         result, rows = sampled.result, sampled.rows
         rewards = pool_rewards(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
-        self.draws, self._current = number, batch
+        self.rollout_calls, self._current = number, batch
         self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])

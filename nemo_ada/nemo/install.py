@@ -15,13 +15,13 @@ from typing import Any
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
-from nemo_ada.nemo.async_actors import adaptive_actors, check_actors
-from nemo_ada.nemo.checkpoint import restore, saved_with
+from nemo_ada.nemo.asynchronous.actors import adaptive_actors, check_actors
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
+from nemo_ada.nemo.launch.checkpoint import restore, saved_with
+from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.stop_and_save import errors_raised
 
 
 @contextmanager

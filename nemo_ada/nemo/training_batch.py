@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
-from nemo_ada.nemo.response import Response, placeholder
-from nemo_ada.nemo.rollout_call import Prompts
+from nemo_ada.nemo.rollouts.call import Prompts
+from nemo_ada.nemo.rollouts.response import Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
-UID_SHIFT = 24  # a draw number above, a position in its batch below: at most 2**24 prompts
+UID_SHIFT = 24  # a number of a rollout call above, a position in its batch below: at most 2**24 prompts
 
 
 class Responses(Protocol):
@@ -75,7 +75,7 @@ def build_batch(
     rows: StepRows,
     rewards: PoolRewards,
     settings: NemoSettings,
-    draw: int,
+    rollout_call: int,
     *,
     whole: bool = True,
 ) -> tuple[Any, dict[str, float]]:
@@ -86,7 +86,7 @@ def build_batch(
     """
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
-    order_R = shuffled(position_R, settings.seed, draw) if whole else np.arange(len(position_R))
+    order_R = shuffled(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
     position_R = position_R[order_R]
 
     def padded(column_R: NDArray[Any], fill: float = 0.0) -> NDArray[Any]:
@@ -123,7 +123,7 @@ def build_batch(
         torch.from_numpy(kept_R), 1.0, torch.from_numpy(loss_R) * batch["loss_multiplier"]
     )
     batch["total_reward"] = torch.from_numpy(padded(reward_R).astype(np.float32))
-    batch["ada_uid"] = torch.from_numpy((draw << UID_SHIFT) + position_R)
+    batch["ada_uid"] = torch.from_numpy((rollout_call << UID_SHIFT) + position_R)
     batch["ada_advantage"] = torch.from_numpy(advantage_R.astype(np.float32))
     batch["ada_weight"] = torch.from_numpy(weight_R)
     batch["ada_reward"] = batch["total_reward"].clone()

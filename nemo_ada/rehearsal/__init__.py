@@ -11,5 +11,5 @@ The rehearsal stands apart from the rest of the package (tests/test_layers.py ho
 
 - Only `nemo_ada/cli/rehearse.py` imports it, inside the command.
 - `command` imports the check and the reader of cluster configs. `installation` and `model` import `cluster`. Everything
-  else imports `errors`, `run` and this folder only. `driver` loads `nemo_ada.nemo.launch` by its name.
+  else imports `errors`, `run` and this folder only. `driver` loads `nemo_ada.nemo.launch.command` by its name.
 """

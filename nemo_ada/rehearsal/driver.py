@@ -28,7 +28,7 @@ def run(config: dict[str, Any], logprobs: Path | None) -> int:
     try:
         with observe.phase("start"):
             importlib.import_module("nemo_rl.algorithms.grpo")
-            launch = importlib.import_module("nemo_ada.nemo.launch")
+            launch = importlib.import_module("nemo_ada.nemo.launch.command")
         code: int = launch.train(config, judged=True)
     except UserError as error:
         observe.note(event="refused", kind=type(error).__name__, message=str(error))

@@ -20,8 +20,8 @@ from measure import measure
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.async_rollout import AsyncSource
-from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
 GROUP, PROMPT_TOKENS, MAX_TOKENS = 4, 150, 1500

@@ -285,7 +285,7 @@ def test_nemo_rl_itself_loads_it(words):
         grpo = importlib.import_module("nemo_rl.algorithms.grpo")
     except ImportError as error:
         pytest.skip(f"NeMo-RL cannot be imported: {error}")
-    launch = importlib.import_module("nemo_ada.nemo.launch")
+    launch = importlib.import_module("nemo_ada.nemo.launch.command")
     first, *rest = files(words)
     loaded = launch.load(first, [str(path) for path in rest])
     config = grpo.MasterConfig(**loaded)

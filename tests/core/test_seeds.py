@@ -1,5 +1,7 @@
 """Hashed random numbers: a function of identity, uniform, and without collisions inside a prompt."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from nemo_ada.core.seeds import SeedStream, bits64, response_seed, shuffled, uniform
@@ -64,7 +66,7 @@ def test_a_shuffle_orders_prompts_anew_in_each_step_and_keeps_their_rows_togethe
     assert len(orders) > 10
     for order in orders:
         assert sorted(order) == sorted(prompt_R)
-        assert sum(a != b for a, b in zip(order, order[1:], strict=False)) == 3  # four prompts, each in one block
+        assert sum(a != b for a, b in pairwise(order)) == 3  # four prompts, each in one block
     order = shuffled(prompt_R, 3, 5)
     assert order.tolist() == shuffled(prompt_R, 3, 5).tolist()
     assert all(np.all(np.diff(order[prompt_R[order] == prompt]) > 0) for prompt in (2, 4, 7, 9))

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 from nemo_ada.core.sampling.source import Outcomes
-from nemo_ada.nemo.async_rollout import AsyncSource
 from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS
+from nemo_ada.nemo.rollouts.requests import AsyncSource
 
 PROMPT_TOKENS = 3
 Script = Callable[[int, int], tuple[float, int]]

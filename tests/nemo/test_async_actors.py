@@ -27,10 +27,10 @@ from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
 from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
-from nemo_ada.nemo import async_actors
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.async_queue import TICKET
-from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator
+from nemo_ada.nemo.asynchronous import actors
+from nemo_ada.nemo.asynchronous.prompt_queue import TICKET
+from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
 from nemo_ada.nemo.patch_points import ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
@@ -102,13 +102,13 @@ def upstream(monkeypatch):
 def load():
     """The two classes, read anew: each collector has a process of its own."""
     folder = Path(str(HOME)) / "nemo_rl" / "algorithms" / "async_utils"
-    made = ModuleType(async_actors.ACTORS)
+    made = ModuleType(actors.ACTORS)
     for file, name in (("trajectory_collector", "AsyncTrajectoryCollector"), ("replay_buffer", "ReplayBuffer")):
-        spec = importlib.util.spec_from_file_location(f"{async_actors.ACTORS}.{file}", folder / f"{file}.py")
+        spec = importlib.util.spec_from_file_location(f"{actors.ACTORS}.{file}", folder / f"{file}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         setattr(made, name, getattr(module, name))
-    return {name: async_actors._original(made, name) for name in async_actors.METHODS}
+    return {name: actors._original(made, name) for name in actors.METHODS}
 
 
 class Loader:
@@ -139,11 +139,11 @@ class Driver:
         classes = upstream()
         queue, buffered = pickle.loads(saved) if saved else (None, None)
         sizes = self.settings.global_batch, self.settings.seed
-        self.buffer = async_actors.buffer_class(classes["ReplayBuffer"], *sizes).remote(max_size=2 * prompts)
+        self.buffer = actors.buffer_class(classes["ReplayBuffer"], *sizes).remote(max_size=2 * prompts)
         if buffered is not None:
             self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=prompts,
                      current_training_step=step, max_age_steps=1)  # fmt: skip
-        self.collector = async_actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
+        self.collector = actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
             policy_generation=None, tokenizer=None, task_to_env={}, master_config=MasterConfig(**master),
             replay_buffer=self.buffer, start_step=step,
         )  # fmt: skip

@@ -23,12 +23,12 @@ from standin import Batch, Checkpointer, Engine, config, loop_module, prompt_bat
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.async_groups import GroupRollouts
-from nemo_ada.nemo.async_queue import REDRAWN, TICKET, Delivered, PromptQueue
-from nemo_ada.nemo.async_rollout import AsyncSource
-from nemo_ada.nemo.async_step import GROUP, GroupAdvantageEstimator, add_spares
+from nemo_ada.nemo.asynchronous.groups import GroupRollouts
+from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator, add_spares
 from nemo_ada.nemo.install import installed
-from nemo_ada.nemo.rollout_call import RolloutCall
+from nemo_ada.nemo.rollouts.call import RolloutCall
+from nemo_ada.nemo.rollouts.requests import AsyncSource
 
 GROUP_SIZE = 4
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
@@ -316,7 +316,7 @@ def test_what_a_group_by_itself_cannot_do_is_refused_by_its_key(ada, changes, me
 
 
 def test_another_nemo_rl_is_named_before_anything_is_touched():
-    from nemo_ada.nemo import async_actors
+    from nemo_ada.nemo.asynchronous import actors
 
     with pytest.raises(UserError, match="AsyncTrajectoryCollector"):
-        async_actors._original(SimpleNamespace(), "AsyncTrajectoryCollector")
+        actors._original(SimpleNamespace(), "AsyncTrajectoryCollector")

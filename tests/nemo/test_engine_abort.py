@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.nemo.engine_abort import ABORT_SECONDS, EngineAbort
+from nemo_ada.nemo.rollouts.engine_abort import ABORT_SECONDS, EngineAbort
 
 
 def worker():

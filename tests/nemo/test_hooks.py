@@ -21,9 +21,9 @@ import torch
 from standin import Checkpointer, Engine, VirtualTime, config, loop_module, prompt_batch, step
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.nemo.checkpoint import saved_with
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import installed, reinforce_ada
+from nemo_ada.nemo.launch.checkpoint import saved_with
 
 PROMPTS = [11, 12, 13, 14, 15, 16]
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
@@ -445,7 +445,7 @@ def test_a_checkpoint_made_without_us_goes_on_at_its_step(make, caplog):
     run = make("ada_seq_balance")
     run.checkpointer.save(3)
     with run.installed() as hooks:
-        assert hooks.draws == 3
+        assert hooks.rollout_calls == 3
     assert "without Reinforce-Ada" in caplog.text
 
 
@@ -473,7 +473,7 @@ def test_another_estimator_changes_and_imports_nothing(make):
         final, metrics = run.loop.run_multi_turn_rollout(None, prompt_batch(PROMPTS), None, {}, 512)
         assert metrics == {"mean_gen_tokens_per_sample": 1.0} and "ada_uid" not in final
         assert run.loop.apply_reward_shaping({"total_reward": 1.0}, {}) == {"total_reward": 0.5}
-        assert hooks.draws == 0
+        assert hooks.rollout_calls == 0
 
 
 def test_active_hooks_are_not_installed_again(make):

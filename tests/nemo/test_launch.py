@@ -28,11 +28,10 @@ from nemo_ada.cli.main import guarded
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
-from nemo_ada.nemo import launch as launch_module
-from nemo_ada.nemo import stop_and_save
-from nemo_ada.nemo.async_rollout import AsyncSource
-from nemo_ada.nemo.checkpoint import clear_abandoned
-from nemo_ada.nemo.launch import (
+from nemo_ada.nemo.launch import command as launch_module
+from nemo_ada.nemo.launch import stop_and_save
+from nemo_ada.nemo.launch.checkpoint import clear_abandoned
+from nemo_ada.nemo.launch.command import (
     check_architectures,
     check_checkpoint,
     check_environments,
@@ -40,8 +39,7 @@ from nemo_ada.nemo.launch import (
     load,
     lost_process,
 )
-from nemo_ada.nemo.patch_points import LOOP
-from nemo_ada.nemo.stop_and_save import (
+from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
     job_timeout,
@@ -49,6 +47,8 @@ from nemo_ada.nemo.stop_and_save import (
     timed_saves,
     timed_validations,
 )
+from nemo_ada.nemo.patch_points import LOOP
+from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import setup
 from nemo_ada.rules.names import key_names
 from nemo_ada.verify.selftest import HANGING
@@ -320,7 +320,7 @@ def test_an_engine_that_answers_nothing_is_a_stall_and_is_not_waited_for(monkeyp
     async def deaf(**_):
         in_time.append(closed.wait(PATIENCE / 4))  # not even the event loop is free
 
-    monkeypatch.setattr("nemo_ada.nemo.async_rollout.AsyncSource.patience", 0.2)
+    monkeypatch.setattr("nemo_ada.nemo.rollouts.requests.AsyncSource.patience", 0.2)
     source = source_of(deaf)
     with pytest.raises(StallError, match=r"no response has finished for 0 s, 1 are running"):
         source.poll()

@@ -18,7 +18,7 @@ import torch
 
 from nemo_ada.core.metrics import listed, rate_histogram
 from nemo_ada.nemo.features import WIDTH, prompt_features
-from nemo_ada.nemo.records import Records
+from nemo_ada.nemo.launch.records import Records
 from nemo_ada.planning.history import History
 from nemo_ada.report.run import Run
 from nemo_ada.run_folder.folder import RunDir, read_lines

@@ -9,7 +9,8 @@ import torch
 from standin import config
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo import async_actors, settings
+from nemo_ada.nemo import settings
+from nemo_ada.nemo.asynchronous import actors
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -28,15 +29,15 @@ def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
 
 def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
     checkpointer = SimpleNamespace(get_latest_checkpoint_path=lambda: None)
-    assert async_actors._saved(checkpointer) is None
+    assert actors._saved(checkpointer) is None
     checkpointer.get_latest_checkpoint_path = lambda: str(tmp_path)
-    assert async_actors._saved(checkpointer) is None, "a checkpoint without the file"
+    assert actors._saved(checkpointer) is None, "a checkpoint without the file"
     state = {"low": 3, "above": [5], "started": [4]}
-    torch.save(state, tmp_path / async_actors.LOADER_FILE)
-    assert async_actors._saved(checkpointer) == state
-    torch.save({"_index": 3}, tmp_path / async_actors.LOADER_FILE)
+    torch.save(state, tmp_path / actors.LOADER_FILE)
+    assert actors._saved(checkpointer) == state
+    torch.save({"_index": 3}, tmp_path / actors.LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
-        async_actors._saved(checkpointer)
+        actors._saved(checkpointer)
 
 
 @pytest.mark.parametrize("name", ["normalize_rewards", "use_leave_one_out_baseline"])

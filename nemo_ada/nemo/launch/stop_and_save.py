@@ -22,8 +22,8 @@ import torch
 
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.job_control import STOP_FILE, JobControl, job_end
-from nemo_ada.nemo.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.hooks import Hooks
+from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
 

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
-from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.loop_log import of_samples
-from nemo_ada.nemo.response import ENGINE_ERROR, Response, read
-from nemo_ada.nemo.rollout import outcomes
-from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.batches import outcomes
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
+from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, Response, read
 
 log = logging.getLogger(__name__)
 

@@ -34,12 +34,12 @@ import torch
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.async_groups import GroupRollouts
-from nemo_ada.nemo.async_queue import TICKET, Delivered, PromptQueue
-from nemo_ada.nemo.async_step import GROUP, add_spares, in_order
+from nemo_ada.nemo.asynchronous.groups import GroupRollouts
+from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import ROLLOUTS, SAMPLE_ROLLOUT, replaced
-from nemo_ada.nemo.rollout_call import RolloutCall
+from nemo_ada.nemo.rollouts.call import RolloutCall
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,11 @@ from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.checkpoint import clear_abandoned
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
-from nemo_ada.nemo.lookup import get, plain
-from nemo_ada.nemo.patch_points import LOOP, replaced
-from nemo_ada.nemo.records import Records
-from nemo_ada.nemo.stop_and_save import (
+from nemo_ada.nemo.launch.checkpoint import clear_abandoned
+from nemo_ada.nemo.launch.records import Records
+from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
     errors_raised,
@@ -39,6 +37,8 @@ from nemo_ada.nemo.stop_and_save import (
     timed_saves,
     timed_validations,
 )
+from nemo_ada.nemo.lookup import get, plain
+from nemo_ada.nemo.patch_points import LOOP, replaced
 from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.run_folder.folder import RunDir, identity
 

@@ -31,12 +31,12 @@ from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.nemo.async_queue import REDRAWN
-from nemo_ada.nemo.async_rollout import AsyncSource, SampleRollout
-from nemo_ada.nemo.async_step import GROUP, RANK
+from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN
+from nemo_ada.nemo.asynchronous.step import GROUP, RANK
 from nemo_ada.nemo.features import prompt_features
-from nemo_ada.nemo.rollout import outcomes
-from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.batches import outcomes
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.requests import AsyncSource, SampleRollout
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import PoolRewards, build_batch, pool_rewards
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.nemo.response import Message
+from nemo_ada.nemo.rollouts.response import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
-from nemo_ada.nemo.engine_abort import EngineAbort
 from nemo_ada.nemo.loop_log import of_calls
-from nemo_ada.nemo.response import Response, read
-from nemo_ada.nemo.rollout_call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
+from nemo_ada.nemo.rollouts.response import Response, read
 
 IntArray = NDArray[np.int64]
 

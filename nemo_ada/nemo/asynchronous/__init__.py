@@ -1,0 +1,1 @@
+"""Asynchronous training: collectors, groups in flight, prompts by ticket, the step's advantages."""
