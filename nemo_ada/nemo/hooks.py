@@ -33,9 +33,11 @@ from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.asynchronous.step import GroupAdvantageEstimator
 from nemo_ada.nemo.candidates import CandidateLoader
-from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.gym.source import GymSource
+from nemo_ada.nemo.gym.step import of_rows, validated
 from nemo_ada.nemo.lookup import get
-from nemo_ada.nemo.patch_points import BASELINES
+from nemo_ada.nemo.patch_points import BASELINES, GYM_ROLLOUT, GYM_SYNC
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
@@ -49,6 +51,7 @@ PERFORMANCE = "print_performance_metrics"
 GENERATION_PACE = ("generation_tokens_per_sec", "generation_tokens_per_sec_per_gpu")
 TOKENS_DRAWN = PREFIX + "tokens_drawn"
 Rollout = Callable[..., tuple[Any, dict[str, Any]]]
+Source = BatchSource | AsyncSource  # GymSource is an AsyncSource
 
 
 class StepDroppedError(Exception):
@@ -80,7 +83,8 @@ class Hooks:
         Args:
             master_config: NeMo-RL's configuration.
             settings: Settings of the run.
-            originals: NeMo-RL's functions by name: all of PATCH_POINTS, and SAMPLE_ROLLOUT.
+            originals: NeMo-RL's functions by name: all of PATCH_POINTS, SAMPLE_ROLLOUT, and NeMo-Gym's where the run
+                uses it.
             stop_check: Whether the job nears its end.
             marks_trivial_groups: Whether the baselines have a third value (trivial_groups.py).
         """
@@ -132,7 +136,8 @@ class Hooks:
     def _choose(self, batches: Sequence[Any]) -> Any:
         """Choose one batch out of several for the next rollout call. Prompts above the data's limit come last."""
         merged = type(batches[0]).from_batches(batches)
-        candidates, number, count = Prompts(merged, 1, whole=False), self.rollout_calls + 1, batches[0].size
+        candidates = Prompts(merged, 1, whole=False, gym=self.settings.gym)
+        number, count = self.rollout_calls + 1, batches[0].size
         positions, self._expected[number] = list(candidates.masked), 0.0
         if candidates.ids:
             features_PF = self._features(candidates)
@@ -154,6 +159,9 @@ class Hooks:
             "apply_reward_shaping": self._done_already("apply_reward_shaping"),
         }
         optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
+        if self.settings.gym:
+            name = GYM_SYNC.name if GYM_SYNC.name in self._originals else GYM_ROLLOUT.name
+            hooks[name] = self._gym_hook(name)
         return hooks | {name: hook for name, hook in optional.items() if name in self._originals}
 
     def _performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -219,16 +227,26 @@ class Hooks:
                     self._without_label += unanswered
                 return final, numbers
             batch = given.pop("input_batch")
-            call = RolloutCall(
-                original,
-                **{
-                    field.name: given.pop(field.name)
-                    for field in dataclasses.fields(RolloutCall)
-                    if field.name in given
-                },
-                rest=given,
-            )
-            return self.step(batch, call, one_by_one=one_by_one)
+            return self.step(batch, _call(original, given), one_by_one=one_by_one)
+
+        return rollout
+
+    def _gym_hook(self, name: str) -> Callable[..., Any]:
+        """The function that replaces NeMo-RL's rollout over NeMo-Gym."""
+        original, single = self._originals[name], self._originals[GYM_ROLLOUT.name]
+        signature = inspect.signature(original)
+
+        def rollout(*args: Any, **kwargs: Any) -> Any:
+            if not self._active:
+                return original(*args, **kwargs)
+            given = dict(signature.bind(*args, **kwargs).arguments)
+            batch = given.pop("input_batch")
+            call = _call(original, given)
+            if self._validating:
+                result, unlabelled = validated(call, batch, single, self.settings.longest)
+                self._without_label += unlabelled
+                return result
+            return of_rows(*self.step(batch, call, one_by_one=True), call.tokenizer)
 
         return rollout
 
@@ -273,7 +291,7 @@ class Hooks:
             StepDroppedError: The job nears its end.
             UserError: `candidate_prompts` is set and the data loader does not choose.
         """
-        prompts = Prompts(repeated_batch, self.settings.group)
+        prompts = Prompts(repeated_batch, self.settings.group, gym=self.settings.gym)
         number = self.rollout_calls + 1
         if self.settings.ada.candidate_prompts and number not in self._expected:
             raise UserError(
@@ -308,6 +326,9 @@ class Hooks:
             # NeMo-RL's own would count placeholder rows.
             "mean_prompt_length": float(repeated_batch["length"].float().mean()),
         }
+        if prompts.requests:
+            lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
+            metrics["mean_prompt_length"] = float(np.mean(lengths or [0]))
         metrics |= sampled.metrics
         self.lists = sampled.lists
         steps = nemo_metrics.engine_steps_at_least(
@@ -322,25 +343,34 @@ class Hooks:
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:
         """Features [P, F] for the value estimator. None for the other estimators."""
-        return prompt_features(prompts.logs) if self.settings.ada.estimator.kind == "value" else None
+        if self.settings.ada.estimator.kind != "value":
+            return None
+        return request_features(prompts.requests) if prompts.requests else prompt_features(prompts.logs)
 
-    def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> BatchSource | AsyncSource:
+    def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> Source:
+        if prompts.requests:
+            return GymSource(call, prompts, self._originals[GYM_ROLLOUT.name], self.settings.longest)
         if not one_by_one:
             return BatchSource(call, prompts)
         return AsyncSource(call, prompts, self._originals["run_sample_multi_turn_rollout"], self.settings.longest)
 
-    def _rewards(self, result: SamplingResult, source: BatchSource | AsyncSource) -> np.ndarray:
+    def _rewards(self, result: SamplingResult, source: Source) -> np.ndarray:
         """Rewards of the pools [N] after NeMo-RL's scaling and shaping, so that a pool's mean has the same scale.
 
         `positive_threshold` and the exit rules use the environment's reward before that.
         """
         scaling, shaping = get(self._config, "grpo.reward_scaling"), get(self._config, "grpo.reward_shaping")
-        if not (get(scaling, "enabled", False) or get(shaping, "enabled", False)) or len(result.response_id_N) == 0:
+        changes = get(scaling, "enabled", False) or get(shaping, "enabled", False)
+        if not (changes or self.settings.gym) or len(result.response_id_N) == 0:
             return result.reward_N
         responses = [source.response(row) for row in result.response_id_N.tolist()]
+        rewards = zip(responses, result.reward_N.tolist(), strict=True)
+        reward_N = np.array([raw if response.shaped is None else response.shaped for response, raw in rewards])
+        if not changes:
+            return reward_N
         pool: dict[str, Any] = {
             "message_log": [response.message_log for response in responses],
-            "total_reward": torch.tensor(result.reward_N, dtype=torch.float32),
+            "total_reward": torch.tensor(reward_N, dtype=torch.float32),
             "truncated": torch.tensor([response.truncated for response in responses]),
         }
         if get(scaling, "enabled", False):
@@ -348,6 +378,12 @@ class Hooks:
         if get(shaping, "enabled", False):
             pool = self._originals["apply_reward_shaping"](pool, shaping)
         return pool["total_reward"].numpy().astype(np.float64)
+
+
+def _call(original: Callable[..., Any], given: dict[str, Any]) -> RolloutCall:
+    """The arguments of a rollout, of which the batch was taken out."""
+    named_ = {field.name: given.pop(field.name) for field in dataclasses.fields(RolloutCall) if field.name in given}
+    return RolloutCall(original, **named_, rest=given)
 
 
 def count_as_wrong(final: Any) -> int:

@@ -20,7 +20,16 @@ from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
 from nemo_ada.nemo.launch.checkpoint import restore, saved_with
 from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
-from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, check_returns, replaced
+from nemo_ada.nemo.patch_points import (
+    GYM_ROLLOUT,
+    LOOP,
+    PATCH_POINTS,
+    ROLLOUTS,
+    SAMPLE_ROLLOUT,
+    check_returns,
+    gym_point,
+    replaced,
+)
 from nemo_ada.nemo.settings import NemoSettings
 
 
@@ -65,6 +74,9 @@ def installed(
     originals = {target.name: getattr(loop, target.name) for target in PATCH_POINTS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
     originals |= {name: getattr(loop, name) for name in (PERFORMANCE, trivial_groups.NAME) if hasattr(loop, name)}
+    if settings.gym:
+        originals |= {GYM_ROLLOUT.name: getattr(rollouts, GYM_ROLLOUT.name)}
+        originals |= {gym_point(loop).name: getattr(loop, gym_point(loop).name)}
     hooks = Hooks(master_config, settings, originals, stop_check, marks_trivial_groups=marks_trivial_groups)
     state = restore(checkpointer)
     if state is not None:
@@ -99,4 +111,7 @@ def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings
     for target in PATCH_POINTS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)
+    if settings.gym:
+        gym_point(loop).check(loop)
+        GYM_ROLLOUT.check(rollouts)
     return settings, check_returns(loop, master_config)

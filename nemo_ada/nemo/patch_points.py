@@ -83,6 +83,15 @@ PATCH_POINTS = (
     PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
 )
 SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
+_GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
+GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
+"""NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
+GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
+
+
+def gym_point(loop: Any) -> PatchPoint:
+    """The function of the loop's module that draws responses over NeMo-Gym."""
+    return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
 def check_returns(module: Any, master_config: Any) -> bool:

@@ -25,6 +25,7 @@ from nemo_ada.rules.method import (
     placeholder_obstacles,
     reinforce_ada,
     uses_async_engine,
+    uses_gym,
 )
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class NemoSettings:
         keep_denominator: whether such rows still count in the loss's denominator.
         overlong: whether NeMo-RL masks truncated rows.
         dynamic: whether NeMo-RL filters groups without signal, so that a step may have several rollout calls.
+        gym: whether NeMo-Gym's servers run the rollouts.
     """
 
     config: NemoConfig
@@ -59,6 +61,7 @@ class NemoSettings:
     keep_denominator: bool
     overlong: bool
     dynamic: bool
+    gym: bool
 
     @property
     def group(self) -> int:
@@ -141,4 +144,5 @@ def read(master_config: Any) -> NemoSettings:
         keep_denominator=ada.advantage.denominator == "all_rows",
         overlong=bool(values.get("grpo.overlong_filtering", False)),
         dynamic=bool(values.get("grpo.use_dynamic_sampling", False)),
+        gym=uses_gym(values),
     )

@@ -17,7 +17,7 @@ The hooks add these columns (1-D tensors, length R). They reach the advantage es
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.nemo.rollouts.call import Prompts
-from nemo_ada.nemo.rollouts.response import Response, placeholder
+from nemo_ada.nemo.rollouts.response import Message, Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 FloatArray = NDArray[np.float64]
@@ -105,18 +105,28 @@ def build_batch(
                 batch["length"][row] = sum(len(message["token_ids"]) for message in responses[row].prompt)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     batch["message_log"] = [
-        placeholder(log, response.generated if response else ()) if short or response is None else response.message_log
-        for log, response, short in zip(batch["message_log"], responses, placeholder_R, strict=True)
-    ]
+        placeholder(prompt, response.generated if response else ())
+        if short or response is None
+        else response.message_log
+        for prompt, response, short in zip(row_prompts(batch["message_log"], responses), responses, placeholder_R,
+                                           strict=True)
+    ]  # fmt: skip
     truncated_R = np.array([response is not None and response.truncated for response in responses])
     tokens_R = np.array([response.tokens if response else 0 for response in responses], np.int64)
     tokens_R[weight_R == 0] = 0
     if settings.overlong:
         tokens_R[truncated_R] = 0  # NeMo-RL takes them out of the loss
+    if any(response is not None and response.masked is not None for response in responses):
+        masked_rows_R = np.array([response is not None and bool(response.masked) for response in responses])
+        tokens_R[masked_rows_R] = 0  # and these, too
+        batch["mask_sample"] = torch.from_numpy(masked_rows_R & ~placeholder_R & ~kept_R)
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
     advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
     reward_R = np.append(rewards.reward_N, 0.0)[rows.pool_R]  # 0 at -1, where there is no response
+    if prompts.requests:  # the data loader knew no length
+        for row, response in enumerate(responses):
+            batch["length"][row] = 1 if response is None else len(response.prompt[0]["token_ids"])
     batch["length"][torch.from_numpy(placeholder_R)] = 1
     batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R & ~kept_R)
     batch["loss_multiplier"] = torch.where(
@@ -137,6 +147,18 @@ def build_batch(
         "prompts_too_long": float(len(prompts.masked)),
     }
     return batch, metrics
+
+
+def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]) -> Iterator[Sequence[Message]]:
+    """The prompt of each row. Over NeMo-Gym only responses know it, so a row without a response borrows one."""
+    known = next((response.prompt for response in responses if response is not None), None)
+    for log, response in zip(logs, responses, strict=True):
+        if response is not None:
+            yield response.prompt
+        elif any(len(message["token_ids"]) for message in log):
+            yield log
+        else:
+            yield known or [{"role": "user", "content": "", "token_ids": torch.zeros(1, dtype=torch.int64)}]
 
 
 def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", "grpo.async_grpo.enabled=true"
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
+GYM = "env.should_use_nemo_gym"
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 ENGINE_SWITCHES = {
@@ -37,6 +38,11 @@ def uses_async_engine(values: Values) -> bool:
     """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
     switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
     return switch is not None and bool(values.get(switch, False))
+
+
+def uses_gym(values: Values) -> bool:
+    """Whether NeMo-Gym's servers run the rollouts."""
+    return bool(values.get(GYM, False))
 
 
 def method_settings(values: Values) -> AdaSettings:
@@ -123,12 +129,6 @@ def other_paths(values: Values, ada: AdaSettings) -> Findings:
             "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
             "not arrive; set data_plane.enabled=false (grpo_train)",
         )
-    if values.get("env.should_use_nemo_gym", False):
-        yield error(
-            "env.should_use_nemo_gym",
-            "env.should_use_nemo_gym=true takes rollouts from NeMo-Gym's own collection, one batch at a time; set it "
-            "to false and use an environment of NeMo-RL, such as nemo_ada.nemo.environment.AdaMathEnvironment",
-        )
     if values.get("policy.router_replay.enabled", False):
         yield error(
             "policy.router_replay.enabled",
@@ -158,6 +158,16 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
             )
 
 
+def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
+    """What works over NeMo-Gym: synchronous training, with every response drawn to its end."""
+    if uses_gym(values) and values.get(ASYNC, False):
+        yield error(
+            ASYNC,
+            f"{ASYNC_ON} does not work with {GYM}=true: a group of asynchronous training is known by the tokens of its "
+            f"prompt, and NeMo-Gym's agents make these tokens in the rollout; set {ASYNC}=false",
+        )
+
+
 def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
     """What the engine must be able to do for the settings of the method."""
     if ada.reserve_prompts:
@@ -172,7 +182,13 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
         (ada.budget.mode == "idle", "budget.mode", "idle", "budget.mode=capped"),
         (stops_by_prefix, "sampling.stopping.kind", "issue_order", "sampling.stopping.kind=wave"),
     ):
-        if needed and not stops_one:
+        if needed and uses_gym(values):
+            yield error(
+                f"{SECTION}.{key}",
+                f"{SECTION}.{key}={value} stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a "
+                f"rollout; choose {SECTION}.{other}",
+            )
+        elif needed and not stops_one:
             yield error(
                 f"{SECTION}.{key}",
                 f"{SECTION}.{key}={value} stops running responses, which only NeMo-RL's asynchronous vLLM engine "
@@ -284,14 +300,21 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
     ends = [values.number(f"{scaling}.target_{end}") for end in ("min", "max")]
     moved = [0.0 if ends[0] is None else ends[0], 1.0 if ends[1] is None else ends[1]] != [0.0, 1.0]
     changed = {
-        scaling: values.get(f"{scaling}.enabled", False) and moved,
-        "grpo.reward_shaping": values.get("grpo.reward_shaping.enabled", False),
+        f"{scaling}.enabled": values.get(f"{scaling}.enabled", False) and moved,
+        "grpo.reward_shaping.enabled": values.get("grpo.reward_shaping.enabled", False),
     }
     for key in (key for key, acts in changed.items() if acts):
         yield error(
-            f"{key}.enabled",
-            f"{key}.enabled=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
-            f"them with pass rates; set {key}.enabled=false or baseline: pool",
+            key,
+            f"{key}=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
+            f"them with pass rates; set {key}=false or baseline: pool",
+        )
+    effort = "env.nemo_gym.effort_levels"
+    if uses_gym(values) and values.get(effort) is not None:
+        yield error(
+            effort,
+            f"{effort} makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares them with "
+            "pass rates; remove it, or set baseline: pool",
         )
 
 
@@ -350,7 +373,7 @@ def untried(values: Values, ada: AdaSettings) -> Findings:
 
 
 ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
-    other_paths, other_estimator, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
+    other_paths, other_estimator, nemo_gym, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
     reward_scale, candidates, first_waves, seconds_cap, untried,
 )  # fmt: skip
 

@@ -524,7 +524,11 @@ BALANCE = {"preset": "ada_seq_balance"}
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 REFUSED = [
     (BALANCE, {"data_plane": {"enabled": True}}, "data_plane.enabled=true"),
-    (BALANCE, {"env__should_use_nemo_gym": True}, "env.should_use_nemo_gym=true"),
+    (
+        BALANCE,
+        {"env__should_use_nemo_gym": True, "grpo__async_grpo": {"enabled": True}},
+        "grpo.async_grpo.enabled=true does not work with env.should_use_nemo_gym=true",
+    ),
     (BALANCE, {"grpo__async_grpo": {"enabled": True}}, "policy.generation.vllm_cfg.async_engine=true"),
     (BALANCE, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
     (BALANCE, {"policy__router_replay": {"enabled": True}}, "policy.router_replay.enabled=true"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.nemo.gym.request import AGENT, canonical, prompt_id
 from nemo_ada.nemo.rollouts.response import Message
 
 
@@ -63,17 +64,19 @@ class Prompts:
     Attributes:
         position_P: position of each sampled prompt in the batch, [P].
         masked: positions of the masked prompts in the batch.
-        logs: message log of each sampled prompt, [P]. They must not be changed.
+        logs: message log of each sampled prompt, [P]. They must not be changed. Over NeMo-Gym they have no tokens.
+        requests: request of each sampled prompt as JSON text, [P]. Empty without NeMo-Gym.
         ids: id of each sampled prompt, [P].
     """
 
-    def __init__(self, repeated_batch: Any, group: int, *, whole: bool = True) -> None:
+    def __init__(self, repeated_batch: Any, group: int, *, whole: bool = True, gym: bool = False) -> None:
         """Copy the prompts of a batch.
 
         Args:
             repeated_batch: NeMo-RL's batch, with n contiguous rows per prompt.
             group: the group size n.
             whole: whether the batch is a whole step. All prompts of a part may be masked.
+            gym: whether NeMo-Gym makes the prompts, so that only their requests are known.
 
         Raises:
             UserError: a column cannot be repeated, or all prompts of a whole step are masked.
@@ -93,6 +96,12 @@ class Prompts:
         logs = self._pristine["message_log"]
         names = self._pristine["task_name"] if "task_name" in self._pristine else [None] * len(logs)
         self.logs: list[list[Message]] = [logs[position] for position in self.position_P]
+        self.requests: list[str] = []
+        if gym:
+            rows = [self._pristine["extra_env_info"][position] for position in self.position_P]
+            self.requests, self.ids = [canonical(row) for row in rows], [prompt_id(row) for row in rows]
+            self._pristine["agent_ref"] = [row.get(AGENT) for row in self._pristine["extra_env_info"]]
+            return
         self.ids = [_prompt_id(logs[position], names[position]) for position in self.position_P]
 
     def rows(self, prompts: list[int]) -> Any:

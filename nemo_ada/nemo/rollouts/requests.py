@@ -29,7 +29,7 @@ from nemo_ada.nemo.loop_log import of_samples
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
-from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, Response, read
+from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, GYM_ERROR, Response, read
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +88,23 @@ class AsyncSource:
 
     async def _draw(self, response_id: int, prompt: int) -> None:
         try:
-            state, metrics = await self._rollout(
-                sample_idx=response_id, initial_sample_state=self._prompts.state(prompt), **self._call.arguments()
-            )
-            response = read(
-                self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
-            )
-            self._samples[response_id] = metrics
-            answers = sum("generation_logprobs" in turn for turn in state["message_log"])
-            if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns the turns before it
-                response = replace(response, complete=False)
+            response, self._samples[response_id] = await self._respond(response_id, prompt)
             self._finished.put((response_id, response))
         except Exception as error:  # noqa: BLE001 - poll raises it in the thread that waits
             self._finished.put((response_id, error))
+
+    async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
+        """One response, and NeMo-RL's metrics of it."""
+        state, metrics = await self._rollout(
+            sample_idx=response_id, initial_sample_state=self._prompts.state(prompt), **self._call.arguments()
+        )
+        response = read(
+            self._prompts.logs[prompt], state["message_log"], float(state["total_reward"]), metrics["truncated"]
+        )
+        answers = sum("generation_logprobs" in turn for turn in state["message_log"])
+        if answers < metrics["turn_count"]:  # NeMo-RL prints the engine's error and returns the turns before it
+            response = replace(response, complete=False)
+        return response, metrics
 
     def poll(self) -> Outcomes:
         """Wait for one response, and report all that have finished.
@@ -130,10 +134,14 @@ class AsyncSource:
             self._tokens += response.tokens
             ids.append(response_id)
             responses.append(response)
-        if any(response.cause == ENGINE_ERROR for response in responses):
-            self._engine.check()
+        if any(response.cause in (ENGINE_ERROR, GYM_ERROR) for response in responses):
+            self._check()
         self._done.update(zip(ids, responses, strict=True))
         return outcomes(ids, responses)
+
+    def _check(self) -> None:
+        """Raise ProcessLostError when a process is dead that the responses need."""
+        self._engine.check()
 
     def _silence(self) -> Outcomes:
         """Raise StallError. `poll` calls it when no response has finished for `patience` seconds."""

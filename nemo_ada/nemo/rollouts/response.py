@@ -12,6 +12,7 @@ from nemo_ada.errors import InvariantError
 
 Message = dict[str, Any]
 ENGINE_ERROR = "engine_error"
+GYM_ERROR = "gym_error"  # NeMo-Gym's agent, tools or verifier failed
 ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
 NO_VERDICT = "no verdict: "  # the observation of a NaN reward begins so, and the cause follows
 
@@ -28,6 +29,9 @@ class Response:
         tokens: tokens that the policy generated.
         complete: whether it ended by itself, at its limit or at the last turn. It is False after an error of the
             engine.
+        failure: the cause of a response that NeMo-Gym did not finish. None for every other response.
+        shaped: the reward after NeMo-RL's shaping inside the rollout. None where the rollout shapes nothing.
+        masked: whether the environment wants the response out of the loss. None where it cannot say so.
     """
 
     prompt: list[Message]
@@ -36,10 +40,15 @@ class Response:
     truncated: bool
     tokens: int
     complete: bool = True
+    failure: str | None = None
+    shaped: float | None = None
+    masked: bool | None = None
 
     @property
     def cause(self) -> str | None:
         """The reason why this response has no label. None when it has one, or when the reason is unknown."""
+        if self.failure is not None:
+            return self.failure
         if self.tokens == 0 or not self.complete:
             return ENGINE_ERROR
         if self.reward != self.reward:

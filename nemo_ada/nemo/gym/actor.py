@@ -1,0 +1,174 @@
+"""NeMo-RL's NemoGym actor, as NeMo-RL's rollout function sees it for one response.
+
+The function must run as it is, and three things about it are not wanted for single responses.
+
+1. v0.7.0 blocks in `ray.get`. A thousand responses would need a thousand threads.
+2. v0.7.0 sends the tokenizer with every call. NeMo-RL's main measured what that costs: 153 of 1,024 calls in 300 s,
+   where all of them take 16 s without it. An object reference alone does not help, because the actor builds a tokenizer
+   from it per call. So our argument is built once per process.
+3. It shapes rewards (effort levels, penalties) before it returns them, and the exit rules need them as they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+
+from nemo_ada.errors import ProcessLostError
+
+ENVIRONMENT = "nemo_gym"  # the name of the actor in task_to_env, which NeMo-RL's function looks for
+CHECK_SECONDS = 60.0  # wait for the actor, which may be busy
+INCOMPLETE = "max_output_tokens"  # the reason that Gym gives for a turn that was cut
+
+
+@dataclass(slots=True)
+class Answer:
+    """What Gym's servers said of one response.
+
+    Attributes:
+        rows: results that the actor returned. None where it returned no result for the row.
+        reward: reward of the environment before NeMo-RL shapes it. It is NaN where there is none.
+        cut: whether the last turn ended at its token limit.
+    """
+
+    rows: list[Any] = field(default_factory=list)
+    reward: float = float("nan")
+    cut: bool = False
+
+    def read(self, result: Any) -> None:
+        """Remember a row's result."""
+        self.rows.append(result)
+        full = result.get("full_result") if isinstance(result, dict) else None
+        if not isinstance(full, dict):
+            return
+        reward = full.get("reward")
+        if isinstance(reward, bool | int | float):
+            self.reward = float(reward)
+        response = full.get("response")
+        details = response.get("incomplete_details") if isinstance(response, dict) else None
+        self.cut = isinstance(details, dict) and details.get("reason") == INCOMPLETE
+
+
+class AskedError(Exception):
+    """NeMo-RL's rollout function has reached the call of the actor. `arguments` are those of the call."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        super().__init__("the actor was called")
+        self.arguments = arguments
+
+
+def asking() -> Any:
+    """An actor that hands out the arguments of the first call, by AskedError, and runs nothing."""
+
+    def remote(*arguments: Any) -> Any:
+        raise AskedError(arguments)
+
+    return SimpleNamespace(run_rollouts=SimpleNamespace(remote=remote))
+
+
+def answered(results: Any) -> Any:
+    """An actor whose call has ended. `results` is the reference of what it returned."""
+    return SimpleNamespace(run_rollouts=SimpleNamespace(remote=lambda *_: results))
+
+
+def streaming(actor: Any, answer: Answer, started: Callable[[Any], None]) -> Any:
+    """The actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
+
+    Args:
+        actor: NeMo-RL's actor.
+        answer: where the row is read into.
+        started: gets the generator of the call.
+    """
+
+    async def rows(generator: Any) -> AsyncIterator[Any]:
+        async for reference in generator:
+            yield _read(reference, answer)
+
+    def options(**wanted: Any) -> Any:
+        def remote(*arguments: Any) -> Any:
+            generator = actor.run_rollouts.options(**wanted).remote(*arguments)
+            started(generator)
+            return rows(generator)
+
+        return SimpleNamespace(remote=remote)
+
+    return SimpleNamespace(run_rollouts=SimpleNamespace(options=options))
+
+
+async def _read(reference: Any, answer: Answer) -> Any:
+    row = await reference
+    answer.read(row[1])
+    return row
+
+
+class SharedTokenizer:
+    """An argument that Ray builds once per process of the actor, however many calls have it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._reference, self._build = ray.put(tokenizer), _built_once()
+
+    def __reduce__(self) -> Any:
+        return self._build, (self._reference,)
+
+
+def _built_once() -> Callable[[Any], Any]:
+    """Make the function that gets an object once per process.
+
+    Ray sends a nested function by value, so the actor's Python environment need not have this package.
+    """
+
+    def get(reference: Any) -> Any:
+        import ray
+
+        kept = vars(sys).setdefault("_nemo_ada_shared", {})
+        name = reference.hex()
+        if name not in kept:
+            kept[name] = ray.get(reference)
+        return kept[name]
+
+    return get
+
+
+class GymServers:
+    """The processes behind the actor. `check` says when they are lost."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def check(self) -> None:
+        """Raise ProcessLostError when the actor has died, has started anew without servers, or lost a server.
+
+        An actor that does not answer within CHECK_SECONDS may be busy, so it counts as alive.
+        """
+        if not hasattr(self._actor, "__ray_call__"):
+            return
+        try:
+            cause = ray.get(self._actor.__ray_call__.remote(_servers_dead()), timeout=CHECK_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            return
+        except ray.exceptions.RayActorError as error:
+            cause = str(error).strip().splitlines()[0]
+        if cause:
+            raise ProcessLostError(f"NeMo-Gym is lost: {cause}")
+
+
+def _servers_dead() -> Callable[[Any], str]:
+    """Make the function that checks Gym's servers from within the actor. Ray sends it by value."""
+
+    def dead(actor: Any) -> str:
+        """The reason why no rollout can succeed, or an empty text."""
+        helper = getattr(actor, "rh", None)
+        if helper is None:
+            return "its actor has started anew, and nothing starts its servers again"
+        try:
+            helper.poll()
+        except Exception as error:  # noqa: BLE001 - Gym raises whatever says that a server ended
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return dead

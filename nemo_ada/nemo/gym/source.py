@@ -1,0 +1,144 @@
+"""The source for NeMo-Gym. A response is one call of NeMo-RL's own rollout function with one row.
+
+Gym cannot stop a rollout, so nothing is ever dropped. A rollout that fails is a response without a label, and the
+sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without tokens, and
+for an actor that returns nothing for the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from nemo_ada.errors import InvariantError
+from nemo_ada.nemo.gym.actor import (
+    ENVIRONMENT,
+    Answer,
+    AskedError,
+    GymServers,
+    SharedTokenizer,
+    answered,
+    asking,
+    streaming,
+)
+from nemo_ada.nemo.gym.metrics import of_responses
+from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
+from nemo_ada.nemo.rollouts.requests import AsyncSource
+from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
+
+log = logging.getLogger(__name__)
+
+WARNINGS = 3  # failed rollouts of a step whose reason is logged
+
+
+class GymSource(AsyncSource):
+    """A ResponseSource that runs rollouts on Gym's servers. Its thread runs until `close`."""
+
+    def __init__(self, call: RolloutCall, prompts: Prompts, rollout: Callable[..., Any], longest: int) -> None:
+        """Start the event loop in its thread.
+
+        Args:
+            call: arguments of the rollout. Its `task_to_env` has NeMo-RL's NemoGym actor.
+            prompts: prompts of the step, which have requests.
+            rollout: NeMo-RL's `run_async_nemo_gym_rollout`: a function (v0.7.0) or an asynchronous generator (main).
+            longest: tokens of the longest response.
+        """
+        super().__init__(call, prompts, rollout, longest)
+        self._gym = rollout
+        self._actor = call.task_to_env[ENVIRONMENT]
+        self._servers = GymServers(self._actor)
+        self._streams = inspect.isasyncgenfunction(rollout)
+        self._tokenizer = None if self._streams else SharedTokenizer(call.tokenizer)
+        self._failed = 0
+
+    async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
+        answer = Answer()
+        batch = self._prompts.rows([prompt])  # a copy, because NeMo-RL writes the sampling parameters into its rows
+        try:
+            result = await (self._stream if self._streams else self._ask)(batch, answer)
+        except ray.exceptions.RayActorError as error:
+            return self._without_label(error), {}
+        except Exception as error:
+            if not (answer.rows or isinstance(error, ray.exceptions.RayTaskError)):
+                raise  # NeMo-RL's function refused the call before any rollout began
+            return self._without_label(error), {}
+        return self._of(result, answer), result.rollout_metrics
+
+    def _without_label(self, error: Exception) -> Response:
+        self._failed += 1
+        if self._failed <= WARNINGS:
+            lines = str(error).strip().splitlines() or [""]
+            log.warning("a rollout of NeMo-Gym failed and has no label: %s: %s", type(error).__name__, lines[-1][:300])
+        return Response([], [], float("nan"), False, 0, failure=GYM_ERROR)
+
+    def _of(self, result: Any, answer: Answer) -> Response:
+        """The response of NeMo-RL's result of one row."""
+        final = result.final_batch
+        message_log = final["message_log"][0]
+        # NeMo-RL calls a response truncated that fills the context. One turn may also end at its own limit.
+        cut = bool(final["truncated"][0]) or answer.cut
+        masked = bool(final["mask_sample"][0]) if "mask_sample" in final else None
+        response = read(message_log[:1], message_log, answer.reward, cut)
+        return replace(response, shaped=float(final["total_reward"][0]), masked=masked)
+
+    def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
+        return {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
+
+    async def _ask(self, batch: Any, answer: Answer) -> Any:
+        """Run v0.7.0's function, which would block, around a call that is awaited."""
+        try:
+            self._gym(**self._arguments(batch, asking()))
+        except AskedError as asked:
+            rows, _, *others = asked.arguments
+        reference = self._actor.run_rollouts.remote(rows, self._tokenizer, *others)
+        results, _ = await self._awaited(reference, [reference])
+        for result in results:
+            answer.read(result)
+        return self._gym(**self._arguments(batch, answered(reference)))
+
+    async def _stream(self, batch: Any, answer: Answer) -> Any:
+        """Run main's asynchronous generator, which yields one group of one row."""
+        generators: list[Any] = []
+        actor = streaming(self._actor, answer, generators.append)
+
+        async def last() -> Any:
+            groups = self._gym(**self._arguments(batch, actor), num_generations=1)
+            return [group async for group in groups][-1]
+
+        return await self._awaited(last(), generators)
+
+    @staticmethod
+    async def _awaited(work: Any, started: list[Any]) -> Any:
+        """The result of a call. When the task is cancelled, the calls of the actor are given up, too."""
+        try:
+            return await work
+        except asyncio.CancelledError:
+            for reference in started:
+                ray.cancel(reference)
+            raise
+
+    def _check(self) -> None:
+        super()._check()
+        self._servers.check()
+
+    def abort(self, response_id_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Raise InvariantError, because Gym's servers cannot stop a rollout."""
+        raise InvariantError("a rollout of NeMo-Gym was to be stopped, which its servers cannot do")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics that the session does not have."""
+        return {}
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """NeMo-RL's metrics, joined over all responses that were reported and have some."""
+        return of_responses([metrics for response_id in self._done if (metrics := self._samples[response_id])])
