@@ -1,8 +1,8 @@
 """The source for NeMo-Gym. A response is one call of NeMo-RL's own rollout function with one row.
 
-Gym cannot stop a rollout, so nothing is ever dropped. A rollout that fails is a response without a label, and the
-sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without tokens, and
-for an actor that returns nothing for the row.
+Gym cannot stop a rollout, so none is dropped but at the end of a job. A rollout that fails is a response without a
+label, and the sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without
+tokens, and for an actor that returns nothing for the row.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import ray
-from numpy.typing import NDArray
 
-from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
     Answer,
@@ -64,10 +61,8 @@ class GymSource(AsyncSource):
         batch = self._prompts.rows([prompt])  # a copy, because NeMo-RL writes the sampling parameters into its rows
         try:
             result = await (self._stream if self._streams else self._ask)(batch, answer)
-        except ray.exceptions.RayActorError as error:
-            return self._without_label(error), {}
         except Exception as error:
-            if not (answer.rows or isinstance(error, ray.exceptions.RayTaskError)):
+            if not (answer.rows or isinstance(error, ray.exceptions.RayError)):
                 raise  # NeMo-RL's function refused the call before any rollout began
             return self._without_label(error), {}
         return self._of(result, answer), result.rollout_metrics
@@ -128,10 +123,6 @@ class GymSource(AsyncSource):
     def _check(self) -> None:
         super()._check()
         self._servers.check()
-
-    def abort(self, response_id_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Raise InvariantError, because Gym's servers cannot stop a rollout."""
-        raise InvariantError("a rollout of NeMo-Gym was to be stopped, which its servers cannot do")
 
     @property
     def metrics(self) -> dict[str, float]:
