@@ -6,6 +6,7 @@ A script stands for Gym's servers. Nine traps of that path have a test each, num
 from __future__ import annotations
 
 import math
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
 from nemo_ada.nemo.features import request_features
 from nemo_ada.nemo.gym.request import canonical, prompt_id
+from nemo_ada.nemo.rollouts.call import Prompts
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
 PROMPTS = ("p11=", "p12=", "p13=", "p14=")
@@ -313,7 +315,6 @@ def test_the_tokenizer_is_built_once_in_the_actor(gym, step):
 
 # -- the same labels through NeMo-RL's math environment ----------------------------------------------------------------
 
-RATES = {"p11=": 0.1, "p12=": 0.3, "p13=": 0.5, "p14=": 0.9}
 CONTRACT = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema")
 
 
@@ -329,6 +330,22 @@ def labelled():
     return script
 
 
+@pytest.fixture
+def numbered(monkeypatch):
+    """Requests carry their draw, because calls may overtake each other on their way to the actor."""
+    rows, drawn = Prompts.rows, Counter()
+
+    def with_numbers(prompts, places):
+        batch = rows(prompts, places)
+        for place, row in zip(places, batch["extra_env_info"], strict=True):
+            row["draw"] = drawn[prompts.ids[place]]
+            drawn[prompts.ids[place]] += 1
+        return batch
+
+    monkeypatch.setattr(Prompts, "rows", with_numbers)
+
+
+@pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize("ada", CONTRACT)
 def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math_environment(gym, step, tmp_path, ada):
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}

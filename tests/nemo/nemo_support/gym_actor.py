@@ -62,7 +62,7 @@ class Helper:
         (message,) = example["responses_create_params"]["input"]
         prompt = message["content"]
         self.drawn[prompt] += 1
-        did = self.script(prompt, self.drawn[prompt] - 1)
+        did = self.script(prompt, example.get("draw", self.drawn[prompt] - 1))
         try:
             await asyncio.sleep(self.seconds)
         except asyncio.CancelledError:
