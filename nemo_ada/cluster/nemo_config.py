@@ -158,6 +158,8 @@ class Rollout:
             values.integer("policy.max_total_sequence_length"),
         )
         max_new = values.integer("policy.generation.max_new_tokens", length)
+        # An agent of NeMo-Gym has the turns that its own config says, and grpo.max_rollout_turns does not count them.
+        turns = length if values.get("env.should_use_nemo_gym", False) else values.integer("grpo.max_rollout_turns", 1)
         return cls(
             prompts_per_step=prompts,
             prompts=max(1, int(prompts * multiplier)) if dynamic else prompts,
@@ -166,7 +168,7 @@ class Rollout:
             group=values.integer("grpo.num_generations_per_prompt"),
             max_prompt=values.integer("data.max_input_seq_length", length),
             max_new=max_new,
-            longest=min(max_new * values.integer("grpo.max_rollout_turns", 1), length),
+            longest=min(max_new * turns, length),
         )
 
     @property

@@ -34,7 +34,8 @@ def own() -> list[Use]:
     from nemo_ada.rehearsal.standins import FILES
 
     uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in patch_points.PATCH_POINTS]
-    uses.append(Use(f"{patch_points.ROLLOUTS}.{patch_points.SAMPLE_ROLLOUT.name}", "called for one response"))
+    for target in (patch_points.SAMPLE_ROLLOUT, patch_points.GYM_ROLLOUT):
+        uses.append(Use(f"{patch_points.ROLLOUTS}.{target.name}", "called for one response"))
     collectors = {"AsyncTrajectoryCollector": {**actors.PER_GROUP, **actors.PER_BATCH}}
     for name, methods in (*actors.METHODS.items(), *collectors.items()):
         uses += [Use(f"{actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")

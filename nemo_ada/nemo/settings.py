@@ -19,6 +19,7 @@ from nemo_ada.nemo.features import WIDTH
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
+    GYM,
     NAME,
     asynchronous_training,
     method_settings,
@@ -106,6 +107,11 @@ def uses_reinforce_ada(master_config: Any) -> bool:
 def uses_async_grpo(master_config: Any) -> bool:
     """Whether the configuration chooses NeMo-RL's asynchronous training (async_grpo_train)."""
     return bool(get(master_config, "grpo.async_grpo.enabled", False))
+
+
+def uses_gym_servers(master_config: Any) -> bool:
+    """Whether NeMo-Gym's servers run the rollouts."""
+    return bool(get(master_config, GYM, False))
 
 
 def read(master_config: Any) -> NemoSettings:

@@ -24,6 +24,8 @@ from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.gym.actor import ENVIRONMENT
+from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -176,7 +178,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
-    """End the workers of the engine and of the learner. Both may be one object."""
+    """End Gym's servers, and the workers of the engine and of the learner. Both may be one object."""
+    end_servers(parts.get("task_to_env", {}).get(ENVIRONMENT))
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
@@ -263,8 +266,16 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         has_refit_draft_weights=bool((policy.get("draft") or {}).get("enabled")),
         trains_mtp=bool((policy.get("megatron_cfg") or {}).get("mtp_num_layers")),
     )
-    data, val_data, task_to_env, val_task_to_env = setup_response_data(tokenizer, master_config.data, master_config.env)
+    gym = nemo_settings.uses_gym_servers(master_config)
+    if gym:
+        data, val_data = prepared_for_gym(master_config, tokenizer)
+    else:
+        data, val_data, task_to_env, val_task_to_env = setup_response_data(
+            tokenizer, master_config.data, master_config.env
+        )
     parts = loop.setup(master_config, tokenizer, data, val_data)
+    if gym:  # NeMo-RL's set-up starts Gym's servers, because they need the address of the engine
+        task_to_env = val_task_to_env = {ENVIRONMENT: parts[2]}
     names = ("dataloader", "val_dataloader", "loss_fn", "logger", "checkpointer", "save_state", "master_config")
     return {
         "policy": parts[0],

@@ -1,0 +1,63 @@
+"""Set-up and end of a run over NeMo-Gym, in the order of NeMo-RL's examples/nemo_gym/run_grpo_nemo_gym.py."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import Any
+
+import ray
+
+from nemo_ada.errors import UserError
+from nemo_ada.nemo.gym.actor import ENVIRONMENT
+from nemo_ada.nemo.lookup import get
+
+END_SECONDS = 30.0  # Gym ends its servers within seconds
+
+
+def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Change the configuration as NeMo-RL's example does, and load the data.
+
+    A validation has all rows of its set, and one response to each.
+
+    Args:
+        master_config: NeMo-RL's configuration. It is changed.
+        tokenizer: tokenizer of the policy.
+
+    Returns:
+        The training set and the validation set, which may be None.
+
+    Raises:
+        UserError: the configuration wants to collect trajectories and not to train.
+    """
+    from nemo_rl.data.utils import setup_response_data
+    from nemo_rl.environments.nemo_gym import setup_nemo_gym_config
+
+    setup_nemo_gym_config(master_config, tokenizer)
+    section = get(master_config, f"env.{ENVIRONMENT}")
+    if isinstance(section, MutableMapping) and section.pop("is_trajectory_collection", False):
+        raise UserError(
+            "env.nemo_gym.is_trajectory_collection=true collects responses and trains nothing; set it to false, or use "
+            "NeMo-RL's examples/nemo_gym/run_grpo_nemo_gym.py",
+            key="env.nemo_gym.is_trajectory_collection",
+        )
+    data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
+    if val_data is not None:
+        for name in ("max_val_samples", "val_batch_size"):
+            _assign(master_config.grpo, name, len(val_data))
+    return data, val_data
+
+
+def _assign(section: Any, name: str, value: Any) -> None:
+    """Set a value of a mapping or a model."""
+    if isinstance(section, MutableMapping):
+        section[name] = value
+    else:
+        setattr(section, name, value)
+
+
+def end_servers(actor: Any) -> None:
+    """End Gym's servers, which are processes of their own."""
+    if actor is not None:
+        with suppress(Exception):  # an error here must not hide the error of the run
+            ray.get(actor.shutdown.remote(), timeout=END_SECONDS)
