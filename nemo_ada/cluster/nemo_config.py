@@ -158,15 +158,17 @@ class Rollout:
             values.integer("policy.max_total_sequence_length"),
         )
         max_new = values.integer("policy.generation.max_new_tokens", length)
-        # An agent of NeMo-Gym has the turns that its own config says, and grpo.max_rollout_turns does not count them.
-        turns = length if values.get("env.should_use_nemo_gym", False) else values.integer("grpo.max_rollout_turns", 1)
+        max_prompt = values.integer("data.max_input_seq_length", length)
+        turns = values.integer("grpo.max_rollout_turns", 1)
+        if values.get("env.should_use_nemo_gym", False):  # it does not cut prompts, and its agents count their turns
+            max_prompt, turns = max(length - max_new, 1), length
         return cls(
             prompts_per_step=prompts,
             prompts=max(1, int(prompts * multiplier)) if dynamic else prompts,
             # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches.
             max_calls=values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1,
             group=values.integer("grpo.num_generations_per_prompt"),
-            max_prompt=values.integer("data.max_input_seq_length", length),
+            max_prompt=max_prompt,
             max_new=max_new,
             longest=min(max_new * turns, length),
         )

@@ -17,16 +17,15 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.features import WIDTH
 from nemo_ada.nemo.lookup import get, plain
+from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
-    GYM,
     NAME,
     asynchronous_training,
     method_settings,
     placeholder_obstacles,
     reinforce_ada,
     uses_async_engine,
-    uses_gym,
 )
 
 log = logging.getLogger(__name__)

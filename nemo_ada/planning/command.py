@@ -351,6 +351,11 @@ def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterato
             "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "
             "run was measured"
         )
+    if run.gym:
+        yield (
+            "NeMo-Gym: the forecast knows the engine and the learner. Add the seconds of agents, tools and verifiers. "
+            "Lengths are of all turns of a response together"
+        )
     rollout, save_period = run.rollout, run.schedule.save_period
     if work.unfilled > 0:
         yield (

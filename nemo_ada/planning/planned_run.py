@@ -18,6 +18,7 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
 from nemo_ada.errors import UserError
 from nemo_ada.planning.roofline import Roofline
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import placeholder_obstacles, uses_reinforce_ada
 from nemo_ada.tasks.registry import build_task
 
@@ -59,6 +60,7 @@ class PlannedRun:
         schedule: what the run does beside its steps.
         data: name of the training set.
         roofline: seconds of the phases where no run was measured. None for the embedded back end.
+        gym: whether NeMo-Gym's agents draw the responses.
     """
 
     backend: str
@@ -71,6 +73,7 @@ class PlannedRun:
     schedule: Schedule
     data: str
     roofline: Roofline | None
+    gym: bool = False
 
     @classmethod
     def read(cls, path: Path, overrides: Sequence[str]) -> PlannedRun:
@@ -136,6 +139,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         max_concurrent=max_concurrent(nemo_config, shape),
         gpus=nemo_config.gpus,
         async_grpo=nemo_config.async_grpo,
+        gym=uses_gym(values),
         placeholders=uses_reinforce_ada(values) and not placeholder_obstacles(values, ada),
         schedule=Schedule(
             steps=values.integer("grpo.max_num_steps"),

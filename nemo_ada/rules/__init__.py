@@ -18,6 +18,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.data import datasets, prompt_files
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
+from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.method import METHOD
 from nemo_ada.rules.names import key_names
@@ -25,7 +26,7 @@ from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
 
 Rule = Callable[[Values], Findings]
-RULES: tuple[Rule, ...] = (*SETUP, *METHOD, datasets, prompt_files)
+RULES: tuple[Rule, ...] = (*SETUP, *GYM_RULES, *METHOD, datasets, prompt_files)
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
 
 

@@ -9,6 +9,7 @@ from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.config.load import PROMPT_FILES
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
+from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
 from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
@@ -47,7 +48,7 @@ def datasets(values: Values) -> Findings:
 
 
 def dataset(values: Values, split: str = "train") -> Findings:
-    """A local file or a published set has the columns that `input_key` and `output_key` name."""
+    """A local file or a published set has the columns that `input_key` and `output_key` name, or NeMo-Gym's."""
     here = f"data.{split}"
     path = values.get(f"{here}.data_path")
     if path is None:
@@ -57,12 +58,14 @@ def dataset(values: Values, split: str = "train") -> Findings:
         f"{here}.{key}": str(values.get(f"{here}.{key}", default))
         for key, default in (("input_key", "input"), ("output_key", "output"))
     }
+    if uses_gym(values):
+        wanted = {f"{here}.data_path#{column}": column for column in COLUMNS}
     local = Path(str(path))
     if local.suffix in (".json", ".jsonl"):
         try:
             columns = _first_record(local)
         except UserError as problem:
-            yield error(f"{here}.data_path", str(problem))
+            yield error(f"{here}.data_path", f"{problem}; {PREPARE}" if uses_gym(values) else str(problem))
             return
     elif str(path) in PUBLISHED:
         columns = PUBLISHED[str(path)]
@@ -74,7 +77,10 @@ def dataset(values: Values, split: str = "train") -> Findings:
         return
     missing = {key: name for key, name in wanted.items() if name not in columns}
     for key, name in missing.items():
-        yield error(key, f"{path} has no column {name!r}; its columns are {', '.join(columns)}")
+        advice = f"; {PREPARE}" if uses_gym(values) else ""
+        yield error(
+            key.partition("#")[0], f"{path} has no column {name!r}; its columns are {', '.join(columns)}{advice}"
+        )
     if not missing:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
 

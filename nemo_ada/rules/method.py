@@ -13,12 +13,12 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampl
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.gym import GYM, uses_gym
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", "grpo.async_grpo.enabled=true"
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
-GYM = "env.should_use_nemo_gym"
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 ENGINE_SWITCHES = {
@@ -38,11 +38,6 @@ def uses_async_engine(values: Values) -> bool:
     """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
     switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
     return switch is not None and bool(values.get(switch, False))
-
-
-def uses_gym(values: Values) -> bool:
-    """Whether NeMo-Gym's servers run the rollouts."""
-    return bool(values.get(GYM, False))
 
 
 def method_settings(values: Values) -> AdaSettings:

@@ -16,6 +16,7 @@ from nemo_ada.cluster.models import find_shape
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.gym import COLUMNS, uses_gym
 from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -234,7 +235,7 @@ def saves(v: Values) -> Findings:
         prefix, _, name = str(metric).partition(":")
         if prefix not in ("train", "val") or not name:
             yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
-        elif prefix == "val" and name not in VALIDATION_METRICS and not v.get("env.should_use_nemo_gym", False):
+        elif prefix == "val" and name not in VALIDATION_METRICS and not uses_gym(v):
             yield error(key, f"{metric}: {suggestion(name, VALIDATION_METRICS, 'validation metrics')}")
         elif prefix == "train":
             yield warning(
@@ -362,6 +363,8 @@ def training_set(v: Values) -> Findings:
     keys = [
         str(v.get(f"data.train.{key}", default)) for key, default in (("input_key", "input"), ("output_key", "output"))
     ]
+    if uses_gym(v):
+        keys = list(COLUMNS)
     count = 0
     try:
         for number, record in records(Path(str(path))):

@@ -1,0 +1,96 @@
+"""Rules for rollouts by NeMo-Gym: what NeMo-RL asserts minutes into a job, and what Gym's servers need."""
+
+from __future__ import annotations
+
+from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.rules.finding import Findings, error
+
+GYM, SECTION = "env.should_use_nemo_gym", "env.nemo_gym"
+GENERATION = "policy.generation"
+PROCESSOR, DATASET, ENVIRONMENT = "nemo_gym_data_processor", "NemoGymDataset", "nemo_gym"
+COLUMNS = ("responses_create_params", "agent_ref")
+"""What every line of a data set for NeMo-Gym has."""
+FOR_TRAINING = "_for_training"
+PREPARE = "NeMo-Gym's `ng_prepare_data` writes such files"
+
+
+def uses_gym(values: Values) -> bool:
+    """Whether NeMo-Gym's servers run the rollouts."""
+    return bool(values.get(GYM, False))
+
+
+def nemo_gym_engine(v: Values) -> Findings:
+    """The engine answers Gym's agents over HTTP, and they say when a response ends."""
+    if not uses_gym(v):
+        return
+    backend = v.get(f"{GENERATION}.backend", "")
+    if backend != "vllm":
+        yield error(
+            f"{GENERATION}.backend",
+            f"{GYM}=true was tried with vLLM's HTTP server only, and {GENERATION}.backend={backend}; set it to vllm",
+        )
+    for name, why in (
+        ("async_engine", "NeMo-RL's HTTP server needs the asynchronous engine"),
+        ("expose_http_server", "the agents ask the engine over HTTP"),
+    ):
+        if not v.get(f"{GENERATION}.vllm_cfg.{name}", False):
+            key = f"{GENERATION}.vllm_cfg.{name}"
+            yield error(key, f"{GYM}=true needs {key}=true: {why}; set it to true")
+    for name in ("top_k", "stop_strings", "stop_token_ids"):
+        value = v.get(f"{GENERATION}.{name}")
+        if value not in (None, []):
+            yield error(
+                f"{GENERATION}.{name}",
+                f"{GENERATION}.{name}={value}: NeMo-RL refuses it in the first rollout of {GYM}=true; set it to null",
+            )
+
+
+def nemo_gym_data(v: Values) -> Findings:
+    """The data sets hold requests, and a validation has all rows of its set."""
+    if not uses_gym(v):
+        return
+    for split in ("train", *(("validation",) if v.validates else ())):
+        for name, needed in (("processor", PROCESSOR), ("dataset_name", DATASET), ("env_name", ENVIRONMENT)):
+            value = v.get(f"data.{split}.{name}", v.get(f"data.default.{name}"))
+            if value != needed:
+                yield error(
+                    f"data.{split}.{name}",
+                    f"{value}: {GYM}=true reads requests and needs {needed}; set data.default.{name}={needed}",
+                )
+    samples = v.get("grpo.max_val_samples")
+    if samples is not None:
+        yield error(
+            "grpo.max_val_samples",
+            f"grpo.max_val_samples={samples}: a validation over NeMo-Gym has all rows of its set; set it and "
+            "grpo.val_batch_size to null, and shorten the set",
+        )
+
+
+def nemo_gym_servers(v: Values) -> Findings:
+    """The section that NeMo-RL hands to Gym names a model server for training and at least one environment."""
+    if not uses_gym(v):
+        return
+    key = f"{SECTION}.config_paths"
+    paths = v.get(key, [])
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        yield error(key, f"{paths!r} must be a list of NeMo-Gym's YAMLs")
+        return
+    models = [path for path in paths if path.startswith("responses_api_models/")]
+    if not any(FOR_TRAINING in path for path in models):
+        yield error(
+            key,
+            f"{key} needs a model server that returns token ids; add "
+            "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml",
+        )
+    if len(models) == len(paths):
+        yield error(
+            key,
+            f"{key} names no environment; add one, such as "
+            "resources_servers/math_with_judge/configs/math_with_judge.yaml",
+        )
+    low, high = (v.number(f"{SECTION}.port_range_{end}") for end in ("low", "high"))
+    if low is not None and high is not None and low >= high:
+        yield error(f"{SECTION}.port_range_high", f"port_range_high={high:g} must be above port_range_low={low:g}")
+
+
+GYM_RULES = (nemo_gym_engine, nemo_gym_data, nemo_gym_servers)

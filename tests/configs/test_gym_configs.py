@@ -1,0 +1,116 @@
+"""The configs over NeMo-Gym, which build on NeMo-RL's own recipe of examples/nemo_gym.
+
+1. `check` finds no error in them, with a data set of requests, and `plan` says what its forecast leaves out.
+2. The fragment that both share changes something in every key.
+3. Each setting that NeMo-RL or Gym would refuse later is an error under its key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_ada import rules
+from nemo_ada.check.command import examine
+from nemo_ada.cluster.nemo_config import Rollout, Values, load_config
+from nemo_ada.planning.command import PlanOptions, make_plan
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RECIPES = [CONFIGS / f"qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")]
+OF_A_SITE = {"policy.megatron_cfg.gradient_accumulation_fusion"}  # apex has to be installed
+pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (v0.7.0) is not set")
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Overrides that name a data set of requests."""
+    row = {
+        "responses_create_params": {"input": [{"role": "user", "content": "1 + 1?"}]},
+        "agent_ref": {"type": "responses_api_agents", "name": "some_agent"},
+        "expected_answer": "2",
+    }
+    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * 200)
+    return [f"data.{split}.data_path={tmp_path / 'rows.jsonl'}" for split in ("train", "validation")]
+
+
+@every_recipe
+def test_check_finds_no_error(path, data):
+    found = examine(path, data, verifier=False, site=False)
+    assert [one for one in found if one.level == "error" and one.key not in OF_A_SITE] == []
+    columns = next(one for one in found if one.key == "data.train.data_path")
+    assert columns.level == "ok" and "responses_create_params, agent_ref" in columns.message
+
+
+@every_recipe
+def test_plan_says_what_its_forecast_leaves_out(path, data):
+    plan = make_plan(path, data, PlanOptions("04:00:00", steps=3, compare=False))
+    assert any("Add the seconds of agents, tools and verifiers" in warning for warning in plan.warnings)
+
+
+def test_a_response_may_fill_the_context_over_all_its_turns():
+    values = Values(load_config(RECIPES[1]))
+    rollout = Rollout.of(values)
+    assert (rollout.longest, rollout.max_new, rollout.max_prompt) == (8192, 2048, 6144)
+
+
+def test_every_key_of_the_fragment_changes_something():
+    from tests.configs.test_cluster_configs import idle_keys, merged
+
+    parents = [Path(os.environ["NEMO_RL_HOME"]) / "examples/nemo_gym/grpo_workplace_assistant_nemotron_nano_v2_9b.yaml"]
+    under = OmegaConf.merge(*[merged(path) for path in (*parents, CONFIGS / "common" / "rl.yaml")])
+    assert list(idle_keys(under, OmegaConf.load(CONFIGS / "common" / "gym.yaml"))) == []
+
+
+REFUSED = [
+    ("policy.generation.vllm_cfg.async_engine=false", "policy.generation.vllm_cfg.async_engine", "HTTP server needs"),
+    ("policy.generation.vllm_cfg.expose_http_server=false", "policy.generation.vllm_cfg.expose_http_server", "HTTP"),
+    ("policy.generation.backend=sglang", "policy.generation.backend", "vLLM's HTTP server only"),
+    ("policy.generation.top_k=20", "policy.generation.top_k", "set it to null"),
+    ("policy.generation.stop_strings=[x]", "policy.generation.stop_strings", "set it to null"),
+    ("grpo.max_val_samples=16", "grpo.max_val_samples", "all rows of its set"),
+    ("data.default.processor=math_hf_data_processor", "data.train.processor", "reads requests"),
+    ("data.train.dataset_name=ResponseDataset", "data.train.dataset_name", "NemoGymDataset"),
+    ("data.default.env_name=math", "data.train.env_name", "needs nemo_gym"),
+    ("env.nemo_gym.config_paths=[]", "env.nemo_gym.config_paths", "returns token ids"),
+    (
+        "env.nemo_gym.config_paths=[responses_api_models/vllm_model/configs/vllm_model_for_training.yaml]",
+        "env.nemo_gym.config_paths",
+        "names no environment",
+    ),
+    ("env.nemo_gym.config_paths=text", "env.nemo_gym.config_paths", "must be a list"),
+    ("env.nemo_gym.port_range_high=15000", "env.nemo_gym.port_range_high", "above port_range_low"),
+    ("grpo.async_grpo.enabled=true", "grpo.async_grpo.enabled", "does not work with env.should_use_nemo_gym=true"),
+    ("reinforce_ada.preset=ada_seq_idle", "reinforce_ada.budget.mode", "cannot stop a rollout"),
+    (
+        "+reinforce_ada.sampling={kind: sequential, stopping: {kind: issue_order, window: 3}}",
+        "reinforce_ada.sampling.stopping.kind",
+        "cannot stop a rollout",
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "key", "message"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_what_would_fail_later_is_an_error_now(data, override, key, message):
+    config = load_config(RECIPES[0], [*data, override])
+    found = [one for one in rules.findings(config) if one.level == "error" and one.key == key]
+    assert any(message in one.message for one in found)
+
+
+def test_a_shrunk_baseline_wants_rewards_that_are_not_shaped(data):
+    effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
+    config = load_config(RECIPES[0], [*data, effort, "+reinforce_ada.advantage.baseline=shrunk"])
+    (found,) = [one for one in rules.findings(config) if one.key == "env.nemo_gym.effort_levels"]
+    assert found.level == "error" and "compares them with pass rates" in found.message
+
+
+def test_a_data_set_without_requests_says_who_writes_one(tmp_path):
+    (tmp_path / "set.jsonl").write_text('{"problem": "1 + 1?", "gt": "2"}\n')
+    config = load_config(RECIPES[0], [f"data.train.data_path={tmp_path / 'set.jsonl'}"])
+    found = [one for one in rules.findings(config) if one.key == "data.train.data_path" and one.level == "error"]
+    (columns,) = [one.message for one in found if "no column 'responses_create_params'" in one.message]
+    assert "ng_prepare_data" in columns
