@@ -441,3 +441,16 @@ def test_dapo_filtering_leaves_no_group_without_signal(gym, tmp_path):
     changes = {"reinforce_ada": {"preset": "ada_seq_balance"}, "grpo.use_dynamic_sampling": True}
     run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=hooks)
     assert math.isfinite(run.metrics[2]["train/loss"])
+
+
+def test_what_an_environment_masks_stays_out_of_the_loss(gym, step):
+    """NeMo-RL's main takes such rows out of the loss, and their rewards still count."""
+    if not gym.ON_MAIN:
+        pytest.skip("NeMo-RL v0.7.0 has no such mark")
+    Made = gym.Rollout
+    done = step(
+        lambda prompt, draw: Made(float(draw % 2), facts={"instance_config": {"mask_sample": draw % 4 == 1}}), "grpo"
+    )
+    masked_R = done.batch["mask_sample"]
+    assert masked_R.sum() == len(PROMPTS) and (done.batch["total_reward"][masked_R] == 1.0).all()
+    assert done.metrics["ada/tokens_trained"] == 2 * 3 * len(PROMPTS)
