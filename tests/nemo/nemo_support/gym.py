@@ -67,16 +67,16 @@ def batch_of(rows: list[dict[str, Any]]) -> Any:
 
 
 class Rows(torch.utils.data.Dataset):
-    """A data set of prompts, through NeMo-RL's processor."""
+    """A data set for NeMo-Gym, through NeMo-RL's processor."""
 
-    def __init__(self, prompts: list[str]) -> None:
-        self._prompts = prompts
+    def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
+        self._lines = lines
 
     def __len__(self) -> int:
-        return len(self._prompts)
+        return len(self._lines)
 
     def __getitem__(self, index: int) -> Any:
-        datum = {"extra_env_info": json.dumps(row(self._prompts[index])), "task_name": "nemo_gym"}
+        datum = {"extra_env_info": json.dumps(self._lines[index]), "task_name": "nemo_gym"}
         return nemo_gym_data_processor(datum, TaskDataSpec(task_name="nemo_gym"), None, None, index)
 
 
@@ -229,9 +229,15 @@ def run_gym(
     *,
     script: Script | None = None,
     hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
+    actor: Any = None,
+    rows: Sequence[dict[str, Any]] | None = None,
     **options: Any,
 ) -> SimpleNamespace:
-    """Train with grpo_train until step `steps`, from the newest checkpoint of `folder` where it has one."""
+    """Train with grpo_train until step `steps`, from the newest checkpoint of `folder` where it has one.
+
+    `actor` is NeMo-RL's, over servers of its own; without it the script answers. `rows` are for training and
+    validation.
+    """
     os.environ.setdefault("WANDB_MODE", "offline")
     parts = parts_of(folder, steps, overrides)
     config, settings = parts.config, parts.config["grpo"]
@@ -240,24 +246,27 @@ def run_gym(
     weights_path, optimizer_path = parts.checkpointer.get_resume_paths(newest)
     tokenizer, size = tiny_tokenizer(), int(settings["num_prompts_per_step"])
 
-    def loader(prompts: list[str], batch: int, **more: Any) -> Any:
-        return StatefulDataLoader(Rows(prompts), batch_size=batch, collate_fn=rl_collate_fn, num_workers=0, **more)
+    def loader(prompts: Mapping[str, Any], batch: int, **more: Any) -> Any:
+        data = Rows(rows or [row(prompt) for prompt in prompts])
+        return StatefulDataLoader(data, batch_size=batch, collate_fn=rl_collate_fn, num_workers=0, **more)
 
-    train = loader(list(TRAIN_PROMPTS), size, shuffle=True, drop_last=True)
+    train = loader(TRAIN_PROMPTS, size, shuffle=True, drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(
         config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, parts.channel,
         weights_path=weights_path, optimizer_path=optimizer_path,
     )  # fmt: skip
-    actor = actor_of(script or seeded(), **options)
+    scripted = actor is None
+    if scripted:
+        actor = actor_of(script or seeded(), **options)
     try:
         with hooks(parts) as ours:
             grpo.grpo_train(
                 policy,
                 parts.generation,
                 train if ours is None else ours.loader(train),
-                loader(list(VALIDATION_PROMPTS), settings["val_batch_size"], shuffle=False),
+                loader(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(parts.master_config.loss_fn),
                 {"nemo_gym": actor},
@@ -270,7 +279,7 @@ def run_gym(
     finally:
         if hasattr(parts.checkpointer, "shutdown"):
             parts.checkpointer.shutdown()
-        facts = ray.get(actor.facts.remote())
+    facts = ray.get(actor.facts.remote()) if scripted else {}
     return SimpleNamespace(
         metrics=parts.recorder.metrics,
         batches=policy.batches,
