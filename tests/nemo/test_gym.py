@@ -17,6 +17,7 @@ from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
 from nemo_ada.nemo.features import request_features
 from nemo_ada.nemo.gym.request import canonical, prompt_id
+from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.call import Prompts
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
@@ -204,6 +205,20 @@ def test_7_lost_servers_are_a_lost_process(gym, step, how):
 
     with pytest.raises(ProcessLostError, match="server math has ended" if how == "die" else "started anew"):
         step(lambda prompt, draw: ValueError("no connection"), after=lose)
+
+
+def test_7_silence_is_looked_into(gym, step, monkeypatch):
+    """Gym asks a dead server for ever, so its rollouts neither end nor fail."""
+    Made = gym.Rollout
+    monkeypatch.setattr(GymSource, "patience", 0.5)
+    with pytest.raises(ProcessLostError, match="server math has ended"):
+        step(
+            lambda prompt, draw: Made(1.0),
+            after=lambda actor: gym.ray.get(actor.die.remote("server math has ended")),
+            seconds=30.0,
+        )
+    done = step(lambda prompt, draw: Made(float(draw % 2)), seconds=1.5)
+    assert done.metrics["ada/samples_drawn"] > 0, "slow servers that live are waited for"
 
 
 def test_7_a_call_that_nemo_rl_refuses_is_an_error_of_the_run(gym, step):

@@ -16,6 +16,8 @@ from typing import Any
 
 import ray
 
+from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.errors import StallError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
     Answer,
@@ -27,17 +29,25 @@ from nemo_ada.nemo.gym.actor import (
     streaming,
 )
 from nemo_ada.nemo.gym.metrics import of_responses
+from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
-from nemo_ada.nemo.rollouts.requests import AsyncSource
+from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource
 from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
 
 log = logging.getLogger(__name__)
 
 WARNINGS = 3  # failed rollouts of a step whose reason is logged
+CHECK_SECONDS = 60.0  # Gym asks a server that has died for ever, so silence of this length is looked into
 
 
 class GymSource(AsyncSource):
-    """A ResponseSource that runs rollouts on Gym's servers. Its thread runs until `close`."""
+    """A ResponseSource that runs rollouts on Gym's servers. Its thread runs until `close`.
+
+    Attributes:
+        patience: interval of the checks while no response finishes, in seconds.
+    """
+
+    patience = CHECK_SECONDS
 
     def __init__(self, call: RolloutCall, prompts: Prompts, rollout: Callable[..., Any], longest: int) -> None:
         """Start the event loop in its thread.
@@ -55,6 +65,7 @@ class GymSource(AsyncSource):
         self._streams = inspect.isasyncgenfunction(rollout)
         self._tokenizer = None if self._streams else SharedTokenizer(call.tokenizer)
         self._failed = 0
+        self._silent = 0.0  # seconds since a response finished
 
     async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
         answer = Answer()
@@ -119,6 +130,26 @@ class GymSource(AsyncSource):
             for reference in started:
                 ray.cancel(reference)
             raise
+
+    def poll(self) -> Outcomes:
+        """Wait for responses and report them. After `patience` without one, check the servers and report none.
+
+        Raises:
+            StallError: no response has finished for STALL_SECONDS.
+            ProcessLostError: a process has died.
+        """
+        found = super().poll()
+        if len(found):
+            self._silent = 0.0
+        return found
+
+    def _silence(self) -> Outcomes:
+        self._check()
+        self._silent += self.patience
+        if self._silent < STALL_SECONDS:
+            return outcomes([], [])
+        self._stalled = True
+        raise StallError(f"no rollout of NeMo-Gym has finished for {self._silent:.0f} s")
 
     def _check(self) -> None:
         super()._check()
