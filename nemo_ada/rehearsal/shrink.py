@@ -165,6 +165,11 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
         UserError: No learner of NeMo-RL runs the config, or it needs something that a CPU lacks.
     """
     s = Shrinker(copy.deepcopy(dict(config)))
+    if s.get("env.should_use_nemo_gym", False):
+        raise UserError(
+            "env.should_use_nemo_gym=true cannot be rehearsed: vLLM's CPU build has moved the modules that NeMo-RL's "
+            "HTTP server imports; tests/nemo/test_gym_servers.py runs NeMo-Gym's own servers with a scripted model"
+        )
     layout = _layout(s)
     _model(s, model)
     _batches(s, layout)

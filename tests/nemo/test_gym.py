@@ -301,7 +301,7 @@ def test_every_scheduler_draws_uneven_pools(gym, step, scheduler):
     assert len(set(done.drawn.values())) > 1 and done.metrics["ada/samples_drawn"] == sum(done.drawn.values())
 
 
-@pytest.mark.parametrize("cap", [{"max_samples": 40}, {"max_tokens": 700}, {"max_seconds": 30.0}])
+@pytest.mark.parametrize("cap", [{"max_samples": 40}, {"max_tokens": 1100}, {"max_seconds": 30.0}])
 def test_every_budget_holds(gym, step, cap):
     Made = gym.Rollout
     done = step(lambda prompt, draw: Made(float(draw == 9)), {"preset": "ada_seq_positive", "budget": cap})

@@ -182,3 +182,8 @@ def test_lora_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(learner: 
             node = node[part]
         node[last] = {"false": False, "null": None}[value]
     assert small(full, tmp_path)[1].learner == learner
+
+
+def test_nemo_gym_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(UserError, match=r"env.should_use_nemo_gym=true cannot be rehearsed: .* HTTP server"):
+        small(config() | {"env": {"should_use_nemo_gym": True}}, tmp_path)
