@@ -1,8 +1,8 @@
 """Reinforce-Ada over NeMo-Gym's own servers and NeMo-RL's own actor. Only the policy is a script (gym_servers.py).
 
 It runs where nemo-gym is installed beside NeMo-RL. The policy interpreter of a rehearsal becomes such a place by
-`pip install nemo-gym==0.4.0` (Python 3.12 or later; 3.11 works with --ignore-requires-python). Set RAY_AUTH_MODE=disabled
-and RAY_ENABLE_UV_RUN_RUNTIME_ENV=0.
+`pip install nemo-gym==0.4.0` (Python 3.12 or later; 3.11 works with --ignore-requires-python). Set
+RAY_AUTH_MODE=disabled and RAY_ENABLE_UV_RUN_RUNTIME_ENV=0.
 
 Two environments at once: sums that math-verify judges, and a counter with two tools whose state decides the reward.
 """
