@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nemo_ada.cluster.upstream import BASELINES
 from nemo_ada.core.metrics import PREFIX, named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
@@ -35,7 +36,6 @@ from nemo_ada.nemo.asynchronous.step import GroupAdvantageEstimator
 from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.lookup import get
-from nemo_ada.nemo.patch_points import BASELINES
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
