@@ -9,12 +9,13 @@ import tempfile
 from pathlib import Path
 
 from nemo_ada.cluster import hub
+from nemo_ada.cluster.checkout import PACKAGE, Checkout
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Values
 from nemo_ada.cluster.site import site_file, site_said, site_setting
+from nemo_ada.cluster.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
+from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
-
-VERSION = (0, 7)
 
 
 def site(values: Values) -> Findings:
@@ -66,12 +67,17 @@ def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
 
 
 def checkout(values: Values) -> Findings:
-    """NeMo-RL's checkout is v0.7 and has the environments and data sets of the config."""
+    """NeMo-RL's checkout has what the hooks need, and the environments and data sets of the config.
+
+    The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
+    """
     home = Path(site_setting(HOME) or ".missing")
-    numbers = re.findall(r"^(?:MAJOR|MINOR) = (\d+)", _text(home / "nemo_rl/package_info.py"), re.M)
-    version = tuple(int(number) for number in numbers)
-    if version and version != VERSION:
-        yield error(HOME, f"{HOME}={home} is NeMo-RL v{version[0]}.{version[1]}; check out v0.7.0")
+    if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
+        problems = list(misfits(Checkout(home), asynchronous=bool(values.get("grpo.async_grpo.enabled", False))))
+        for problem in problems:
+            yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
+        if not problems:
+            yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces")
     environments = _keys(home / "nemo_rl/environments/utils.py", "ENV_REGISTRY")
     sets = _keys(home / "nemo_rl/data/datasets/response_datasets/__init__.py", "DATASET_REGISTRY")
     if not environments or not sets:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from nemo_ada.cluster.checkout import Checkout
 from nemo_ada.contract.compare import Difference, differences
-from nemo_ada.contract.source import Checkout
 from nemo_ada.contract.uses import listed, own
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE

@@ -10,11 +10,10 @@ from typing import Any
 
 import yaml
 
-from nemo_ada.contract.source import Checkout, Function, annotation, parameters, returned
+from nemo_ada.cluster.checkout import Checkout, Function, annotation, parameters, returned
+from nemo_ada.cluster.upstream import LOOP, MASTER_CONFIG
 from nemo_ada.contract.uses import Use
 
-LOOP = "nemo_rl.algorithms.grpo"
-MASTER_CONFIG = f"{LOOP}.MasterConfig"
 SAVE_STATE = f"{LOOP}.GRPOSaveState"
 LOOPS = ("grpo_train", "async_grpo_train", "validate")
 CHECKPOINTS = "nemo_rl.utils.checkpoint"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from nemo_ada.contract.source import PACKAGE
+from nemo_ada.cluster import upstream
+from nemo_ada.cluster.checkout import PACKAGE
 from nemo_ada.errors import UserError
 
 
@@ -28,17 +29,15 @@ class Use:
 
 def own() -> list[Use]:
     """The names that nemo_ada replaces, subclasses, observes or imports."""
-    from nemo_ada.nemo import patch_points
-    from nemo_ada.nemo.asynchronous import actors
     from nemo_ada.rehearsal import observe
     from nemo_ada.rehearsal.standins import FILES
 
-    uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in patch_points.PATCH_POINTS]
-    for target in (patch_points.SAMPLE_ROLLOUT, patch_points.GYM_ROLLOUT):
-        uses.append(Use(f"{patch_points.ROLLOUTS}.{target.name}", "called for one response"))
-    collectors = {"AsyncTrajectoryCollector": {**actors.PER_GROUP, **actors.PER_BATCH}}
-    for name, methods in (*actors.METHODS.items(), *collectors.items()):
-        uses += [Use(f"{actors.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
+    uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in upstream.PATCH_POINTS]
+    for target in (upstream.SAMPLE_ROLLOUT, upstream.GYM_ROLLOUT):
+        uses.append(Use(f"{upstream.ROLLOUTS}.{target.name}", "called for one response"))
+    collectors = {upstream.COLLECTOR: {**upstream.PER_GROUP, **upstream.PER_BATCH}}
+    for name, methods in (*upstream.METHODS.items(), *collectors.items()):
+        uses += [Use(f"{upstream.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
     for replacements in FILES:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nemo_ada.cluster.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC
 from nemo_ada.core.metrics import PREFIX, named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
@@ -37,7 +38,6 @@ from nemo_ada.nemo.features import prompt_features, request_features
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.gym.step import of_rows, validated
 from nemo_ada.nemo.lookup import get
-from nemo_ada.nemo.patch_points import BASELINES, GYM_ROLLOUT, GYM_SYNC
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort

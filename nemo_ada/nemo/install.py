@@ -1,6 +1,6 @@
 """`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, or async_grpo_train.
 
-NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (patch_points.py). The
+NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (cluster/upstream.py). The
 alternatives are worse. A loop of our own would copy a thousand lines that change with every release, and NeMo-RL has no
 class that we could subclass.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from nemo_ada.cluster.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
@@ -20,16 +21,7 @@ from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
 from nemo_ada.nemo.launch.checkpoint import restore, saved_with
 from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
-from nemo_ada.nemo.patch_points import (
-    GYM_ROLLOUT,
-    LOOP,
-    PATCH_POINTS,
-    ROLLOUTS,
-    SAMPLE_ROLLOUT,
-    check_returns,
-    gym_point,
-    replaced,
-)
+from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
 
 

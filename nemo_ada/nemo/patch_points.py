@@ -1,97 +1,17 @@
-"""The functions of NeMo-RL that a run replaces. Each is checked before anything changes."""
+"""Checks of the imported NeMo-RL before anything changes, and the replacing of its names (cluster/upstream.py)."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from nemo_ada.cluster.upstream import ADVICE, BASELINES, SCALE, SHAPE
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.lookup import get
-
-LOOP = "nemo_rl.algorithms.grpo"
-ROLLOUTS = "nemo_rl.experience.rollouts"
-_ROLLOUT = (
-    "policy_generation",
-    "input_batch",
-    "tokenizer",
-    "task_to_env",
-    "max_seq_len",
-    "max_rollout_turns",
-    "greedy",
-)
-ADVICE = (
-    "the hooks were tried on NeMo-RL v0.7.0, main of August 2026, and with the known changes of v0.8.0; use v0.7.0, "
-    "and see with `nemo-ada contract OLD NEW` what differs in this one"
-)
-BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
-_SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
-
-
-@dataclass(frozen=True, slots=True)
-class PatchPoint:
-    """A function in the loop's module that the hooks replace.
-
-    Attributes:
-        name: Name of the function.
-        origin: Module that defines it.
-        parameters: Names of its first parameters.
-    """
-
-    name: str
-    origin: str
-    parameters: tuple[str, ...]
-
-    def check(self, module: Any) -> None:
-        """Raise UserError when the function is missing, is not the original, or takes other arguments."""
-        function = getattr(module, self.name, None)
-        here = f"{module.__name__}.{self.name}"
-        if function is None:
-            raise UserError(f"{here} does not exist: {ADVICE}")
-        if function.__module__ != self.origin:
-            raise UserError(
-                f"{here} comes from {function.__module__} instead of {self.origin}: reinforce_ada is already active "
-                "or another program replaced it; undo that first"
-            )
-        actual = tuple(inspect.signature(function).parameters)[: len(self.parameters)]
-        if actual != self.parameters:
-            raise UserError(
-                f"{here} takes ({', '.join(actual)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
-            )
-
-
-PATCH_POINTS = (
-    PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
-    PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
-    PatchPoint(
-        "validate",
-        LOOP,
-        ("policy_generation", "val_dataloader", "tokenizer", "val_task_to_env", "step", "master_config", "logger"),
-    ),
-    PatchPoint("_create_advantage_estimator", LOOP, ("master_config",)),
-    PatchPoint(
-        BASELINES,
-        "nemo_rl.algorithms.utils",
-        ("prompts", "rewards", "valid_mask", "leave_one_out_baseline"),
-    ),
-    PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
-    PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
-)
-SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
-_GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
-GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
-"""NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
-GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
-
-
-def gym_point(loop: Any) -> PatchPoint:
-    """The function of the loop's module that draws responses over NeMo-Gym."""
-    return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
 def check_returns(module: Any, master_config: Any) -> bool:

@@ -1,7 +1,8 @@
 """Rules for the names of keys. NeMo-RL does not check them: it loads a config with `gpro:` without an error.
 
-`nemo_rl_keys.yaml` lists the names of v0.7.0 and of vLLM's arguments. A name that the config takes from NeMo-RL's own
-files is right, too. A section that is not in the list takes any name.
+The names come from the checkout that NEMO_RL_HOME names: from its configuration classes and its examples. So each
+version of NeMo-RL is judged by its own names. Without a checkout they come from `nemo_rl_keys.yaml`, which lists those
+of v0.7.0; vLLM's arguments always come from there. A section that neither has takes any name.
 """
 
 from __future__ import annotations
@@ -14,26 +15,64 @@ from typing import Any
 
 import yaml
 
+from nemo_ada.cluster.checkout import PACKAGE, Checkout
+from nemo_ada.cluster.nemo_config import HOME
+from nemo_ada.cluster.site import site_setting
+from nemo_ada.cluster.upstream import MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error, ok
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
 OURS = ("backend", "run_dir", "resume", "reinforce_ada", "defaults")
+VLLM_ARGUMENTS = "policy.generation.vllm_kwargs"
+VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
+EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
 CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
 
 
-@cache
 def known_names() -> Mapping[str, frozenset[str]]:
-    """Dotted section -> names of its keys in NeMo-RL v0.7.0."""
-    sections = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    """Dotted section -> names of its keys, in the checkout that NEMO_RL_HOME names or else in v0.7.0."""
+    home = Path(site_setting(HOME) or ".missing")
+    return _names(home if (home / PACKAGE).is_dir() else None)
+
+
+@cache
+def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
+    listed = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    of_checkout = {} if home is None else names_in(Checkout(home))
+    sections = of_checkout | {VLLM_ARGUMENTS: listed[VLLM_ARGUMENTS]} if of_checkout else listed
     return {section: frozenset(names) for section, names in sections.items()}
+
+
+def names_in(checkout: Checkout) -> dict[str, set[str]]:
+    """Dotted section -> names of its keys, from the classes and examples of a checkout.
+
+    Sections inside lists, and those under names that the user chooses, are left out.
+    """
+    prefix, vllm = VLLM_CONFIG
+    sections: dict[str, set[str]] = {}
+    for key in checkout.keys(MASTER_CONFIG, containers=False) | checkout.keys(vllm, prefix, containers=False):
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section or TOP, set()).add(name)
+    for path in sorted((checkout.root / "examples/configs").rglob("*.yaml")):
+        if any(word in path.name for word in EXAMPLES):
+            example = yaml.safe_load(path.read_text(encoding="utf-8"))
+            _collect({key: value for key, value in example.items() if key != "defaults"}, "", sections)
+    return sections
+
+
+def _collect(values: Any, where: str, sections: dict[str, set[str]]) -> None:
+    if isinstance(values, Mapping) and (where or TOP) in sections:
+        for key, value in values.items():
+            sections[where or TOP].add(str(key))
+            _collect(value, f"{where}.{key}" if where else str(key), sections)
 
 
 def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
     """Misspelled and unknown keys. `base`: the part of the config from NeMo-RL's own files, whose names are right."""
     names = list(unknown(config, base))
     for key in names:
-        yield error(key, f"NeMo-RL v0.7.0 has no such key and would ignore it; {_meant(key)}")
+        yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(key)}")
     if not names:
         yield ok("configuration", "all keys are NeMo-RL's or ours")
 

@@ -12,7 +12,7 @@ from nemo_ada.check import fused_kernel, gpu
 from nemo_ada.check.capacity import checkpoint_disk
 from nemo_ada.check.command import examine_nemo_rl as check
 from nemo_ada.check.site import site as site_findings
-from nemo_ada.cluster import hub
+from nemo_ada.cluster import hub, upstream
 from nemo_ada.cluster.memory import checkpoint_bytes
 from nemo_ada.cluster.models import TABLE, ModelShape
 from nemo_ada.cluster.nemo_config import Values
@@ -182,13 +182,29 @@ def site(tmp_path_factory):
     for name in PUBLISHED:
         (folder / "datasets" / name.replace("/", "___")).mkdir(parents=True)
         (folder / "datasets" / name.replace("/", "___") / "train.arrow").touch()
-    checkout(folder, "7")
+    checkout(folder)
     return folder
 
 
-def checkout(folder, minor):
+def checkout(folder):
+    """A NeMo-RL in which each function that the hooks replace is a line."""
+    functions = {}
+    for point in (*upstream.PATCH_POINTS, upstream.SAMPLE_ROLLOUT):
+        result = ", ".join("12" if "2 values" in point.returns else "1")
+        functions.setdefault(point.origin, []).append(
+            f"def {point.name}({', '.join(point.parameters)}):\n    return {result}\n"
+        )
+    functions[upstream.ACTORS] = [
+        f"class {actor}:\n"
+        + "".join(f"    def {method}({', '.join(parameters)}): ...\n"
+                  for method, parameters in upstream.methods(actor, of_batches=False).items())
+        for actor in upstream.METHODS
+    ]  # fmt: skip
+    for module, texts in functions.items():
+        path = (folder / module.replace(".", "/")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(texts))
     for path, text in (
-        ("package_info.py", f"MAJOR = 0\nMINOR = {minor}\n"),
         ("environments/utils.py", '\nENV_REGISTRY: Dict = {\n    "math": {\n    },\n}\n'),
         (
             "data/datasets/response_datasets/__init__.py",
@@ -355,10 +371,18 @@ def test_what_is_not_in_the_cache_is_asked_of_the_hub(answer, level, said, monke
     assert found.level == level and said in found.message
 
 
-def test_another_version_of_nemo_rl_is_refused(tmp_path, monkeypatch):
-    checkout(tmp_path, "6")
+def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
+    checkout(tmp_path)
+    utils = tmp_path / "nemo_rl/algorithms/utils.py"
+    utils.write_text(utils.read_text().replace("return 1, 2", "return 1, 2, 3, 4"))
+    rollouts = tmp_path / "nemo_rl/experience/rollouts.py"
+    rollouts.write_text(rollouts.read_text().replace("task_to_env", "environments", 1))
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
-    assert [(f.key, "check out v0.7.0" in f.message) for f in errors({})] == [("NEMO_RL_HOME", True)]
+    found = [finding for finding in everything({}) if finding.key == "NEMO_RL_HOME" and finding.level == "error"]
+    assert all("nemo-ada contract" in finding.message for finding in found)
+    returned, parameters = sorted(finding.message for finding in found)
+    assert "calculate_baseline_and_std_per_prompt returns 4 values, expected 2 values or 3 values" in returned
+    assert "run_multi_turn_rollout takes" in parameters and "environments" in parameters
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():

@@ -1,6 +1,6 @@
 """Key names of NeMo-RL's sections: what is misspelled is found without NeMo-RL, and the list is what v0.7.0 has.
 
-`python tests/check/test_names.py NEMO_RL_HOME`, where NeMo-RL can be imported, prints the list anew.
+`python tests/check/test_names.py NEMO_RL_HOME` prints the list anew.
 """
 
 import importlib.util
@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from nemo_ada.check.command import examine
+from nemo_ada.cluster.checkout import Checkout
 from nemo_ada.cluster.nemo_config import upstream_part
 from nemo_ada.rules import names
 
@@ -63,16 +64,44 @@ def test_a_misspelled_override_of_a_recipe_is_found():
     assert [finding.key for finding in unknown] == ["grpo.batch_multiplyer"]
 
 
+@pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
+def test_the_list_is_what_v070_has():
+    checkout = Checkout(Path(os.environ["NEMO_RL_HOME"]))
+    if "MINOR = 7" not in (checkout.root / "nemo_rl/package_info.py").read_text():
+        pytest.skip("another version of NeMo-RL")
+    known = yaml.safe_load(names.KNOWN.read_text())
+    known.pop(names.VLLM_ARGUMENTS)
+    assert known == {section: sorted(keys) for section, keys in names.names_in(checkout).items()}
+
+
 @pytest.mark.skipif(
     "NEMO_RL_HOME" not in os.environ or importlib.util.find_spec("nemo_rl") is None,
     reason="NeMo-RL cannot be imported here, or NEMO_RL_HOME is not set",
 )
-def test_the_list_is_what_v070_has():
-    if not importlib.import_module("nemo_rl").__version__.startswith("0.7.0"):
-        pytest.skip("another version of NeMo-RL")
-    known = yaml.safe_load(names.KNOWN.read_text())
-    known.pop("policy.generation.vllm_kwargs")
-    assert known == collected(Path(os.environ["NEMO_RL_HOME"]))
+def test_the_names_in_the_source_are_those_of_the_classes():
+    home = Path(os.environ["NEMO_RL_HOME"])
+    assert names.names_in(Checkout(home)) == collected(home)
+
+
+def test_each_checkout_is_judged_by_its_own_names(tmp_path, monkeypatch):
+    made = tmp_path / "nemo_rl/algorithms/grpo.py"
+    made.parent.mkdir(parents=True)
+    made.write_text(
+        "class Inner(TypedDict):\n    depth: int\n\n"
+        "class GRPO(BaseModel):\n    new_key: int = 3\n    inner: Inner\n    many: list[Inner]\n\n"
+        "class MasterConfig(BaseModel):\n    grpo: GRPO\n"
+    )
+    (tmp_path / "examples/configs").mkdir(parents=True)
+    (tmp_path / "examples/configs/grpo_a.yaml").write_text(
+        "{defaults: x.yaml, grpo: {of_an_example: 1, many: {no: 1}}}"
+    )
+    (tmp_path / "examples/configs/sft.yaml").write_text("grpo: {of_another: 1}")
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    config = {"grpo": {"new_key": 1, "inner": {"depth": 2, "dept": 1}, "of_an_example": 1, "of_another": 1,
+                       "many": [{"any": 1}]}}  # fmt: skip
+    findings = list(names.key_names(config, {}))
+    assert {finding.key for finding in findings} == {"grpo.inner.dept", "grpo.of_another"}
+    assert "did you mean grpo.inner.depth" in findings[0].message
 
 
 def fields_of(kind):
@@ -121,9 +150,9 @@ def collected(home):
     for path in sorted((home / "examples/configs").rglob("*.yaml")):
         if any(algorithm in path.name for algorithm in ("grpo", "dapo", "prorl")):
             use(yaml.safe_load(path.read_text(encoding="utf-8")), "")
-    return {section: sorted(keys) for section, keys in sorted(found.items())}
+    return found
 
 
 if __name__ == "__main__":
-    listed = yaml.safe_dump(collected(Path(sys.argv[1])), default_flow_style=None, width=118, sort_keys=False)
-    sys.stdout.write(HEADER + listed)
+    sections = {section: sorted(keys) for section, keys in sorted(names.names_in(Checkout(Path(sys.argv[1]))).items())}
+    sys.stdout.write(HEADER + yaml.safe_dump(sections, default_flow_style=None, width=118, sort_keys=False))

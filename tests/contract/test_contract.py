@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.contract import compare, source, uses
+from nemo_ada.cluster import checkout as source
+from nemo_ada.contract import compare, uses
 from nemo_ada.errors import UserError
 
 LOOP = """

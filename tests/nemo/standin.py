@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 import torch
 
+from nemo_ada.cluster.upstream import LOOP, PATCH_POINTS, ROLLOUTS
 from nemo_ada.core.sampling.source import Outcomes
-from nemo_ada.nemo.patch_points import LOOP, PATCH_POINTS, ROLLOUTS
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 
 PROMPT_TOKENS = 3

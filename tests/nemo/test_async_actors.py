@@ -25,13 +25,13 @@ import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
+from nemo_ada.cluster.upstream import METHODS, ROLLOUTS
 from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous import actors
 from nemo_ada.nemo.asynchronous.prompt_queue import TICKET
 from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
-from nemo_ada.nemo.patch_points import ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
 HOME = os.environ.get("NEMO_RL_HOME")
@@ -108,7 +108,7 @@ def load():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         setattr(made, name, getattr(module, name))
-    return {name: actors._original(made, name) for name in actors.METHODS}
+    return {name: actors._original(made, name) for name in METHODS}
 
 
 class Loader:

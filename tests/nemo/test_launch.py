@@ -26,6 +26,7 @@ import yaml
 from nemo_ada import rules
 from nemo_ada.cli.main import guarded
 from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.cluster.upstream import LOOP
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
 from nemo_ada.nemo.launch import command as launch_module
@@ -47,7 +48,6 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_saves,
     timed_validations,
 )
-from nemo_ada.nemo.patch_points import LOOP
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import setup
 from nemo_ada.rules.names import key_names

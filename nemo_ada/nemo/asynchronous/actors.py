@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nemo_ada.cluster.upstream import ACTORS, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -38,50 +39,15 @@ from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.lookup import get
-from nemo_ada.nemo.patch_points import ROLLOUTS, SAMPLE_ROLLOUT, replaced
+from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.call import RolloutCall
 
 log = logging.getLogger(__name__)
 
-ACTORS = "nemo_rl.algorithms.async_utils"
 ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
 LOADER_FILE = "train_dataloader.pt"
 POLL_SECONDS = 0.1
 START_SECONDS = 60.0  # longest wait for the start of a collector's thread
-BATCH_WORKER = "_run_rollout_batch_worker"
-METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "AsyncTrajectoryCollector": {
-        "start_collection": ("self", "dataloader"),
-        "_calculate_target_weights": ("self", "generation_weight_version"),
-        "_process_batch": ("self", "batch"),
-        "wait_for_pending_generations": ("self",),
-        "get_dataloader_state": ("self",),
-        "get_weight_version": ("self",),
-    },
-    "ReplayBuffer": {
-        "add": ("self", "trajectory", "weight_version", "target_weight_version"),
-        "sample": ("self", "num_prompt_groups", "current_weight_version", "max_age_steps"),
-        "size": ("self",),
-        "has_complete_batch": ("self", "target_step", "num_prompts_per_step", "max_age_steps"),
-        "state_dict": ("self",),
-        "load_state_dict": ("self", "state"),
-    },
-}
-PER_GROUP = {
-    "_run_prompt_group_worker": (
-        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
-    ),
-}  # fmt: skip
-PER_BATCH = {
-    BATCH_WORKER: (
-        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "num_generations",
-        "use_nemo_gym",
-    ),
-    "_iter_rollout_groups": (
-        "self", "repeated_batch", "num_generations", "use_nemo_gym", "task_index_to_group_index",
-    ),
-    "_enqueue_rollout_group": ("self", "rollout_result", "generation_weight_version", "target_weight_version"),
-}  # fmt: skip
 
 
 @contextmanager
@@ -120,10 +86,7 @@ def _original(module: Any, name: str) -> type:
     advice = "asynchronous training was tried on NeMo-RL v0.7.0 and main of August 2026; this one differs"
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own: {advice}, or reinforce_ada is active")
-    methods = dict(METHODS[name])
-    if name == "AsyncTrajectoryCollector":
-        methods |= PER_BATCH if hasattr(plain, BATCH_WORKER) else PER_GROUP
-    for method, expected in methods.items():
+    for method, expected in methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
         function = getattr(plain, method, None)
         found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
         if found != expected:

@@ -20,6 +20,7 @@ import yaml
 
 from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
+from nemo_ada.cluster.upstream import LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
@@ -40,7 +41,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_validations,
 )
 from nemo_ada.nemo.lookup import get, plain
-from nemo_ada.nemo.patch_points import LOOP, replaced
+from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.run_folder.folder import RunDir, identity
 

@@ -125,12 +125,15 @@ class Checkout:
         base = own.split(".")[: len(own.split(".")) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def keys(self, dotted: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> dict[str, str]:
+    def keys(
+        self, dotted: str, prefix: str = "", *, containers: bool = True, seen: frozenset[str] = frozenset()
+    ) -> dict[str, str]:
         """The keys of a configuration class and of the classes that its fields name.
 
         Args:
             dotted: the class, such as `nemo_rl.algorithms.grpo.MasterConfig`.
             prefix: section that the class describes, with a dot at its end.
+            containers: whether the classes of items in lists and dictionaries count, too.
             seen: classes on the way here.
 
         Returns:
@@ -141,7 +144,9 @@ class Checkout:
             return {}
         result: dict[str, str] = {}
         for base in found.node.bases:
-            result |= self.keys(f"{found.module}.{ast.unparse(base)}", prefix, seen | {dotted})
+            result |= self.keys(
+                f"{found.module}.{ast.unparse(base)}", prefix, containers=containers, seen=seen | {dotted}
+            )
         for node in found.node.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
@@ -149,8 +154,8 @@ class Checkout:
             kind = " ".join(ast.unparse(node.annotation).split())
             default = f" = {ast.unparse(node.value)}" if isinstance(node.value, ast.Constant) else ""
             result[key] = kind + default
-            for name in _named_classes(node.annotation):
-                result |= self.keys(f"{found.module}.{name}", f"{key}.", seen | {dotted})
+            for name in _named_classes(node.annotation, containers):
+                result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
         return result
 
     def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:
@@ -260,12 +265,15 @@ def _definition(node: ast.stmt, name: str) -> Definition | None:
     return None
 
 
-def _named_classes(expression: ast.expr) -> Iterator[str]:
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            yield node.value
+def _named_classes(node: ast.AST, containers: bool) -> Iterator[str]:
+    if isinstance(node, ast.Subscript) and not containers and ast.unparse(node.value).lower() in ("list", "dict"):
+        return
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from _named_classes(child, containers)
 
 
 def _joined(tree: ast.AST) -> Iterator[str]:

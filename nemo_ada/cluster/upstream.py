@@ -1,0 +1,188 @@
+"""What the hooks need of NeMo-RL: the functions and methods that they replace, with their parameters and results.
+
+These are data. A run compares them with the imported NeMo-RL (nemo/patch_points.py, nemo/asynchronous/actors.py),
+`nemo-ada check` with the source of a checkout, and `nemo-ada contract` compares two checkouts in these names.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_ada.cluster.checkout import Checkout, Function, parameters, returned
+from nemo_ada.errors import UserError
+
+LOOP = "nemo_rl.algorithms.grpo"
+ROLLOUTS = "nemo_rl.experience.rollouts"
+MASTER_CONFIG = f"{LOOP}.MasterConfig"
+ACTORS = "nemo_rl.algorithms.async_utils"
+_ROLLOUT = (
+    "policy_generation",
+    "input_batch",
+    "tokenizer",
+    "task_to_env",
+    "max_seq_len",
+    "max_rollout_turns",
+    "greedy",
+)
+ADVICE = (
+    "the hooks were tried on NeMo-RL v0.7.0, main of August 2026, and with the known changes of v0.8.0; use v0.7.0, "
+    "and see with `nemo-ada contract OLD NEW` what differs in this one"
+)
+BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
+_SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
+
+
+BATCH_WORKER = "_run_rollout_batch_worker"
+COLLECTOR = "AsyncTrajectoryCollector"
+METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    COLLECTOR: {
+        "start_collection": ("self", "dataloader"),
+        "_calculate_target_weights": ("self", "generation_weight_version"),
+        "_process_batch": ("self", "batch"),
+        "wait_for_pending_generations": ("self",),
+        "get_dataloader_state": ("self",),
+        "get_weight_version": ("self",),
+    },
+    "ReplayBuffer": {
+        "add": ("self", "trajectory", "weight_version", "target_weight_version"),
+        "sample": ("self", "num_prompt_groups", "current_weight_version", "max_age_steps"),
+        "size": ("self",),
+        "has_complete_batch": ("self", "target_step", "num_prompts_per_step", "max_age_steps"),
+        "state_dict": ("self",),
+        "load_state_dict": ("self", "state"),
+    },
+}
+PER_GROUP = {
+    "_run_prompt_group_worker": (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
+    ),
+}  # fmt: skip
+PER_BATCH = {
+    BATCH_WORKER: (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "num_generations",
+        "use_nemo_gym",
+    ),
+    "_iter_rollout_groups": (
+        "self", "repeated_batch", "num_generations", "use_nemo_gym", "task_index_to_group_index",
+    ),
+    "_enqueue_rollout_group": ("self", "rollout_result", "generation_weight_version", "target_weight_version"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPoint:
+    """A function in the loop's module that the hooks replace.
+
+    Attributes:
+        name: Name of the function.
+        origin: Module that defines it.
+        parameters: Names of its first parameters.
+        returns: What it may return, in the words of `returned`. Empty where the source does not tell.
+    """
+
+    name: str
+    origin: str
+    parameters: tuple[str, ...]
+    returns: tuple[str, ...] = ()
+
+    def check(self, module: Any) -> None:
+        """Raise UserError when the function is missing, is not the original, or takes other arguments."""
+        function = getattr(module, self.name, None)
+        here = f"{module.__name__}.{self.name}"
+        if function is None:
+            raise UserError(f"{here} does not exist: {ADVICE}")
+        if function.__module__ != self.origin:
+            raise UserError(
+                f"{here} comes from {function.__module__} instead of {self.origin}: reinforce_ada is already active "
+                "or another program replaced it; undo that first"
+            )
+        actual = tuple(inspect.signature(function).parameters)[: len(self.parameters)]
+        if actual != self.parameters:
+            raise UserError(
+                f"{here} takes ({', '.join(actual)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
+            )
+
+
+PATCH_POINTS = (
+    PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint(
+        "validate",
+        LOOP,
+        ("policy_generation", "val_dataloader", "tokenizer", "val_task_to_env", "step", "master_config", "logger"),
+    ),
+    PatchPoint("_create_advantage_estimator", LOOP, ("master_config",)),
+    PatchPoint(
+        BASELINES,
+        "nemo_rl.algorithms.utils",
+        ("prompts", "rewards", "valid_mask", "leave_one_out_baseline"),
+        ("2 values", "3 values"),  # v0.8.0 has the third one (nemo/trivial_groups.py)
+    ),
+    PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
+    PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
+)
+SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
+_GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
+GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
+"""NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
+GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
+
+
+def gym_point(loop: Any) -> PatchPoint:
+    """The function of the loop's module that draws responses over NeMo-Gym."""
+    return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
+
+
+def misfits(checkout: Checkout, *, asynchronous: bool) -> Iterator[str]:
+    """What in a checkout is not as the hooks need it. Empty where they fit.
+
+    Args:
+        checkout: the source of a NeMo-RL.
+        asynchronous: whether the actors of asynchronous training count, too.
+    """
+    points = {f"{point.origin}.{point.name}": point for point in (*PATCH_POINTS, SAMPLE_ROLLOUT)}
+    for name, point in points.items():
+        function = _function(checkout, name)
+        if function is None:
+            yield f"{name} does not exist"
+            continue
+        yield from _other_parameters(name, function, point.parameters)
+        if point.returns and returned(function) not in point.returns:
+            yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"
+    if asynchronous:
+        for actor in METHODS:
+            path = f"{ACTORS}.{actor}"
+            of_batches = _function(checkout, f"{path}.{BATCH_WORKER}") is not None
+            for method, expected in methods(actor, of_batches=of_batches).items():
+                function = _function(checkout, f"{path}.{method}")
+                if function is None:
+                    yield f"{path}.{method} does not exist"
+                else:
+                    yield from _other_parameters(f"{path}.{method}", function, expected)
+
+
+def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
+    """The methods of an actor class that we replace, with their first parameters.
+
+    Args:
+        actor: name of the class.
+        of_batches: whether the collector draws a whole batch per thread (pull request 3000).
+    """
+    of_collector = PER_BATCH if of_batches else PER_GROUP
+    return {**METHODS[actor], **(of_collector if actor == COLLECTOR else {})}
+
+
+def _function(checkout: Checkout, name: str) -> Function | None:
+    found = checkout.find(name)
+    node = None if found is None else found.node
+    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _other_parameters(name: str, function: Function, expected: tuple[str, ...]) -> Iterator[str]:
+    actual = tuple(one.removeprefix("*, ").rstrip("=") for one in parameters(function))[: len(expected)]
+    if actual != expected:
+        yield f"{name} takes ({', '.join(actual)}) first, expected ({', '.join(expected)})"
