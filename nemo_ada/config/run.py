@@ -11,7 +11,7 @@ from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
-from nemo_ada.tasks.prompting import Template
+from nemo_ada.tasks.prompting import PromptFormat
 from nemo_ada.tasks.settings import TaskSettings
 
 
@@ -118,15 +118,6 @@ class GenerationSettings(Section):
     """Whether a response also ends with its first line, as answers to few-shot prompts do."""
 
 
-class TokenizerSettings(Section):
-    """The settings of how the model of policy.model_name reads a prompt. Small base models use no template."""
-
-    template: Template = "auto"
-    """`auto` uses the folder's chat template if it has one, `chat` needs one, `plain` gives the prompt alone."""
-    system: str | None = None
-    """System message of a chat."""
-
-
 class PackingSettings(Section):
     """The learner computes tokens that rows of a micro-batch share only once (policy.model_name only)."""
 
@@ -141,7 +132,7 @@ class PolicySettings(Section):
 
     model_name: str | None = None
     """Folder of a Llama, Qwen2 or Qwen3 model to start from. null creates a small model from `model` and `base`."""
-    tokenizer: TokenizerSettings = TokenizerSettings()
+    tokenizer: PromptFormat = PromptFormat()
     model: ModelSettings = ModelSettings()
     megatron_cfg: MegatronSettings = MegatronSettings()
     data_parallel_size: Size = 1

@@ -7,16 +7,16 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from nemo_ada.config.run import RunConfig
+from nemo_ada.config.run import OptimizerSettings, RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import HF_NAMES, PolicyShape
-from nemo_ada.embedded.stack import Stack, model_shape, run_generation
+from nemo_ada.embedded.stack import Stack, model_shape
 from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import verify_folder, write_folder
@@ -100,7 +100,7 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     return LearnerConfig(
         shape=shape,
         micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
-        lr=config.base.lr,
+        optimizer=OptimizerSettings(lr=config.base.lr),
         warmup_updates=max(1, round(WARMUP_SHARE * config.base.steps)),
         decay_updates=config.base.steps + 1,
         seed=config.base.seed,
@@ -112,6 +112,6 @@ def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np
     """Pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`."""
     count = min(PROBE_PROMPTS, len(task.splits().train))
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
-    stack.call("open", str(folder.resolve()), sampler, replace(run_generation(config, task), temperature=1.0))
+    stack.call("open", str(folder.resolve()), sampler, config.policy)
     measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)
     return np.asarray(measured.reward_PK.mean(axis=1))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nemo_ada.config.run import PolicySettings
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
@@ -23,6 +24,7 @@ from nemo_ada.core.sampling.session import check_failures
 from nemo_ada.embedded.engine.source import EngineSource, Verify
 from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.embedded.learner.batch import Rows
+from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
 from nemo_ada.tasks.prompting import ModelTokenizer
@@ -52,27 +54,6 @@ class StepData(Rows):
     engine_steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """How responses are drawn.
-
-    Attributes:
-        max_new_tokens: tokens of the longest response.
-        temperature: sampling temperature of training.
-        max_num_seqs: most responses in flight in the engine.
-        threads: CPU threads of the engine.
-        stop_at_line_end: whether a line break ends a response.
-        tokenizer: tokenizer of the model's folder. With None the task's tokenizer is used.
-    """
-
-    max_new_tokens: int
-    temperature: float = 1.0
-    max_num_seqs: int = 256
-    threads: int = 1
-    stop_at_line_end: bool = False
-    tokenizer: ModelTokenizer | None = None
-
-
 SAMPLES, SAMPLE_CHARACTERS = 4, 600  # The record of an evaluation keeps 4 answers, and 600 characters of each text.
 
 
@@ -93,13 +74,32 @@ class HeldoutScores:
     samples: tuple[dict[str, Any], ...] = ()
 
 
+def model_tokenizer(policy: PolicySettings) -> ModelTokenizer | None:
+    """The tokenizer of `policy.model_name`, or None when the run makes a small model.
+
+    Raises:
+        UserError: The folder has no model that can run here.
+    """
+    if policy.model_name is None:
+        return None
+    read_shape(policy.model_name)
+    return ModelTokenizer(policy.model_name, policy.tokenizer)
+
+
+def max_new_tokens(policy: PolicySettings, task: Task) -> int:
+    """Longest response in tokens."""
+    return policy.generation.max_new_tokens or task.max_new_tokens
+
+
 class Rollout:
     """One engine, one task and one sampler. It runs inside a Ray actor. Tests use it without Ray."""
 
     def __init__(self, task: AnyTaskSettings, cache_dir: str) -> None:
         self._settings, self._cache_dir = task, Path(cache_dir)
         self._task: Task = build_task(task, self._cache_dir)
-        self._generation = Generation(self._task.max_new_tokens)
+        self._tokenizer: ModelTokenizer | None = None
+        self._temperature = 1.0
+        self._max_new_tokens = self._task.max_new_tokens
         self._stop_tokens: tuple[int, ...] = ()
         self._control_dir: Path | None = None
         self._engine: Engine | None = None
@@ -112,27 +112,30 @@ class Rollout:
 
         return os.getpid()
 
-    def open(self, model_dir: str, sampler: AdaSampler, generation: Generation, control_dir: str | None = None) -> None:
+    def open(self, model_dir: str, sampler: AdaSampler, policy: PolicySettings, control_dir: str | None = None) -> None:
         """Load a model into the engine and take over a sampler.
 
         Args:
             model_dir: Hugging Face folder of the model.
             sampler: sampler of the run.
-            generation: how responses are drawn.
+            policy: section `policy` of the run. The rollout uses its model, its tokenizer, `generation` and `threads`.
             control_dir: run directory. Its DROP file ends a sampling phase at once.
         """
-        if generation.tokenizer != self._generation.tokenizer:
-            self._task = build_task(self._settings, self._cache_dir, generation.tokenizer)
-        tokenizer, length = self._task.tokenizer, self._task.max_prompt_tokens + generation.max_new_tokens
+        generation, own_tokenizer = policy.generation, model_tokenizer(policy)
+        if own_tokenizer != self._tokenizer:
+            self._task = build_task(self._settings, self._cache_dir, own_tokenizer)
+        self._tokenizer = own_tokenizer
+        self._temperature, self._max_new_tokens = generation.temperature, max_new_tokens(policy, self._task)
+        tokenizer, length = self._task.tokenizer, self._task.max_prompt_tokens + self._max_new_tokens
         config = EngineConfig(
-            Path(model_dir), max_model_len=length, max_num_seqs=generation.max_num_seqs, threads=generation.threads
+            Path(model_dir), max_model_len=length, max_num_seqs=generation.max_num_seqs, threads=policy.threads
         )
         if self._engine is not None and not self._engine.reopen(config):
             self._engine.close()
             self._engine = None
         if self._engine is None:
             self._engine = Engine(config)
-        self._sampler, self._generation = sampler, generation
+        self._sampler = sampler
         ends = tokenizer.line_ends() if generation.stop_at_line_end else ()
         self._stop_tokens = (tokenizer.eos_id, *ends)
         self._control_dir = None if control_dir is None else Path(control_dir)
@@ -186,7 +189,7 @@ class Rollout:
     ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
-        sampling = self._sampling(self._generation.temperature)
+        sampling = self._sampling(self._temperature)
         source = EngineSource(engine, tokens_P, self._verify(prompts), sampling, grace_s=VERDICT_GRACE_S)
         began = engine.steps
         try:
@@ -266,7 +269,7 @@ class Rollout:
         return self._task.tokenizer.decode(token_ids[:-1] if token_ids and token_ids[-1] == eos else token_ids)
 
     def _sampling(self, temperature: float) -> Sampling:
-        return Sampling(self._generation.max_new_tokens, temperature, stop_tokens=self._stop_tokens)
+        return Sampling(self._max_new_tokens, temperature, stop_tokens=self._stop_tokens)
 
     def _data(self, sampled: SampledStep, source: EngineSource, tokens_P: list[list[int]], steps: int) -> StepData:
         rows = sampled.rows

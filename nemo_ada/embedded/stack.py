@@ -22,10 +22,9 @@ from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
-from nemo_ada.embedded.rollout import Generation, Rollout
+from nemo_ada.embedded.rollout import Rollout, max_new_tokens, model_tokenizer
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run_folder.files import locked
-from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
 
@@ -39,22 +38,9 @@ PREFIX = "ada-"
 LOCK = "lock"
 
 
-def model_tokenizer(config: RunConfig) -> ModelTokenizer | None:
-    """The tokenizer of `policy.model_name`, or None when the run makes a small model.
-
-    Raises:
-        UserError: The folder has no model that can run here.
-    """
-    policy = config.policy
-    if policy.model_name is None:
-        return None
-    read_shape(policy.model_name)
-    return ModelTokenizer(policy.model_name, PromptFormat(policy.tokenizer.template, policy.tokenizer.system))
-
-
 def run_task(config: RunConfig) -> Task:
     """The task of a run, with the tokenizer of its model. Raises UserError for a file that cannot be used."""
-    return build_task(config.task, Path(config.base.cache_dir), model_tokenizer(config))
+    return build_task(config.task, Path(config.base.cache_dir), model_tokenizer(config.policy))
 
 
 def model_shape(config: RunConfig, task: Task) -> PolicyShape:
@@ -62,25 +48,7 @@ def model_shape(config: RunConfig, task: Task) -> PolicyShape:
     return PolicyShape(
         **config.policy.model.model_dump(),
         vocab_size=task.tokenizer.vocab_size,
-        max_position_embeddings=max(128, task.max_prompt_tokens + max_new_tokens(config, task)),
-    )
-
-
-def max_new_tokens(config: RunConfig, task: Task) -> int:
-    """Longest response in tokens."""
-    return config.policy.generation.max_new_tokens or task.max_new_tokens
-
-
-def run_generation(config: RunConfig, task: Task) -> Generation:
-    """Settings with which a run's rollout generates in training."""
-    settings = config.policy.generation
-    return Generation(
-        max_new_tokens=max_new_tokens(config, task),
-        temperature=settings.temperature,
-        max_num_seqs=settings.max_num_seqs,
-        threads=config.policy.threads,
-        stop_at_line_end=settings.stop_at_line_end,
-        tokenizer=model_tokenizer(config),
+        max_position_embeddings=max(128, task.max_prompt_tokens + max_new_tokens(config.policy, task)),
     )
 
 
@@ -91,7 +59,7 @@ def packs(config: RunConfig) -> bool:
 
 def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """Settings of a run's learner. Raises UserError when the model does not split into the layout."""
-    policy, optimizer = config.policy, config.policy.megatron_cfg.optimizer
+    policy = config.policy
     return LearnerConfig(
         shape=shape,
         tensor_parallel=policy.megatron_cfg.tensor_model_parallel_size,
@@ -100,16 +68,10 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         micro_batch_size=policy.train_micro_batch_size,
         packed_tokens=policy.sequence_packing.train_mb_tokens if packs(config) else None,
         threads=policy.threads,
-        lr=optimizer.lr,
-        betas=(optimizer.adam_beta1, optimizer.adam_beta2),
-        eps=optimizer.adam_eps,
-        weight_decay=optimizer.weight_decay,
+        optimizer=policy.megatron_cfg.optimizer,
         max_grad_norm=policy.max_grad_norm,
         warmup_updates=policy.megatron_cfg.scheduler.lr_warmup_iters * config.updates_per_step,
-        ratio_clip_min=config.loss_fn.ratio_clip_min,
-        ratio_clip_max=config.loss_fn.ratio_clip_max,
-        ratio_clip_c=config.loss_fn.ratio_clip_c,
-        entropy_coefficient=config.loss_fn.entropy_coefficient,
+        loss=config.loss_fn,
         seed=config.base.seed,
         call_timeout_s=config.stall_seconds,
     )

@@ -29,8 +29,8 @@ from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.update import train_on
 from nemo_ada.embedded.model_folder import check_model_folder
 from nemo_ada.embedded.processes.actors import START_SECONDS
-from nemo_ada.embedded.rollout import HeldoutScores, StepData
-from nemo_ada.embedded.stack import Stack, learner_config, max_new_tokens, model_shape, run_generation, run_task
+from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.embedded.stack import Stack, learner_config, model_shape, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
 from nemo_ada.run_folder.folder import RunDir
@@ -103,17 +103,18 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
             f"{own}: attention heads of {shape.head_dim} do not work with vLLM on a CPU; choose hidden_size and "
             f"num_attention_heads for heads of one of {', '.join(map(str, ENGINE_HEAD_DIMS))}"
         )
-    length = task.max_prompt_tokens + max_new_tokens(config, task)
+    longest = max_new_tokens(config.policy, task)
+    length = task.max_prompt_tokens + longest
     if length > shape.max_position_embeddings:
         raise UserError(
             f"prompts of {task.max_prompt_tokens} tokens and policy.generation.max_new_tokens="
-            f"{max_new_tokens(config, task)} need {length} positions, the model has {shape.max_position_embeddings}; "
+            f"{longest} need {length} positions, the model has {shape.max_position_embeddings}; "
             f"lower max_new_tokens to {shape.max_position_embeddings - task.max_prompt_tokens}"
         )
     count = len(task.splits().train)
     PromptOrder(count, config.grpo.seed)
     config.reinforce_ada.check_candidates(count, config.grpo.max_num_steps)
-    plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, max_new_tokens(config, task))
+    plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, longest)
     prompts = config.grpo.num_prompts_per_step
     estimated = config.reinforce_ada.sampling.kind == "estimation"
     plan.check_first_waves(prompts, prompts * plan.group_size if estimated else None)
@@ -184,12 +185,12 @@ class Trainer:
         self._learner = self.stack.learner(learner_config(config, shape), base_folder)
         sampler = config.reinforce_ada.sampler(
             config.grpo.num_generations_per_prompt,
-            max_new_tokens(config, task),
+            max_new_tokens(config.policy, task),
             run_seed=config.grpo.seed,
             features=shape.hidden_size,
         )
-        generation, run_dir = run_generation(config, task), str(config.folder.resolve())
-        self.stack.call("open", str(base_folder.resolve()), sampler, generation, run_dir, seconds=START_SECONDS)
+        run_dir = str(config.folder.resolve())
+        self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
         newest = self.run_dir.resume_point() if config.resume == "auto" else None
         if newest is not None:
             self._load(newest)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
+from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
@@ -28,19 +29,17 @@ TOKENIZER_FILES = (
 Template = Literal["auto", "chat", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptFormat:
-    """How a problem becomes a prompt.
+    """The settings of how a problem becomes a prompt for a Hugging Face model. Small base models use none of them."""
 
-    Attributes:
-        template: `auto` uses the tokenizer's chat template if there is one, `chat` needs one, `plain` uses none.
-        system: System message of the chat.
-        suffix: Text after every problem.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     template: Template = "auto"
+    """`auto` uses the tokenizer's chat template if there is one, `chat` needs one, `plain` uses none."""
     system: str | None = None
+    """System message of the chat."""
     suffix: str = ""
+    """Text after every problem."""
 
 
 class PromptEncoder(Protocol):

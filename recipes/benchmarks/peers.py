@@ -45,7 +45,8 @@ from process_tree import memory_bytes
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.base import base_folder, prepare_base
-from nemo_ada.embedded.stack import Stack, run_generation, run_task
+from nemo_ada.embedded.rollout import max_new_tokens
+from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError
 from nemo_ada.report.curves import difference, markdown_table
@@ -287,11 +288,11 @@ def weights(folder: Path) -> np.ndarray:
 
 def heldout_accuracy(stack: Stack, config: RunConfig, models: Mapping[int, Path]) -> dict[int, float]:
     """step -> accuracy of its model folder on the held-out problems, with the trainer's own evaluation seeds."""
-    generation, found = run_generation(config, run_task(config)), {}
-    group, length = config.grpo.num_generations_per_prompt, generation.max_new_tokens
+    group, length = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, run_task(config))
     sampler = config.reinforce_ada.sampler(group, length, run_seed=0, features=1)
+    found = {}
     for step, folder in models.items():
-        stack.call("open", str(folder.resolve()), sampler, generation)
+        stack.call("open", str(folder.resolve()), sampler, config.policy)
         seed = evaluation_seed(config.grpo.seed, step)
         scores = stack.call("evaluate", None, config.validation.responses, config.validation.temperature, seed)
         found[step] = float(scores.reward_PK.mean())

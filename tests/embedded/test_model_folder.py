@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_ada.config.run import LossSettings, OptimizerSettings
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
+from nemo_ada.embedded.rollout import model_tokenizer
 from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_STOPPED
@@ -80,7 +82,8 @@ def test_the_learner_is_transformers_in_every_layout(stack, tmp_path, kind, tied
     folder, rows = write_model(tmp_path / "model", kind, tied=tied), batch()
     wanted = reference(folder, rows)
     shape = PolicyShape.read(folder)
-    base = LearnerConfig(shape=shape, micro_batch_size=5, lr=1e-3, eps=1e-3, entropy_coefficient=0.01)
+    optimizer, loss = OptimizerSettings(lr=1e-3, adam_eps=1e-3), LossSettings(entropy_coefficient=0.01)
+    base = LearnerConfig(shape=shape, micro_batch_size=5, optimizer=optimizer, loss=loss)
     updates, weights = {}, {}
     for name, layout in LAYOUTS.items():
         learner = stack.learner(dataclasses.replace(base, **layout), folder)
@@ -100,7 +103,9 @@ def taught(stack, task, tmp_path_factory):
     """A Llama that answers the bandit's prompts with some digit, written by the learner."""
     folder = write_model(tmp_path_factory.mktemp("random"), "llama", tied=True, initializer_range=0.02)
     tokenizer, out = ModelTokenizer(folder, PromptFormat("plain")), tmp_path_factory.mktemp("taught")
-    learner = stack.learner(LearnerConfig(shape=PolicyShape.read(folder), lr=5e-3, packed_tokens=512), folder)
+    optimizer = OptimizerSettings(lr=5e-3)
+    config = LearnerConfig(shape=PolicyShape.read(folder), optimizer=optimizer, packed_tokens=512)
+    learner = stack.learner(config, folder)
     for rows in islice(demonstration_batches(task.splits().supervision, tokenizer, batch_size=32, seed=0), 60):
         learner.supervised(rows)
     learner.export_hf(out, {"eos_token_id": tokenizer.eos_id})
@@ -164,8 +169,7 @@ def test_a_response_ends_with_its_line_where_that_is_asked_for(make, stack, taug
     ends = tokenizer.line_ends()
     assert tokenizer.encode("a\n")[-1] in ends and tokenizer.eos_id not in ends
     assert all("\n" in tokenizer.decode([i]) for i in ends)
-    generation = embedded.run_generation(config, embedded.run_task(config))
-    assert generation.stop_at_line_end and generation.tokenizer == tokenizer
+    assert config.policy.generation.stop_at_line_end and model_tokenizer(config.policy) == tokenizer
 
 
 def change(path: Path, **content: Any) -> None:

@@ -36,7 +36,8 @@ def opened(make, task, monkeypatch):
         monkeypatch.setattr(embedded, "Engine", engine)
         rollout = embedded.Rollout(config.task, config.base.cache_dir)
         sampler: AdaSampler = config.reinforce_ada.sampler(4, 4, run_seed=0, features=1)
-        rollout.open("no model", sampler, embedded.Generation(4, config.policy.generation.temperature))
+        generation = config.policy.generation.model_copy(update={"max_new_tokens": 4})
+        rollout.open("no model", sampler, config.policy.model_copy(update={"generation": generation}))
         return rollout, engines[0]
 
     return open_rollout

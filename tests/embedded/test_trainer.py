@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import presets
-from nemo_ada.config.run import RunConfig
+from nemo_ada.config.run import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.processes.actors import alive
 from nemo_ada.errors import ProcessLostError, UserError
@@ -250,9 +250,13 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
         "stall_seconds=77",
     )
     ours = embedded.learner_config(config, embedded.model_shape(config, task))
-    assert (ours.ratio_clip_min, ours.ratio_clip_max, ours.ratio_clip_c) == (0.1, 0.35, 4.0)
-    assert (ours.entropy_coefficient, ours.lr, ours.weight_decay) == (0.01, 3e-5, 0.2)
-    assert (ours.betas, ours.eps, ours.warmup_updates, ours.max_grad_norm) == ((0.8, 0.95), 1e-6, 9, 0.7)
+    assert ours.loss == LossSettings(
+        ratio_clip_min=0.1, ratio_clip_max=0.35, ratio_clip_c=4.0, entropy_coefficient=0.01
+    )
+    assert ours.optimizer == OptimizerSettings(
+        lr=3e-5, weight_decay=0.2, adam_beta1=0.8, adam_beta2=0.95, adam_eps=1e-6
+    )
+    assert (ours.warmup_updates, ours.max_grad_norm) == (9, 0.7)
     assert (ours.tensor_parallel, ours.pipeline_parallel, ours.data_parallel, ours.micro_batch_size) == (2, 2, 2, 3)
     assert (ours.seed, ours.call_timeout_s) == (4, 77)
 

@@ -24,6 +24,7 @@ import pytest
 from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
 
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.run import GenerationSettings, PolicySettings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
@@ -168,7 +169,8 @@ def embedded_rollout(case):
     engine = ScriptedEngine(responses(task.tokenizer, answer))
     case.monkeypatch.setattr(embedded, "Engine", lambda config: engine)
     rollout = embedded.Rollout(settings, str(case.folder))
-    rollout.open("no model", trace.watch(case.sampler()), embedded.Generation(LONGEST))
+    policy = PolicySettings(generation=GenerationSettings(max_new_tokens=LONGEST))
+    rollout.open("no model", trace.watch(case.sampler()), policy)
     for number in range(1, case.steps + 1):
         data = rollout.sample(number, [places[prompt] for prompt in PROMPTS], 0, features())
         assert data is not None

@@ -6,11 +6,12 @@ micro-batches and data-parallel ranks add up to the whole batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from nemo_ada.config.run import LossSettings
 
 METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entropy")
 
@@ -69,77 +70,63 @@ def logprob_and_entropy(
     return _VocabParallel.apply(logits_BTV, target_BT, group)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyLoss:
+def policy_loss(
+    settings: LossSettings,
+    logprob_BT: torch.Tensor,
+    entropy_BT: torch.Tensor,
+    old_logprob_BT: torch.Tensor,
+    advantage_B: torch.Tensor,
+    row_weight_B: torch.Tensor,
+    mask_BT: torch.Tensor,
+    denominator: float,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """PPO's clipped surrogate with an asymmetric interval, an optional dual clip and an optional entropy bonus.
 
     With ratio = pi / pi_old and the row's advantage A, the objective of a response token is
-    min(ratio A, clip(ratio, 1 - clip_min, 1 + clip_max) A). For A < 0 it is at least `dual_clip` A (arXiv 1912.09729,
-    equation 5). The loss is minus the sum of the objectives, weighted by row, minus `entropy_coefficient` times the sum
-    of the entropies of rows with a weight above 0. Both are divided by `denominator`. There is no KL term.
+    min(ratio A, clip(ratio, 1 - ratio_clip_min, 1 + ratio_clip_max) A). For A < 0 it is at least `ratio_clip_c` A
+    (arXiv 1912.09729, equation 5). The loss is minus the sum of the objectives, weighted by row, minus
+    `entropy_coefficient` times the sum of the entropies of rows with a weight above 0. Both are divided by
+    `denominator`. There is no KL term.
 
-    Attributes:
-        clip_min: Width of the interval below 1.
-        clip_max: Width of the interval above 1.
-        dual_clip: Largest ratio that counts for a negative advantage. None means no such clip.
-        entropy_coefficient: Factor of the entropy bonus.
+    Args:
+        settings: Section `loss_fn` of the run.
+        logprob_BT: Log-probabilities under the current policy.
+        entropy_BT: Entropies of the current policy.
+        old_logprob_BT: Log-probabilities under the policy that generated the tokens.
+        advantage_B: Advantages of the rows.
+        row_weight_B: Weights of the rows. 0 marks a placeholder row.
+        mask_BT: True on response tokens.
+        denominator: Number of tokens by which sums are divided.
+
+    Returns:
+        The differentiable loss, and a sum over the tokens that count for each name in `METRICS`. clip_fraction
+        counts tokens whose gradient a clip removed. approx_kl sums ratio - 1 - log ratio, whose mean estimates
+        KL(old || new) and is never negative.
     """
-
-    clip_min: float = 0.2
-    clip_max: float = 0.28
-    dual_clip: float | None = None
-    entropy_coefficient: float = 0.0
-
-    def __call__(
-        self,
-        logprob_BT: torch.Tensor,
-        entropy_BT: torch.Tensor,
-        old_logprob_BT: torch.Tensor,
-        advantage_B: torch.Tensor,
-        row_weight_B: torch.Tensor,
-        mask_BT: torch.Tensor,
-        denominator: float,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss of a micro-batch.
-
-        Args:
-            logprob_BT: Log-probabilities under the current policy.
-            entropy_BT: Entropies of the current policy.
-            old_logprob_BT: Log-probabilities under the policy that generated the tokens.
-            advantage_B: Advantages of the rows.
-            row_weight_B: Weights of the rows. 0 marks a placeholder row.
-            mask_BT: True on response tokens.
-            denominator: Number of tokens by which sums are divided.
-
-        Returns:
-            The differentiable loss, and a sum over the tokens that count for each name in `METRICS`. clip_fraction
-            counts tokens whose gradient a clip removed. approx_kl sums ratio - 1 - log ratio, whose mean estimates
-            KL(old || new) and is never negative.
-        """
-        live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
-        advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
-        log_ratio = torch.where(live, logprob_BT - old_logprob_BT, 0)
-        ratio = log_ratio.exp()
-        low, high = 1 - self.clip_min, 1 + self.clip_max
-        objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
-        clipped = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
-        if self.dual_clip is not None:
-            objective = torch.where(advantage < 0, torch.maximum(objective, self.dual_clip * advantage), objective)
-            clipped = clipped | ((advantage < 0) & (ratio > self.dual_clip))
-        loss = -(torch.where(live, objective, 0) * row_weight_B.unsqueeze(-1)).sum() / denominator
-        entropy = torch.where(live, entropy_BT if self.entropy_coefficient else entropy_BT.detach(), 0).sum()
-        if self.entropy_coefficient:
-            loss = loss - self.entropy_coefficient * entropy / denominator
-        with torch.no_grad():
-            sums = {
-                "tokens": live.sum().float(),
-                "loss": loss.detach(),
-                "clip_fraction": (clipped & live).sum().float(),
-                "mean_ratio": torch.where(live, ratio, 0).sum(),
-                "approx_kl": torch.where(live, ratio - 1 - log_ratio, 0).sum(),
-                "entropy": entropy.detach(),
-            }
-        return loss, sums
+    live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
+    advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
+    log_ratio = torch.where(live, logprob_BT - old_logprob_BT, 0)
+    ratio = log_ratio.exp()
+    low, high = 1 - settings.ratio_clip_min, 1 + settings.ratio_clip_max
+    objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    clipped = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
+    if settings.ratio_clip_c is not None:
+        objective = torch.where(advantage < 0, torch.maximum(objective, settings.ratio_clip_c * advantage), objective)
+        clipped = clipped | ((advantage < 0) & (ratio > settings.ratio_clip_c))
+    loss = -(torch.where(live, objective, 0) * row_weight_B.unsqueeze(-1)).sum() / denominator
+    entropy = torch.where(live, entropy_BT if settings.entropy_coefficient else entropy_BT.detach(), 0).sum()
+    if settings.entropy_coefficient:
+        loss = loss - settings.entropy_coefficient * entropy / denominator
+    with torch.no_grad():
+        sums = {
+            "tokens": live.sum().float(),
+            "loss": loss.detach(),
+            "clip_fraction": (clipped & live).sum().float(),
+            "mean_ratio": torch.where(live, ratio, 0).sum(),
+            "approx_kl": torch.where(live, ratio - 1 - log_ratio, 0).sum(),
+            "entropy": entropy.detach(),
+        }
+    return loss, sums
 
 
 def supervised_loss(

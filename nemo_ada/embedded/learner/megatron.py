@@ -162,12 +162,12 @@ def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> Me
     """
     settings = OptimizerConfig(
         optimizer="adam",
-        lr=config.lr,
+        lr=config.optimizer.lr,
         min_lr=0.0,
-        weight_decay=config.weight_decay,
-        adam_beta1=config.betas[0],
-        adam_beta2=config.betas[1],
-        adam_eps=config.eps,
+        weight_decay=config.optimizer.weight_decay,
+        adam_beta1=config.optimizer.adam_beta1,
+        adam_beta2=config.optimizer.adam_beta2,
+        adam_eps=config.optimizer.adam_eps,
         clip_grad=config.max_grad_norm,
         use_distributed_optimizer=False,
     )
@@ -182,13 +182,13 @@ def build_schedule(config: LearnerConfig, optimizer: MegatronOptimizer) -> Optim
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
-        max_lr=config.lr,
+        max_lr=config.optimizer.lr,
         min_lr=0.0,
         lr_warmup_steps=config.warmup_updates,
         lr_decay_steps=config.decay_updates or _FOREVER,
         lr_decay_style="linear" if config.decay_updates else "constant",
-        start_wd=config.weight_decay,
-        end_wd=config.weight_decay,
+        start_wd=config.optimizer.weight_decay,
+        end_wd=config.optimizer.weight_decay,
         wd_incr_steps=1,
         wd_incr_style="constant",
     )

@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from nemo_ada.embedded.learner import convert, shim
 from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
-from nemo_ada.embedded.learner.loss import METRICS, PolicyLoss, supervised_loss
+from nemo_ada.embedded.learner.loss import METRICS, policy_loss, supervised_loss
 from nemo_ada.embedded.learner.micro import PackedMicro, PaddedMicro
 from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
@@ -154,15 +154,10 @@ class Learner:
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
         """Take one optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
-        loss = PolicyLoss(
-            self.config.ratio_clip_min,
-            self.config.ratio_clip_max,
-            self.config.ratio_clip_c,
-            self.config.entropy_coefficient,
-        )
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, rows: Ints) -> Any:
-            return loss(
+            return policy_loss(
+                self.config.loss,
                 logprob,
                 entropy,
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),

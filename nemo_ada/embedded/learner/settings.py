@@ -8,7 +8,7 @@ from nemo_ada.config.run import LossSettings, OptimizerSettings, PolicySettings
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes.actors import START_SECONDS
 
-_ADAM, _LOSS, _POLICY = OptimizerSettings(), LossSettings(), PolicySettings()  # the YAML's defaults are the only ones
+_POLICY = PolicySettings()  # the YAML's defaults are the only ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,11 @@ class LearnerConfig:
         micro_batch_size: Largest number of rows of a padded micro-batch.
         packed_tokens: Largest number of different tokens of a packed micro-batch (`packing.py`). None pads rows.
         threads: Threads of a rank.
-        lr: Largest learning rate.
-        betas: Adam's decay rates.
-        eps: Adam's epsilon.
-        weight_decay: Decoupled weight decay.
+        optimizer: Section `optimizer` of the run. `lr` is the largest learning rate.
         max_grad_norm: Largest gradient norm. 0 turns clipping off.
-        warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to lr.
+        warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to `optimizer.lr`.
         decay_updates: The learning rate falls linearly to 0 at this update. None keeps it constant.
-        ratio_clip_min: Width of the clipping interval below 1.
-        ratio_clip_max: Width of the clipping interval above 1.
-        ratio_clip_c: The dual clip, or None.
-        entropy_coefficient: Factor of the entropy bonus.
+        loss: Section `loss_fn` of the run.
         seed: Seed of a random model.
         start_timeout_s: Seconds for the start of the ranks.
         call_timeout_s: Seconds for a call.
@@ -51,17 +45,11 @@ class LearnerConfig:
     micro_batch_size: int = _POLICY.train_micro_batch_size
     packed_tokens: int | None = None
     threads: int = _POLICY.threads
-    lr: float = _ADAM.lr
-    betas: tuple[float, float] = (_ADAM.adam_beta1, _ADAM.adam_beta2)
-    eps: float = _ADAM.adam_eps
-    weight_decay: float = _ADAM.weight_decay
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     max_grad_norm: float = _POLICY.max_grad_norm
     warmup_updates: int = 0
     decay_updates: int | None = None
-    ratio_clip_min: float = _LOSS.ratio_clip_min
-    ratio_clip_max: float = _LOSS.ratio_clip_max
-    ratio_clip_c: float | None = _LOSS.ratio_clip_c
-    entropy_coefficient: float = _LOSS.entropy_coefficient
+    loss: LossSettings = field(default_factory=LossSettings)
     seed: int = 0
     start_timeout_s: float = START_SECONDS
     call_timeout_s: float = 600.0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_ada.config.run import LossSettings
 from tests.lazy import Lazy
 
 torch, ours = Lazy("torch"), Lazy("nemo_ada.embedded.learner.loss")
@@ -62,8 +63,8 @@ def _reference(
 
 def _ours(e: dict[str, Any], c: float | None, coefficient: float, denominator: float) -> tuple[torch.Tensor, Any]:
     logprob, entropy = ours.logprob_and_entropy(e["logits"], e["target"])
-    loss = ours.PolicyLoss(LOW, HIGH, c, coefficient)
-    return loss(logprob, entropy, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
+    settings = LossSettings(ratio_clip_min=LOW, ratio_clip_max=HIGH, ratio_clip_c=c, entropy_coefficient=coefficient)
+    return ours.policy_loss(settings, logprob, entropy, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.03])

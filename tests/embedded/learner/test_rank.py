@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from nemo_ada.config.run import LossSettings, OptimizerSettings
 from nemo_ada.embedded.learner.batch import TokenRows, TrainBatch
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape
@@ -34,8 +35,8 @@ ray, groups = Lazy("ray"), Lazy("nemo_ada.embedded.learner.group")
 
 SHAPE = PolicyShape(hidden_size=64, ffn_hidden_size=96, vocab_size=40, max_position_embeddings=32, rope_theta=5000.0)
 CONFIG = LearnerConfig(
-    shape=SHAPE, micro_batch_size=4, lr=1e-3, weight_decay=0.01, warmup_updates=2, ratio_clip_c=3.0,
-    entropy_coefficient=0.01, max_grad_norm=0.5, seed=7,
+    shape=SHAPE, micro_batch_size=4, optimizer=OptimizerSettings(lr=1e-3, weight_decay=0.01), warmup_updates=2,
+    loss=LossSettings(ratio_clip_c=3.0, entropy_coefficient=0.01), max_grad_norm=0.5, seed=7,
 )  # fmt: skip
 LAYOUTS = {"tp2": (2, 1, 1), "pp2": (1, 2, 1), "dp2": (1, 1, 2)}
 ROWS, WIDTH = 13, 20
@@ -219,7 +220,7 @@ def test_features_are_the_mean_of_the_normalised_states_of_a_rows_tokens(group: 
 
 
 def test_a_step_without_rows_moves_nothing_at_the_start(group: LearnerGroup) -> None:
-    group.restart(_config(1, 2, weight_decay=0.0))
+    group.restart(_config(1, 2, optimizer=OptimizerSettings(lr=1e-3)))
     start = _weights(group)
     batch, none = _batch(0), np.zeros(0, np.int64)
     empty = {name: getattr(batch, name)[none] for name in dataclasses.asdict(batch) if name != "denominator"}
@@ -231,7 +232,9 @@ def test_supervised_steps_learn_with_tied_embeddings(group: LearnerGroup) -> Non
     results = {}
     for pp in (1, 2):
         shape = dataclasses.replace(SHAPE, tied_embeddings=True)
-        group.restart(_config(pp=pp, shape=shape, lr=1e-2, decay_updates=8))
+        group.restart(
+            _config(pp=pp, shape=shape, optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.01), decay_updates=8)
+        )
         metrics = [group.supervised(TokenRows(*_tokens(_batch(0)))) for _ in range(8)]
         results[pp] = [m["loss"] for m in metrics]
         assert [m["lr"] for m in metrics][-1] == pytest.approx(0.0, abs=1e-12)
