@@ -18,9 +18,9 @@ from nemo_ada.cli.data import at_least_one, choice, read_text
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.benchmark import at_revisions, resolve
+from nemo_ada.evaluation.benchmark import Benchmark, at_revisions, resolve
 from nemo_ada.evaluation.curve import check_folder, names_of, write_curve
-from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec
+from nemo_ada.evaluation.evaluate import SamplingSpec
 from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
@@ -106,10 +106,13 @@ def evaluate(
     for name, folder in zip(names, model, strict=True):
         access = Access(served_model, api_key_env)
         provider = open_provider(server, folder, ModelTokenizer(tokenizer or folder), limits, access)
-        jobs = [BenchmarkJob(own, ModelTokenizer(tokenizer or folder, own.prompt_format())) for own in benchmarks]
+
+        def encoder_of(benchmark: Benchmark, folder: str | Path = tokenizer or folder) -> ModelTokenizer:
+            return ModelTokenizer(folder, benchmark.prompt_format())
+
         place = out if len(model) == 1 else out / name
         with counted("problem") as watch:
-            contents[name] = run(jobs, provider, drawing, place, watch)
+            contents[name] = run(benchmarks, encoder_of, provider, drawing, place, watch)
         if not as_json:
             _show(contents[name], k, place)
     if len(model) == 1:

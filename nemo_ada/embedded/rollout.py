@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,7 +199,7 @@ class Rollout:
                 source,
                 reserve=reserve,
                 features_PF=features_PF,
-                stop_check=_Watch(self._control_dir),
+                stop_check=_stop_check(self._control_dir),
             )
             return None if sampled is None else self._data(sampled, source, tokens_P, engine.steps - began)
         finally:
@@ -308,19 +308,19 @@ class Rollout:
         return self._sampler
 
 
-class _Watch:
+def _stop_check(folder: Path | None) -> Callable[[], Literal["drain", "drop"] | None]:
     """The stop check of a run. Every POLL_SECONDS it touches the heartbeat and checks for the DROP file."""
+    next_time = 0.0
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._next = 0.0
-
-    def __call__(self) -> Literal["drain", "drop"] | None:
+    def check() -> Literal["drain", "drop"] | None:
+        nonlocal next_time
         now = time.monotonic()
-        if self._folder is None or now < self._next:
+        if folder is None or now < next_time:
             return None
-        self._next = now + POLL_SECONDS
-        heartbeat = self._folder / "heartbeat"
+        next_time = now + POLL_SECONDS
+        heartbeat = folder / "heartbeat"
         if heartbeat.exists():
             heartbeat.touch()
-        return "drop" if (self._folder / "DROP").exists() else None
+        return "drop" if (folder / "DROP").exists() else None
+
+    return check

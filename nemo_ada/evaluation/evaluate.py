@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -40,13 +40,7 @@ from nemo_ada.verify.judge import Judge
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkJob:
-    """A benchmark, and the encoder that makes prompts of its problems."""
-
-    benchmark: Benchmark
-    encoder: PromptEncoder
+EncoderOf = Callable[[Benchmark], PromptEncoder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,8 @@ class SamplingSpec:
 
 
 def evaluate(
-    jobs: Sequence[BenchmarkJob],
+    benchmarks: Sequence[Benchmark],
+    encoder_of: EncoderOf,
     provider: ResponseProvider,
     drawing: SamplingSpec,
     out: Path,
@@ -82,7 +77,8 @@ def evaluate(
     The provider starts with its first request and is closed at the end.
 
     Args:
-        jobs: The benchmarks.
+        benchmarks: The benchmarks.
+        encoder_of: Gives the encoder that makes prompts of a benchmark's problems.
         provider: The model.
         drawing: How responses are drawn and written.
         out: The folder of the evaluation.
@@ -96,8 +92,8 @@ def evaluate(
     """
     if drawing.parquet:
         require_pyarrow()
-    sources = [_source(job.benchmark) for job in jobs]
-    settings = _settings(jobs, provider, sources, drawing)
+    sources = [_source(benchmark) for benchmark in benchmarks]
+    settings = _settings(benchmarks, encoder_of(benchmarks[0]).name, provider, sources, drawing)
     with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
         path = out / "results.json"
         if path.exists():
@@ -106,9 +102,9 @@ def evaluate(
             except ValueError as problem:
                 raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
             return before
-        at_commits = pinned(out, {job.benchmark.name: source for job, source in zip(jobs, sources, strict=True)})
+        at_commits = pinned(out, {one.name: source for one, source in zip(benchmarks, sources, strict=True)})
         scored = _run(
-            [_Task(job, at_commits[job.benchmark.name], drawing, out) for job in jobs],
+            [_Task(one, encoder_of(one), at_commits[one.name], drawing, out) for one in benchmarks],
             Measurement(provider, drawing.k, drawing.seed, limits_are_wrong=True),
             watch,
         )
@@ -124,22 +120,26 @@ def _benchmarks(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(
-    jobs: Sequence[BenchmarkJob], provider: ResponseProvider, sources: Sequence[Source], drawing: SamplingSpec
+    benchmarks: Sequence[Benchmark],
+    tokenizer: str,
+    provider: ResponseProvider,
+    sources: Sequence[Source],
+    drawing: SamplingSpec,
 ) -> dict[str, Any]:
     return {
         "model": {"name": provider.name, "fingerprint": provider.fingerprint},
-        "tokenizer": jobs[0].encoder.name,
+        "tokenizer": tokenizer,
         "k": drawing.k,
         "seed": drawing.seed,
         "max_prompts": drawing.max_prompts,
         **drawing.sampling,
         "benchmarks": {
-            job.benchmark.name: {
-                **job.benchmark.model_dump(mode="json", exclude={"name", "source", "split", "subset", "revision"}),
+            one.name: {
+                **one.model_dump(mode="json", exclude={"name", "source", "split", "subset", "revision"}),
                 "source": source.identity(),
-                "judged_by": _judge(job.benchmark).version,
+                "judged_by": _judge(one).version,
             }
-            for job, source in zip(jobs, sources, strict=True)
+            for one, source in zip(benchmarks, sources, strict=True)
         },
         "nemo_ada": __version__,
     }
@@ -157,19 +157,22 @@ def _source(one: Benchmark) -> Source:
 class _Task:
     """One benchmark while it is evaluated: its problems, its journal, its judge."""
 
-    def __init__(self, job: BenchmarkJob, source: Source, drawing: SamplingSpec, out: Path) -> None:
+    def __init__(
+        self, benchmark: Benchmark, encoder: PromptEncoder, source: Source, drawing: SamplingSpec, out: Path
+    ) -> None:
         """Read the problems. Raises UserError where none can be used."""
-        self.job, self.name, self.folder = job, job.benchmark.name, out / job.benchmark.name
+        self.benchmark, self.encoder = benchmark, encoder
+        self.name, self.folder = benchmark.name, out / benchmark.name
         self.folder.mkdir(exist_ok=True)
-        self.judge = _judge(job.benchmark)
-        self.problems, self.rejected = _problems(job, source, drawing.max_prompts, self.judge)
+        self.judge = _judge(benchmark)
+        self.problems, self.rejected = _problems(benchmark, encoder, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
         self.journal = Journal(self.folder / "responses.jsonl")
         self._chunk, self._parquet = drawing.chunk, drawing.parquet
         self._finished: list[list[Record]] = []
 
     def _say_rejected(self, drawing: SamplingSpec) -> None:
-        benchmark, rejected = self.job.benchmark, self.rejected
+        benchmark, rejected = self.benchmark, self.rejected
         write_atomically(self.folder / "rejected.jsonl", "".join(map(dump, rejected)))
         if rejected:
             kinds = Counter(record["kind"] for record in rejected)
@@ -184,7 +187,7 @@ class _Task:
     def questions(self) -> Iterator[Question]:
         """Yield the problems that the journal does not cover."""
         for problem in self.problems[self.journal.items :]:
-            yield Question(problem, self.job.encoder, self.judge, self.job.benchmark.max_new_tokens)
+            yield Question(problem, self.encoder, self.judge, self.benchmark.max_new_tokens)
 
     def add(self, drawn: Sequence[Judged], watch: Watch) -> None:
         """Keep the responses of the next problem."""
@@ -206,7 +209,7 @@ class _Task:
 
     def result(self) -> BenchmarkResult:
         """Return the counts of all problems, and write them."""
-        counts = _counts(self.problems, self.journal, self.job.benchmark)
+        counts = _counts(self.problems, self.journal, self.benchmark)
         write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
         if self._parquet:
             write_parquet(self.journal, self.folder / "responses.parquet")
@@ -238,13 +241,14 @@ def _run(tasks: Sequence[_Task], measurement: Measurement, watch: Watch) -> list
     return [task.result() for task in tasks]
 
 
-def _problems(job: BenchmarkJob, source: Source, limit: int | None, judge: Judge) -> tuple[list[Problem], list[Record]]:
+def _problems(
+    benchmark: Benchmark, encoder: PromptEncoder, source: Source, limit: int | None, judge: Judge
+) -> tuple[list[Problem], list[Record]]:
     """Return the problems in the order of the source, and the records of those that cannot be used."""
-    benchmark = job.benchmark
     read = read_stage(benchmark.prompt_fields, benchmark.answer_fields)
     records: list[Any] = list(islice(source.records(), limit))
     rejected: list[Record] = []
-    for stage in (read, distinct_stage(judge), length_stage(job.encoder, benchmark.max_prompt_tokens)):
+    for stage in (read, distinct_stage(judge), length_stage(encoder, benchmark.max_prompt_tokens)):
         if stage.survey is not None:
             stage.survey(records.copy)
         processed = stage.process(records)

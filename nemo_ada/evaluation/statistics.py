@@ -103,10 +103,10 @@ def mean_interval(value_P: FloatArray) -> Interval:
     """Return the interval of the mean of values in [0, 1]."""
     count, mean = len(value_P), float(value_P.mean())
     low, high = wilson(mean, count, NORMAL)
-    spread = _Spread.of(value_P, MEANS)
-    if spread.variance > 0.0:
-        binary = mean * (1.0 - mean) / spread.variance  # this many binary observations have the same variance
-        narrow_low, narrow_high = wilson(mean, binary, student_quantile(spread.freedom))
+    variance, freedom = _spread(value_P, MEANS)
+    if variance > 0.0:
+        binary = mean * (1.0 - mean) / variance  # this many binary observations have the same variance
+        narrow_low, narrow_high = wilson(mean, binary, student_quantile(freedom))
         low, high = max(low, narrow_low), min(high, narrow_high)
     return low, high
 
@@ -122,27 +122,19 @@ def wilson(mean: float, count: float, quantile: float) -> Interval:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """The variance of a mean, and the degrees of freedom of its estimate."""
+def _spread(value_P: FloatArray, share: float) -> tuple[float, float]:
+    """Estimate the variance of the mean of one sample, and the degrees of freedom of this estimate.
 
-    variance: float
-    freedom: float
-
-    @classmethod
-    def of(cls, value_P: FloatArray, share: float) -> _Spread:
-        """Estimate the spread from one sample.
-
-        The freedom is `share` of what the kurtosis implies, between 1 and count - 1.
-        """
-        count = len(value_P)
-        deviation_P = value_P - value_P.mean()
-        second = float((deviation_P**2).mean())
-        if count < 2 or second <= 1e-24:  # rounding of equal values
-            return cls(0.0, 1.0)
-        kurtosis = float((deviation_P**4).mean()) / second**2
-        implied = 2.0 * count / max(kurtosis - (count - 3) / (count - 1), 1e-9)  # 2 V^2 / Var(V), normal: count - 1
-        return cls(second / (count - 1), min(max(share * implied, 1.0), count - 1.0))
+    The freedom is `share` of what the kurtosis implies, between 1 and count - 1.
+    """
+    count = len(value_P)
+    deviation_P = value_P - value_P.mean()
+    second = float((deviation_P**2).mean())
+    if count < 2 or second <= 1e-24:  # rounding of equal values
+        return 0.0, 1.0
+    kurtosis = float((deviation_P**4).mean()) / second**2
+    implied = 2.0 * count / max(kurtosis - (count - 3) / (count - 1), 1e-9)  # 2 V^2 / Var(V), normal: count - 1
+    return second / (count - 1), min(max(share * implied, 1.0), count - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +171,11 @@ def paired_test(
     mean = float(difference_P.mean())
     strata = _strata(difference_P, stratum_P)
     low, high = _joined(strata, difference_interval)
-    spread = _pooled(strata)
+    variance, freedom = _pooled(strata)
     bound = _largest_variance(difference_P)
-    if spread.variance > 0.0:
-        p_t = 2.0 * student_tail(abs(mean) / math.sqrt(spread.variance), spread.freedom)
-        if 0.0 < bound < spread.variance:
+    if variance > 0.0:
+        p_t = 2.0 * student_tail(abs(mean) / math.sqrt(variance), freedom)
+        if 0.0 < bound < variance:
             p_t = min(p_t, 2.0 * (1.0 - NormalDist().cdf(abs(mean) / math.sqrt(bound))))
     else:
         p_t = 1.0 if mean == 0.0 else 2.0 ** (1 - count)  # all are equal: the sign test
@@ -193,7 +185,7 @@ def paired_test(
         high=min(high, 1.0),
         p_t=min(1.0, p_t),
         p_flips=flip_test(difference_P, flips),
-        detectable=detectable_difference(math.sqrt((spread.variance or bound) * count), count),
+        detectable=detectable_difference(math.sqrt((variance or bound) * count), count),
         prompts=count,
     )
 
@@ -201,10 +193,10 @@ def paired_test(
 def difference_interval(difference_P: FloatArray) -> Interval:
     """Return the interval of the mean of differences in [-1, 1]."""
     mean = float(difference_P.mean())
-    spread = _Spread.of(difference_P, DIFFERENCES)
+    variance, freedom = _spread(difference_P, DIFFERENCES)
     largest = NORMAL * math.sqrt(_largest_variance(difference_P))
-    if spread.variance > 0.0:
-        half = min(student_quantile(spread.freedom) * math.sqrt(spread.variance), largest)
+    if variance > 0.0:
+        half = min(student_quantile(freedom) * math.sqrt(variance), largest)
         return mean - half, mean + half
     if mean == 0.0:
         return -largest, largest
@@ -275,17 +267,17 @@ def _joined(strata: list[FloatArray], interval: Callable[[FloatArray], Interval]
     return centre - math.sqrt(below), centre + math.sqrt(above)
 
 
-def _pooled(strata: list[FloatArray]) -> _Spread:
+def _pooled(strata: list[FloatArray]) -> tuple[float, float]:
     """Return the variance of the mean over all strata, and its freedom after Satterthwaite.
 
     A stratum of one problem adds nothing.
     """
     count = sum(map(len, strata))
-    parts = [(_Spread.of(value_P, DIFFERENCES), len(value_P) / count) for value_P in strata]
-    variance = sum(weight**2 * spread.variance for spread, weight in parts)
+    parts = [(*_spread(value_P, DIFFERENCES), len(value_P) / count) for value_P in strata]
+    variance = sum(weight**2 * own for own, _, weight in parts)
     if variance == 0.0:
-        return _Spread.of(np.concatenate(strata), DIFFERENCES)
-    return _Spread(variance, variance**2 / sum((w**2 * s.variance) ** 2 / s.freedom for s, w in parts))
+        return _spread(np.concatenate(strata), DIFFERENCES)
+    return variance, variance**2 / sum((weight**2 * own) ** 2 / freedom for own, freedom, weight in parts)
 
 
 def _largest_variance(difference_P: FloatArray) -> float:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.planning.history import History
 from nemo_ada.simulate.engine import LengthModel
@@ -17,24 +14,6 @@ from nemo_ada.simulate.steps import BetaRates, MeasuredRates, RateDistribution
 MEDIAN_SHARE, SIGMA, WRONG_FACTOR = 0.3, 0.7, 1.3
 SPREAD = f"sigma {SIGMA:g}, wrong answers x{WRONG_FACTOR:g}"
 EASY, HARD = tuple(k / 16 for k in range(1, 6)), (1 / 16, 2 / 16)  # pass rates of the authors' two kinds of data sets
-NORMAL = NormalDist()
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLengths(LengthModel):
-    """Measured lengths, which do not depend on the label. A standard normal number chooses one by its quantile.
-
-    Attributes:
-        lengths: the measured tokens of responses.
-    """
-
-    lengths: tuple[int, ...] = (1,)
-
-    def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
-        """Tokens of each response."""
-        sorted_L = np.sort(np.array(self.lengths, np.int64))
-        share_N = np.array([NORMAL.cdf(z) for z in normal_N])
-        return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
 
 
 def rates_of(data: str, measured: Path | None, history: History | None, group: int) -> tuple[RateDistribution, str]:
@@ -68,7 +47,7 @@ def lengths_of(longest: int, history: History | None, median: float | None) -> t
         )
     if len(history.lengths_L):
         lengths = np.minimum(history.lengths_L, longest)
-        return MeasuredLengths(lengths=tuple(lengths.tolist())), f"measured: {len(lengths)} of the run's responses"
+        return LengthModel(measured=tuple(lengths.tolist())), f"measured: {len(lengths)} of the run's responses"
     return (
         LengthModel(history.mean_length / 1.25, 0.67, 1.0, longest),
         f"log-normal with the run's mean of {history.mean_length:.0f} tokens; its spread is assumed",

@@ -122,21 +122,11 @@ class PlanOptions:
     compare: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What a run samples.
+def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
+    """The sampling plan of an earlier run and its prompts per step, by its config.yaml.
 
-    Attributes:
-        variant: the sampling plan.
-        prompts_per_step: prompts that a step trains on.
+    None where the folder has no such file, or the file does not say it.
     """
-
-    variant: Variant
-    prompts_per_step: int
-
-
-def past_run(run_dir: Path, run: PlannedRun) -> Sampled | None:
-    """What an earlier run sampled, by its config.yaml. None where the folder has no such file, or it says nothing."""
     path = run_dir / "config.yaml"
     config = read_yaml(path, "the run's configuration") if path.is_file() else {}
     section = config.get("reinforce_ada") if isinstance(config, dict) else None
@@ -148,7 +138,7 @@ def past_run(run_dir: Path, run: PlannedRun) -> Sampled | None:
     for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
             raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-    return Sampled(variant(ada_settings(section), group, run.rollout.longest), prompts)
+    return variant(ada_settings(section), group, run.rollout.longest), prompts
 
 
 def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
@@ -173,11 +163,11 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     rates, rates_origin = rates_of(run.data, options.pass_rates, history, run.rollout.group)
     lengths, lengths_origin = lengths_of(run.rollout.longest, history, options.median_tokens)
     simulated = SimulatedRun(run, rates, lengths, options.steps)
-    planned = Sampled(variant(run.ada, run.rollout.group, run.rollout.longest), run.rollout.prompts_per_step)
-    plan = planned.variant.plan
+    planned = variant(run.ada, run.rollout.group, run.rollout.longest)
+    same, plan = (planned, run.rollout.prompts_per_step), planned.plan
     plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
     past = None if options.run is None else past_run(options.run, run)
-    forecast, work, model = _forecast(simulated, planned, history, past or planned)
+    forecast, work, model = _forecast(simulated, planned, history, past or same)
     slots = plan_slots(
         forecast, run.schedule, seconds=seconds, gpus=run.gpus,
         cold_start=COLD_START[run.backend] if cold_start is None else cold_start,
@@ -195,13 +185,13 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
                 available=slots.step_seconds,
             )
         few = min(options.steps, STEPS_CAPPED)
-        steady = steady_cap(lambda cap: simulated.steps_of(capped(planned.variant, cap), model.clock, few))
+        steady = steady_cap(lambda cap: simulated.steps_of(capped(planned, cap), model.clock, few))
     limit = None
     if options.step_seconds is not None:
-        limit = _step_cap(simulated, planned.variant, forecast, work, model, options.step_seconds)
+        limit = _step_cap(simulated, planned, forecast, work, model, options.step_seconds)
     costs, left_out = _costs(simulated, forecast, work, model) if options.compare else ((), ())
     return Plan(
-        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == planned,
+        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == same,
         tuple(_warnings(run, work, slots)),
     )  # fmt: skip
 
@@ -262,10 +252,10 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
 
 
 def _forecast(
-    simulated: SimulatedRun, planned: Sampled, history: History | None, past: Sampled
+    simulated: SimulatedRun, planned: Variant, history: History | None, past: tuple[Variant, int]
 ) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
     """The forecast, the simulated steps of the plan and the model of their time. `past`: what `history` sampled."""
-    run, plan = simulated.run, planned.variant.plan
+    run, plan = simulated.run, planned.plan
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
     responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
@@ -277,20 +267,20 @@ def _forecast(
     if history is None:
         if run.roofline is None:
             raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")
-        uncapped = simulated.steps_of(capped(planned.variant, None))
+        uncapped = simulated.steps_of(capped(planned, None))
         model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
-        work = simulated.steps_of(planned.variant, model.clock)
+        work = simulated.steps_of(planned, model.clock)
         step = step_of(work, live_share(run, run.ada, work))
         return of_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save), work, model
-    prompts = past.prompts_per_step
+    past_variant, prompts = past
     rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
     fitted = SamplingTimeModel.fit(history)
-    ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past.variant, fitted.clock)
+    ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past_variant, fitted.clock)
     model = fitted.calibrated(history, ran)
-    work = simulated.steps_of(planned.variant, model.clock)
+    work = simulated.steps_of(planned, model.clock)
     carried = None
-    if past != planned:
-        carried = planned.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
+    if past != (planned, run.rollout.prompts_per_step):
+        carried = run.rollout.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
     return of_history(history, model, step_of(work), save=save, carried=carried), work, model
 
 

@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 from nemo_ada.planning.planned_run import PlannedRun
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel
-from nemo_ada.simulate.steps import RateDistribution, Variant, simulated_steps
+from nemo_ada.simulate.steps import RateDistribution, Setting, Variant, simulated_steps
 
 WARM_UP = 2  # steps in which the latency model learns
 MAX_PROMPTS = 64  # prompts of a simulated step; engine and prompts are scaled down together
@@ -56,52 +56,30 @@ class SimulatedSteps:
         return float(self.tokens_S.sum() / self.responses_S.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What the prompts of a step ask of the engine.
-
-    Attributes:
-        rates: pass rates of the prompts.
-        lengths: lengths of the responses.
-    """
-
-    rates: RateDistribution
-    lengths: LengthModel
-
-
 @lru_cache(maxsize=128)
 def simulate(
-    variant: Variant,
-    workload: Workload,
-    *,
-    prompts: int,
-    steps: int,
-    max_concurrent: int | None = None,
-    clock: tuple[float, float] = (1.0, 0.0),
-    seed: int = 0,
+    variant: Variant, setting: Setting, clock: tuple[float, float] = (1.0, 0.0), seed: int = 0
 ) -> SimulatedSteps:
     """Simulated steps after a warm-up, each with its own prompts.
 
     Args:
         variant: the sampling plan.
-        workload: pass rates and lengths.
-        prompts: prompts of a step.
-        steps: steps.
-        max_concurrent: responses that decode at once. None means all of them.
+        setting: what is simulated. Its number of seeds is not used.
         clock: seconds of an engine step, and more of it per running response.
         seed: seed of the prompts and of the engine.
     """
-    engine = partial(DiscreteEventSource, slots=max_concurrent, step_seconds=clock[0], row_seconds=clock[1])
+    prompts = setting.prompts
+    engine = partial(DiscreteEventSource, slots=setting.slots, step_seconds=clock[0], row_seconds=clock[1])
     run = simulated_steps(
-        variant, lambda step: workload.rates.draw(prompts, seed * 100_003 + step), workload.lengths,
-        steps=WARM_UP + steps, seed=seed, engine=engine,
+        variant, lambda step: setting.rates.draw(prompts, seed * 100_003 + step), setting.lengths,
+        steps=setting.warm_up + setting.steps, seed=seed, engine=engine,
     )  # fmt: skip
     measured = [
         (
             engine_steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
             stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
         )
-        for engine_steps, stats in islice(run, WARM_UP, None)
+        for engine_steps, stats in islice(run, setting.warm_up, None)
     ]  # fmt: skip
     steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(measured, np.float64).T
     zero, busy, cut = (float(share_S.mean()) for share_S in shares)
@@ -205,11 +183,11 @@ class SimulatedRun:
             None if cap is None else ceil(cap / scale - 1e-9) for cap in (caps.max_samples, caps.max_tokens)
         )
         plan = replace(variant.plan, budget=replace(caps, max_samples=samples, max_tokens=tokens))
-        batch = simulate(
-            replace(variant, plan=plan), Workload(self.rates, self.lengths), prompts=prompts, steps=steps or self.steps,
-            max_concurrent=max(1, self.run.max_concurrent * prompts // rollout.prompts),
-            clock=(clock[0], clock[1] * scale),
+        setting = Setting(
+            self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
+            slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),
         )  # fmt: skip
+        batch = simulate(replace(variant, plan=plan), setting, (clock[0], clock[1] * scale))
         batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
         if rollout.max_calls == 1:
             return batch

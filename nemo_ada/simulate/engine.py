@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from nemo_ada.errors import InvariantError
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
 """(prompt_N, index_N) -> (reward_N, tokens_N). A response has no label when its reward is not finite."""
 
+NORMAL = NormalDist()
 _LABEL_STREAM, _LENGTH_STREAM, _ANGLE_STREAM = 101, 102, 103  # none of them is a seeds.SeedStream
 
 
@@ -122,21 +124,24 @@ class DiscreteEventSource:
 
 @dataclass(frozen=True, slots=True)
 class LengthModel:
-    """Log-normal lengths of responses, in tokens.
+    """Lengths of responses, in tokens: log-normal, or as they were measured.
 
-    Reasoning models have heavy tails. Most responses are short, and a few run to the limit.
+    Reasoning models have heavy tails. Most responses are short, and a few run to the limit. Measured lengths do not
+    depend on the label, and the log-normal's numbers have no meaning for them.
 
     Attributes:
         median: Median length of correct responses before they are cut.
         sigma: Standard deviation of the logarithm of the length.
         wrong_factor: Wrong responses are longer by this factor.
         max_new_tokens: Longer responses are cut to this length.
+        measured: Measured lengths. A standard normal number chooses one by its quantile. Empty for the log-normal.
     """
 
     median: float = 20.0
     sigma: float = 0.9
     wrong_factor: float = 1.3
     max_new_tokens: int = 400
+    measured: tuple[int, ...] = ()
 
     @property
     def mean_tokens(self) -> int:
@@ -145,6 +150,10 @@ class LengthModel:
 
     def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
         """Lengths of responses [N], from their labels and standard normal numbers."""
+        if self.measured:
+            sorted_L = np.sort(np.array(self.measured, np.int64))
+            share_N = np.array([NORMAL.cdf(z) for z in normal_N])
+            return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
         tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
         return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)

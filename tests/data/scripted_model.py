@@ -16,7 +16,7 @@ from nemo_ada.data.providers import MeasuredResponse, Request
 from nemo_ada.data.source import open_source
 from nemo_ada.data.stages import parse_band
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec, evaluate
+from nemo_ada.evaluation.evaluate import SamplingSpec, evaluate
 from nemo_ada.verify.judge import Judge
 
 
@@ -79,7 +79,7 @@ def run_evaluation(source: Path, out: Path) -> dict:
     """The tests' usual evaluation."""
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12)
     return evaluate(
-        [BenchmarkJob(benchmark, Characters())], Adder(), SamplingSpec(8, 0, {"temperature": 1.0}, chunk=4), out
+        [benchmark], lambda _: Characters(), Adder(), SamplingSpec(8, 0, {"temperature": 1.0}, chunk=4), out
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from nemo_ada.data.measure import Measurement, response_seed
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec, evaluate
+from nemo_ada.evaluation.evaluate import SamplingSpec, evaluate
 from tests.data.scripted_model import Adder, Characters
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
@@ -79,15 +79,15 @@ def benchmarks(tmp_path, sizes):
         rows = ({"problem": f"{n}+{size}=", "answer": str(n + size)} for n in range(size))
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         own = Benchmark(name=name, source=str(tmp_path / f"{name}.jsonl"), verifier="exact", max_prompt_tokens=12)
-        yield BenchmarkJob(own, Characters())
+        yield own
 
 
 def test_one_engine_serves_all_benchmarks_and_waits_only_at_the_end_of_the_last(tmp_path):
     model, jobs = Watched(16), list(benchmarks(tmp_path, {"a": 9, "b": 3, "c": 40}))
-    evaluate(jobs, model, SamplingSpec(4, 0, {}, chunk=2), tmp_path / "out")
+    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(4, 0, {}, chunk=2), tmp_path / "out")
     assert model.full == sorted(model.full, reverse=True) and sum(model.full) >= 30
     alone = tmp_path / "alone"
-    evaluate(jobs[1:2], Adder(1), SamplingSpec(4, 0, {}, chunk=50), alone)
+    evaluate(jobs[1:2], lambda _: Characters(), Adder(1), SamplingSpec(4, 0, {}, chunk=50), alone)
     assert (alone / "b" / "responses.jsonl").read_bytes() == (tmp_path / "out" / "b" / "responses.jsonl").read_bytes()
 
 
@@ -101,8 +101,8 @@ def test_what_was_finished_when_a_server_went_away_is_kept(tmp_path):
 
     jobs = list(benchmarks(tmp_path, {"a": 5, "b": 40}))
     with pytest.raises(UserError, match="gone"):
-        evaluate(jobs, Dying(8), SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
+        evaluate(jobs, lambda _: Characters(), Dying(8), SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
     kept = sum(1 for name in "ab" for _ in (tmp_path / "out" / name / "responses.jsonl").open())
     model = Adder(8)
-    evaluate(jobs, model, SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
+    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
     assert kept > 10 and kept + len(model.asked) == 90

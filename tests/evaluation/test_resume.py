@@ -9,7 +9,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.benchmark import Benchmark
-from nemo_ada.evaluation.evaluate import BenchmarkJob, SamplingSpec, evaluate
+from nemo_ada.evaluation.evaluate import SamplingSpec, evaluate
 from tests.data.scripted_model import Adder, Characters
 
 
@@ -20,23 +20,27 @@ class Unreachable(Adder):
         raise UserError("no server")
 
 
-def asked(tmp_path: Path, name: str = "sums") -> list[BenchmarkJob]:
+def encoder_of(_benchmark: Benchmark) -> Characters:
+    return Characters()
+
+
+def asked(tmp_path: Path, name: str = "sums") -> list[Benchmark]:
     source = tmp_path / "sums.jsonl"
     source.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(3)))
     benchmark = Benchmark(name=name, source=str(source), verifier="exact", max_prompt_tokens=12)
-    return [BenchmarkJob(benchmark, Characters())]
+    return [benchmark]
 
 
 def test_a_command_that_drew_nothing_can_be_corrected(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match="no server"):
-        evaluate(asked(tmp_path), Unreachable(), SamplingSpec(2, 0, {}), out)
+        evaluate(asked(tmp_path), encoder_of, Unreachable(), SamplingSpec(2, 0, {}), out)
     (out / "sums" / "responses.jsonl").touch()  # as a kill within the first commit leaves it
-    found = evaluate(asked(tmp_path, "others"), Adder(), SamplingSpec(4, 1, {}), out)
+    found = evaluate(asked(tmp_path, "others"), encoder_of, Adder(), SamplingSpec(4, 1, {}), out)
     assert found["settings"]["k"] == 4 and json.loads((out / "settings.json").read_text())["k"] == 4
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["others"]
     with pytest.raises(UserError, match="k: 4 -> 2"):
-        evaluate(asked(tmp_path, "others"), Adder(), SamplingSpec(2, 1, {}), out)
+        evaluate(asked(tmp_path, "others"), encoder_of, Adder(), SamplingSpec(2, 1, {}), out)
 
 
 def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_again(tmp_path, caplog):
@@ -49,8 +53,8 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     source.write_text("{broken\n" + "".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in sums))
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12, expected_problems=8)
     model, seen = Adder(), []
-    jobs, drawing = [BenchmarkJob(benchmark, Characters())], SamplingSpec(4, 0, {"temperature": 0.5}, chunk=2)
-    found = evaluate(jobs, model, drawing, tmp_path / "out", lambda *progress: seen.append(progress))
+    jobs, drawing = [benchmark], SamplingSpec(4, 0, {"temperature": 0.5}, chunk=2)
+    found = evaluate(jobs, encoder_of, model, drawing, tmp_path / "out", lambda *progress: seen.append(progress))
     left_out = [(1, "read", "malformed"), (4, "distinct", "repeated"), (6, "distinct", "conflicting"),
                 (7, "distinct", "conflicting"), (8, "length", "overlong"), (9, "length", "unreadable")]  # fmt: skip
     assert [(line["line"], line["stage"], line["kind"]) for line in lines("rejected.jsonl")] == left_out
@@ -79,17 +83,22 @@ def test_an_evaluation_accounts_for_every_problem_and_response_and_is_not_made_a
     assert {"judged_by", "verifier"} <= settings["benchmarks"]["sums"].keys()
     assert json.loads((tmp_path / "out" / "settings.json").read_text()) == settings
     drawn = list(model.asked)
-    assert evaluate(jobs, model, drawing, tmp_path / "out") == found and model.asked == drawn
+    assert evaluate(jobs, encoder_of, model, drawing, tmp_path / "out") == found and model.asked == drawn
     (tmp_path / "out" / "results.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        evaluate(jobs, model, drawing, tmp_path / "out")
+        evaluate(jobs, encoder_of, model, drawing, tmp_path / "out")
 
 
 def test_a_benchmark_may_be_cut_to_its_first_problems_and_needs_one_that_can_be_used(tmp_path, caplog):
     (job,) = asked(tmp_path)
-    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"expected_problems": 9}), job.encoder)]
-    assert evaluate(jobs, Adder(), SamplingSpec(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"]["prompts"] == 2
+    jobs = [job.model_copy(update={"expected_problems": 9})]
+    assert (
+        evaluate(jobs, encoder_of, Adder(), SamplingSpec(2, 0, {}, max_prompts=2), tmp_path / "two")["overall"][
+            "prompts"
+        ]
+        == 2
+    )
     assert "expected" not in caplog.text
-    jobs = [BenchmarkJob(job.benchmark.model_copy(update={"max_prompt_tokens": 1}), job.encoder)]
+    jobs = [job.model_copy(update={"max_prompt_tokens": 1})]
     with pytest.raises(UserError, match="no problem can be used"):
-        evaluate(jobs, Adder(), SamplingSpec(2, 0, {}), tmp_path / "none")
+        evaluate(jobs, encoder_of, Adder(), SamplingSpec(2, 0, {}), tmp_path / "none")

@@ -85,9 +85,9 @@ def test_the_math_environment_gives_no_label_to_a_hanging_answer(harness):
     environment = importlib.import_module("nemo_ada.nemo.environment")
     judge = environment.MathJudge({"deadline_s": 1.0, "workers": 1})
     try:
-        answers = [r"\boxed{42}", r"\boxed{41}", HANGING.response, "42"]
+        answers = [r"\boxed{42}", r"\boxed{41}", HANGING[0], "42"]
         logs = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}] for answer in answers]
-        result = judge.step(logs, [{"ground_truth": reference} for reference in ("42", "42", HANGING.reference, "42")])
+        result = judge.step(logs, [{"ground_truth": reference} for reference in ("42", "42", HANGING[1], "42")])
     finally:
         judge.shutdown()
     np.testing.assert_array_equal(result.rewards, [1.0, 0.0, np.nan, 0.0])

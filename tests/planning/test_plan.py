@@ -24,7 +24,6 @@ from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.errors import UserError
 from nemo_ada.planning import command, sampling
-from nemo_ada.planning.assumptions import MeasuredLengths
 from nemo_ada.planning.caps import STEADY, steady_cap, suggest_caps
 from nemo_ada.planning.command import PlanOptions, walltime
 from nemo_ada.planning.forecast import Forecast, SamplingTimeModel, Time
@@ -35,7 +34,6 @@ from nemo_ada.planning.render import _steady_line, render
 from nemo_ada.planning.sampling import (
     SimulatedRun,
     SimulatedSteps,
-    Workload,
     capped,
     drawn_again,
     simulate,
@@ -45,7 +43,7 @@ from nemo_ada.planning.sampling import (
 from nemo_ada.report.figures import step_time
 from nemo_ada.report.run import Run
 from nemo_ada.simulate.engine import LengthModel
-from nemo_ada.simulate.steps import BetaRates, Variant
+from nemo_ada.simulate.steps import BetaRates, Setting, Variant
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 from recipes import changed
@@ -65,10 +63,7 @@ def write_run(folder, steps=40, seed=3):
     plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
     work = simulate(
         Variant("", plan),
-        Workload(BetaRates(0.5, 1.0), LENGTHS),
-        prompts=64,
-        steps=steps,
-        max_concurrent=256,
+        Setting(BetaRates(0.5, 1.0), 64, LENGTHS, warm_up=sampling.WARM_UP, steps=steps, slots=256),
         seed=seed,
     )
     rng = np.random.default_rng(seed)
@@ -152,7 +147,8 @@ def test_warm_up_steps_are_simulated_but_not_counted():
         def draw(self, prompts, seed):
             return np.full(prompts, 1.0 if seed < sampling.WARM_UP else 0.0)
 
-    work = simulate(Variant("", plan), Workload(Steps(), LengthModel(50.0, 0.2, 4.0, 400)), prompts=8, steps=5)
+    setting = Setting(Steps(), 8, LengthModel(50.0, 0.2, 4.0, 400), warm_up=sampling.WARM_UP, steps=5)
+    work = simulate(Variant("", plan), setting)
     assert len(work.engine_steps_S) == 5
     assert work.zero_signal == 1.0
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
@@ -162,15 +158,15 @@ def test_warm_up_steps_are_simulated_but_not_counted():
 @pytest.mark.parametrize("slots", [None, 48])
 def test_no_step_passes_the_bound(preset, slots):
     plan = ada_settings({"preset": preset}).plan(4, 400)
-    workload = Workload(BetaRates(0.5, 2.0), LengthModel())
-    work = simulate(Variant("", plan), workload, prompts=32, steps=4, max_concurrent=slots)
+    setting = Setting(BetaRates(0.5, 2.0), 32, warm_up=sampling.WARM_UP, steps=4, slots=slots)
+    work = simulate(Variant("", plan), setting)
     steps, tokens = worst_work(plan, 32, slots, 400)
     assert work.engine_steps_S.max() <= steps
     assert work.tokens_S.max() <= tokens
 
 
 def test_measured_lengths_are_drawn_as_they_were():
-    lengths = MeasuredLengths(lengths=tuple(range(1, 101)))
+    lengths = LengthModel(measured=tuple(range(1, 101)))
     normal_N = np.random.default_rng(0).standard_normal(5_000)
     drawn = lengths.tokens(normal_N > 9, normal_N)
     assert np.quantile(drawn, [0.1, 0.5, 0.9]) == pytest.approx([10, 50, 90], abs=3)
@@ -259,7 +255,7 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
     own, uniform = (
         simulate(
             replace(estimated, allocation=replace(estimated.allocation, rule=rule)),
-            Workload(BetaRates(0.6, 1.5), lengths), prompts=64, steps=8,
+            Setting(BetaRates(0.6, 1.5), 64, lengths, warm_up=sampling.WARM_UP, steps=8),
         )
         for rule in (estimated.allocation.rule, PowerRule(exponent=0.0))
     )  # fmt: skip
@@ -272,9 +268,8 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
 def test_the_even_cap_is_the_widest_that_flattens_the_tail():
     def cap_of(preset):
         asked, lengths = variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
-        return steady_cap(
-            lambda cap: simulate(capped(asked, cap), Workload(BetaRates(8.0, 8.0), lengths), prompts=32, steps=20)
-        )
+        setting = Setting(BetaRates(8.0, 8.0), 32, lengths, warm_up=sampling.WARM_UP, steps=20)
+        return steady_cap(lambda cap: simulate(capped(asked, cap), setting))
 
     positive, grpo = cap_of("ada_seq_positive"), cap_of("grpo")
     assert positive.uncapped > 1.5

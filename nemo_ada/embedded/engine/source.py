@@ -17,17 +17,16 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.embedded.engine.vllm_engine import Finished, Payload, RequestRejected, Sampling
+from nemo_ada.embedded.engine.vllm_engine import Engine, Finished, Payload, RequestRejected, Sampling
 from nemo_ada.errors import InvariantError
 from nemo_ada.verify.verdict import Verdict
 
@@ -42,23 +41,6 @@ VERIFIER_ERROR = "verifier_error"
 SILENCE_S = 600.0  # When nothing decodes and no verdict comes for so long, the open answers fail.
 
 
-class RequestEngine(Protocol):
-    """The part of `vllm_engine.Engine` that a source uses."""
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have not ended."""
-
-    def add(self, request_id: Hashable, prompt_token_ids: Sequence[int], sampling: Sampling) -> None:
-        """Start a request. Raises RequestRejected."""
-
-    def step(self) -> list[Finished]:
-        """Decode one token of every request. Returns the requests that ended."""
-
-    def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
-        """Stop requests. Returns the tokens that each one had generated."""
-
-
 class EngineSource:
     """Draws responses from an engine and has them verified. It implements the core's `ResponseSource`.
 
@@ -70,7 +52,7 @@ class EngineSource:
 
     def __init__(
         self,
-        engine: RequestEngine,
+        engine: Engine,
         prompts_P: Sequence[Sequence[int]],
         verify: Verify,
         sampling: Sampling,
