@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from workload import GROUP, HARD
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
@@ -35,7 +36,6 @@ from nemo_ada.report.curves import difference, markdown_table
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 WARM_STEPS = 2
-GROUP = 4
 PROMPTS = 100_000  # that a run may look at
 DYNAMIC = "grpo, dynamic sampling, synchronous"
 GRPO, LEAN, BALANCE = ({"preset": name} for name in ("grpo", "ada_seq_lean", "ada_seq_balance"))
@@ -204,7 +204,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--median", type=float, default=120.0)
     parser.add_argument("--sigma", type=float, default=0.9)
     parser.add_argument("--longest", type=int, default=2000)
-    parser.add_argument("--beta", type=float, nargs=2, default=[0.6, 1.5])
+    parser.add_argument("--beta", type=float, nargs=2, default=[HARD.a, HARD.b])
     options = parser.parse_args(given)
     if options.steps <= WARM_STEPS:
         parser.error(f"--steps must be above {WARM_STEPS}")

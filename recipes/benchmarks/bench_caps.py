@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_sampling import PROMPT_TOKENS, ReplaySource
 from measure import measure
+from workload import GROUP, PROMPT_TOKENS, SPREAD, ReplaySource
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.metrics import named
@@ -45,11 +45,9 @@ from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.report.curves import markdown_table
 from nemo_ada.simulate.engine import LengthModel, Workload
-from nemo_ada.simulate.steps import BetaRates
 
 ROOT = Path(__file__).parents[2]
-PRESET, GROUP = "ada_seq_positive", 4
-RATES = BetaRates(2.0, 2.0)  # most prompts are solved in their first wave, a few need up to four
+PRESET = "ada_seq_positive"
 FIRST, QUICK_FIRST = 10, 4
 SAME = "same work"
 
@@ -76,7 +74,7 @@ class Bench:
 
     def phase(self, plan: SamplingPlan, latency: LatencyModel, step: int, clock: str) -> Phase:
         """Sample step number `step`; the latency model learns from it. clock: wall, process or engine steps."""
-        rates = RATES.draw(self.prompts, self.seed * 100_003 + step)
+        rates = SPREAD.draw(self.prompts, self.seed * 100_003 + step)
         workload = Workload(rates, self.lengths, seed=self.seed, step=step)
         source = ReplaySource(self.engine, workload, step_clock=clock == "engine steps")
         if clock == "process":

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from workload import HARD, LENGTHS, ReplaySource
 
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
@@ -47,10 +48,8 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.report.curves import markdown_table
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.simulate.engine import DiscreteEventSource, Workload
 
-LENGTHS = LengthModel(median=12.0, sigma=0.9, wrong_factor=1.3, max_new_tokens=240)  # about 0.1 % reach the limit
-PROMPT_TOKENS = 4
 FFN = 2  # times the hidden size
 WARM_STEPS = 2  # steps that teach idle mode's latency model before the measured one
 
@@ -122,42 +121,6 @@ class TimedSession(SamplingSession):
     def result(self) -> SamplingResult:
         with self._timed():
             return super().result()
-
-
-class ReplaySource:
-    """The vLLM engine with labels and lengths from a workload: what is drawn is real, what it is worth is given."""
-
-    def __init__(self, engine: Any, workload: Workload, *, step_clock: bool) -> None:
-        from nemo_ada.embedded.engine.source import EngineSource
-        from nemo_ada.embedded.engine.vllm_engine import Sampling
-        from nemo_ada.verify.verdict import Verdict
-
-        prompts = [[2 + p % 50] * PROMPT_TOKENS for p in range(len(workload.pass_rate_P))]
-        self._workload = workload
-        self._labels: dict[int, float] = {}
-        self._inner = EngineSource(
-            engine, prompts, lambda *_: Verdict(0.0), Sampling(LENGTHS.max_new_tokens), lengths=self._length
-        )
-        self.clock = (lambda: float(engine.steps)) if step_clock else self._inner.clock
-
-    def _length(self, prompt: int, index: int) -> int:
-        return int(self._workload.draw(np.array([prompt]), np.array([index]))[1][0])
-
-    def submit(self, requests: Requests) -> None:
-        rewards, _ = self._workload.draw(requests.prompt_N, requests.index_N)
-        self._labels.update(zip(requests.response_id_N.tolist(), rewards.tolist(), strict=True))
-        self._inner.submit(requests)
-
-    def poll(self) -> Outcomes:
-        outcomes = self._inner.poll()
-        rewards = [self._labels[response_id] for response_id in outcomes.response_id_N.tolist()]
-        return replace(outcomes, reward_N=np.array(rewards))
-
-    def abort(self, response_id_N: np.ndarray) -> np.ndarray:
-        return self._inner.abort(response_id_N)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyModel, counters: Any) -> Phase:
@@ -265,7 +228,7 @@ def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:
     policies = {name: plan for name, plan in POLICIES.items() if name != STEP_CLOCK}
     phases: dict[str, list[Phase]] = {name: [] for name in policies}
     for seed in range(seeds):
-        rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
+        rates = HARD.draw(prompts, seed)
         for name, plan in policies.items():
             latency = LatencyModel()
             for step in range(WARM_STEPS + 1):
@@ -292,7 +255,7 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
         engine = Engine(EngineConfig(Path(folder), max_model_len=256, max_num_seqs=1024))
         latencies = {name: LatencyModel() for name in POLICIES}
         for seed in range(seeds):
-            rates = beta_pass_rates(prompts, 0.6, 1.5, seed)
+            rates = HARD.draw(prompts, seed)
             order = list(POLICIES)[seed % len(POLICIES) :] + list(POLICIES)[: seed % len(POLICIES)]
             for name in order:
                 plan = POLICIES[name]

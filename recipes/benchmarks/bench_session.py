@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from measure import measure
+from workload import HARD
 
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
@@ -45,7 +46,7 @@ class Stopwatch:
 
 def bookkeeping(plan: SamplingPlan, prompts: int, group: int) -> tuple[float, int, int]:
     """(seconds in the session, responses, events) with outcomes in groups of `group`, in order of issue."""
-    workload = Workload(np.random.default_rng(0).beta(0.6, 1.5, prompts), LengthModel(), seed=0)
+    workload = Workload(HARD.draw(prompts, 0), LengthModel(), seed=0)
     session_time = Stopwatch()
     state = session_time(StepState, plan, np.arange(prompts))
     session = session_time(SamplingSession, state, run_seed=0, step=0, latency=LatencyModel(keep_lengths=4096))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from measure import measure
 from process_tree import processor_seconds
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -200,4 +201,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(main)

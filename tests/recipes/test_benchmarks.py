@@ -38,7 +38,16 @@ ELSEWHERE = {
     "peers_ours.py": "imported by peers.py",
     "peers_trl.py": "needs TRL, which peers.py installs",
     "process_tree.py": "imported by peers.py",
+    "workload.py": "imported by the benchmarks of sampling",
 }
+
+
+def test_every_program_has_the_same_main_block():
+    for path in BENCHMARKS.glob("*.py"):
+        text = path.read_text()
+        assert ("if __name__" not in text) or text.endswith('if __name__ == "__main__":\n    measure(main)\n'), (
+            path.name
+        )
 
 
 def test_every_benchmark_is_listed():
