@@ -1,19 +1,21 @@
 """How often do the intervals of `nemo-ada eval` hold the truth? A simulation, about 4 minutes on one core.
 
-    python recipes/benchmarks/coverage.py > recipes/results/coverage.md
+    python recipes/benchmarks/coverage.py [--cells recipes/results/coverage.csv] > recipes/results/coverage.md
 
-Each cell draws CASES evaluations of the same kind and counts the 95 % intervals that hold the true value. The page that
-it writes is recipes/results/coverage.md.
+Each cell draws CASES evaluations of the same kind and counts the 95 % intervals that hold the true value.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from measure import measure
 
 from nemo_ada.evaluation.statistics import FloatArray, estimate, paired_test
+from nemo_ada.report.curves import markdown_table
 
 CASES, PAIRED_CASES, FLIPS = 2000, 1000, 199
 PROBLEMS = (30, 100, 500)
@@ -25,25 +27,36 @@ KINDS = {"equal": None, "Beta, a + b = 4": 4.0, "Beta, a + b = 1": 1.0, "Beta, a
 
 PAGE = """# How often the intervals of an evaluation hold the truth
 
-Made by `python recipes/benchmarks/coverage.py > recipes/results/coverage.md`. Each number is the share of {cases} 95 %
-intervals that hold the true value, in percent, and in brackets their mean width in points. The error of a share is
-about 0.5 (one standard deviation). The problems of each evaluation are drawn anew: their pass rates are all equal, or
-from a Beta distribution with the mean at the head of the column. A small a + b puts most problems near 0 or 1, as real
-benchmarks do.
+Made by `python recipes/benchmarks/coverage.py --cells recipes/results/coverage.csv > recipes/results/coverage.md`. The
+script simulates evaluations of models whose pass rates are known, and counts how many of the 95 % intervals hold the
+true mean. That mean is {rates}. The problems of each evaluation
+are drawn anew. Their pass rates are equal, or come from a Beta distribution. A small a + b puts most problems near 0 or
+1, as real benchmarks do.
+
+A cell below has the lowest and the highest share over these means, in percent, and the mean width of the interval at
+a mean of 0.5, in points. [coverage.csv](coverage.csv) has every cell.
 
 ## The mean of one model
+
+Each share is of {cases} evaluations, so its standard error is about 0.5. Of {all} cells, {right} lie from 93 to 97 %,
+{wide} above and {narrow} below (the lowest has {lowest} %). The shares above 97 % are mostly those of rates near 0 or 1
+with few problems.
 
 {means}
 
 ## The difference of two models on the same problems
 
-The second model's pass rates are the first one's (mean at the head of the column), shifted by a normal variable of mean
-{shift} and standard deviation {spread} on the scale of logits. "No difference" shifts by nothing; 100 minus its share
-is how often an interval excludes 0 by mistake. These cells have {paired} cases each, so their error is about 0.7. The
-two last columns of such a row are the shares of p-values at or below .05, over all rates.
+Each share is of {paired} pairs, so its standard error is about 0.7. "Better" shifts the first model's pass rates by a
+normal variable of mean {shift} and standard deviation {spread} on the scale of logits. "No difference" shifts nothing.
+100 minus its share is how often an interval excludes 0 by mistake. The two last columns are the shares of p-values at
+or below .05 over all means, in percent, for 30, 100 and 500 problems.
 
 {differences}
 """
+Cell = tuple[float, float]
+"""Share of the intervals that hold the truth, in percent, and their mean width, in points."""
+Row = tuple[int, str, int, str, list[Cell], list[float]]
+"""k, kind of pass rates, problems, second model, a cell for each rate, and the shares of small p-values: t, flips."""
 
 
 def chances(rng: np.random.Generator, problems: int, rate: float, alike: float | None) -> FloatArray:
@@ -57,18 +70,19 @@ def moved(rng: np.random.Generator, chance_P: FloatArray) -> FloatArray:
     return odds_P / (1.0 + odds_P)
 
 
-def mean_cell(rng: np.random.Generator, problems: int, k: int, rate: float, alike: float | None) -> str:
+def mean_cell(rng: np.random.Generator, problems: int, k: int, rate: float, alike: float | None) -> Cell:
     """Coverage and mean width of the mean's interval."""
     found = [estimate(rng.binomial(k, chances(rng, problems, rate, alike)) / k) for _ in range(CASES)]
     covered = np.mean([one.low <= rate <= one.high for one in found])
-    return f"{100 * covered:.1f} ({100 * np.mean([one.high - one.low for one in found]):.1f})"
+    return round(100 * float(covered), 1), round(100 * float(np.mean([one.high - one.low for one in found])), 1)
 
 
 def paired_row(
     rng: np.random.Generator, problems: int, k: int, alike: float | None, better: bool
-) -> tuple[list[str], list[float]]:
+) -> tuple[list[Cell], list[float]]:
     """Coverage per rate of the difference's interval, and shares of small p-values: t, flips."""
-    cells, small = [], np.zeros(2)
+    cells: list[Cell] = []
+    small = np.zeros(2)
     for rate in RATES:
         truth, covered, width = 0.0, 0, 0.0
         if better:
@@ -81,49 +95,88 @@ def paired_row(
             covered += one.low <= truth <= one.high
             width += one.high - one.low
             small += (one.p_t <= 0.05, one.p_flips <= 0.05)
-        cells.append(f"{100 * covered / PAIRED_CASES:.1f} ({100 * width / PAIRED_CASES:.1f})")
-    return cells, [] if better else list(small / len(RATES) / (PAIRED_CASES))
+        cells.append((round(100 * covered / PAIRED_CASES, 1), round(100 * width / PAIRED_CASES, 1)))
+    return cells, [] if better else [round(100 * float(one), 1) for one in small / len(RATES) / PAIRED_CASES]
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def means() -> str:
+def means() -> list[Row]:
     """One response per problem does not show how pass rates differ, so it has one kind only."""
-    rows: list[list[str]] = []
+    rows: list[Row] = []
     for k in (1, 4, 32):
         for kind, alike in KINDS.items() if k > 1 else [("any", None)]:
             for problems in PROBLEMS:
                 rng = np.random.default_rng([k, problems, len(rows)])
-                rows.append([str(k), kind, str(problems), *(mean_cell(rng, problems, k, r, alike) for r in RATES)])
-    return table(["k", "pass rates", "problems", *map(str, RATES)], rows)
+                rows.append((k, kind, problems, "", [mean_cell(rng, problems, k, r, alike) for r in RATES], []))
+    return rows
 
 
-def differences() -> str:
+def differences() -> list[Row]:
     """Both kinds of pairs."""
-    rows: list[list[str]] = []
+    rows: list[Row] = []
     for k in (1, 32):
         for kind in ("equal", "Beta, a + b = 4", "Beta, a + b = 1"):
             for problems in PROBLEMS:
                 for better in (False, True):
                     rng = np.random.default_rng([k, problems, len(rows)])
                     cells, small = paired_row(rng, problems, k, KINDS[kind], better)
-                    name = "better" if better else "no difference"
-                    shares = [f"{100 * share:.1f}" for share in small] or ["", ""]
-                    rows.append([str(k), kind, str(problems), name, *cells, *shares])
-    return table(["k", "pass rates", "problems", "second model", *map(str, RATES), "p (t)", "p (flips)"], rows)
+                    rows.append((k, kind, problems, "better" if better else "no difference", cells, small))
+    return rows
+
+
+def summary(rows: Sequence[Row], *, paired: bool) -> str:
+    """A table with a line per k, kind and second model, and a column per number of problems."""
+    lines: dict[tuple[int, str, str], dict[int, tuple[list[Cell], list[float]]]] = {}
+    for k, kind, problems, second, cells, small in rows:
+        lines.setdefault((k, kind, second), {})[problems] = cells, small
+    heads = [
+        "k",
+        "pass rates",
+        *(["second model"] if paired else []),
+        *(f"{count} problems" for count in PROBLEMS),
+    ]
+    table = []
+    for (k, kind, second), of in lines.items():
+        row = [str(k), kind, *([second] if paired else [])]
+        for cells, _ in of.values():
+            shares = [share for share, _ in cells]
+            row.append(f"{min(shares)} to {max(shares)} ({cells[RATES.index(0.5)][1]})")
+        if paired:
+            row += [", ".join(str(small[i]) for _, small in of.values() if small) for i in range(2)]
+        table.append(row)
+    heads += ["p (t)", "p (flips)"] if paired else []
+    return markdown_table([dict(zip(heads, row, strict=True)) for row in table])
+
+
+def page(means: Sequence[Row], differences: Sequence[Row]) -> str:
+    """The whole page."""
+    shares = np.array([share for row in means for share, _ in row[4]])
+    inside = (shares >= 93) & (shares <= 97)
+    return PAGE.format(
+        rates=f"{', '.join(map(str, RATES[:-1]))} and {RATES[-1]}", cases=CASES, paired=PAIRED_CASES, shift=SHIFT,
+        spread=SPREAD, all=len(shares), right=int(inside.sum()), wide=int((shares > 97).sum()),
+        narrow=int((shares < 93).sum()), lowest=float(shares.min()), means=summary(means, paired=False),
+        differences=summary(differences, paired=True),
+    ).rstrip()  # fmt: skip
+
+
+def every_cell(rows: Sequence[Row]) -> str:
+    """All cells as CSV."""
+    lines = ["k,pass rates,problems,second model,mean,share,width"]
+    for k, kind, problems, second, cells, _ in rows:
+        lines += [f'{k},"{kind}",{problems},{second},{rate},{share},{width}'
+                  for rate, (share, width) in zip(RATES, cells, strict=True)]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def main(say: Callable[[str], None] = print) -> None:
-    """Write the page."""
-    say(
-        PAGE.format(
-            cases=CASES, paired=PAIRED_CASES, shift=SHIFT, spread=SPREAD, means=means(), differences=differences()
-        ).rstrip()
-    )
+    """Write the page, and the cells where --cells names a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=Path, help="CSV file for every cell")
+    arguments = parser.parse_args()
+    first, second = means(), differences()
+    say(page(first, second))
+    if arguments.cells is not None:
+        arguments.cells.write_text(every_cell([*first, *second]), encoding="utf-8")
 
 
 if __name__ == "__main__":
