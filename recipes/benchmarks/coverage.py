@@ -29,9 +29,9 @@ PAGE = """# How often the intervals of an evaluation hold the truth
 
 Made by `python recipes/benchmarks/coverage.py --cells recipes/results/coverage.csv > recipes/results/coverage.md`. The
 script simulates evaluations of models whose pass rates are known, and counts how many of the 95 % intervals hold the
-true mean. That mean is {rates}. The problems of each evaluation
-are drawn anew. Their pass rates are equal, or come from a Beta distribution. A small a + b puts most problems near 0 or
-1, as real benchmarks do.
+true mean. The true mean takes {rates} values, from {low} to {high}. The problems of each evaluation are drawn anew.
+Their pass rates are equal, or come from a Beta distribution. A small a + b puts most problems near 0 or 1, as real
+benchmarks do.
 
 A cell below has the lowest and the highest share over these means, in percent, and the mean width of the interval at
 a mean of 0.5, in points. [coverage.csv](coverage.csv) has every cell.
@@ -39,8 +39,8 @@ a mean of 0.5, in points. [coverage.csv](coverage.csv) has every cell.
 ## The mean of one model
 
 Each share is of {cases} evaluations, so its standard error is about 0.5. Of {all} cells, {right} lie from 93 to 97 %,
-{wide} above and {narrow} below (the lowest has {lowest} %). The shares above 97 % are mostly those of rates near 0 or 1
-with few problems.
+{wide} above and {narrow} below (the lowest has {lowest} %). The shares above 97 % are mostly those of true means near
+0 or 1 with few problems.
 
 {means}
 
@@ -152,7 +152,7 @@ def page(means: Sequence[Row], differences: Sequence[Row]) -> str:
     shares = np.array([share for row in means for share, _ in row[4]])
     inside = (shares >= 93) & (shares <= 97)
     return PAGE.format(
-        rates=f"{', '.join(map(str, RATES[:-1]))} and {RATES[-1]}", cases=CASES, paired=PAIRED_CASES, shift=SHIFT,
+        rates=len(RATES), low=RATES[0], high=RATES[-1], cases=CASES, paired=PAIRED_CASES, shift=SHIFT,
         spread=SPREAD, all=len(shares), right=int(inside.sum()), wide=int((shares > 97).sum()),
         narrow=int((shares < 93).sum()), lowest=float(shares.min()), means=summary(means, paired=False),
         differences=summary(differences, paired=True),
