@@ -181,11 +181,13 @@ def one_line(row):
 
 def by_kind(rows):
     """The short table, as the README shows it: a row per kind of fault."""
-    yield "\n| fault | phases | how the attempt ends | steps made again | noticed after, s | next first step after, s |"
+    heads = "fault (number) | phases | how the attempt ends | steps made again | noticed after, s | next first step after, s"
+    yield f"\n| {heads} |"
     yield "|---|---|---|---|---|---|"
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
-        phases = ", ".join(dict.fromkeys(row.phase for row in mine))
+        named = dict.fromkeys(row.phase for row in mine)
+        phases = "all" if set(named) == set(PHASES) else ", ".join(named)
         ends = {("killed" if row.struck.exit_code == -signal.SIGKILL else f"exit {row.struck.exit_code}, "
                  f"{row.struck.status}"): None for row in mine}  # fmt: skip
         lost = sorted({row.lost for row in mine})
@@ -194,8 +196,8 @@ def by_kind(rows):
         ready = [row.next_ready_s for row in mine]
         outcome, seen = " or ".join(ends), noticed
         if kind in DAMAGES:
-            outcome, seen = "passed over, the save before it is used", "at the next start"
-        next_first = f"{statistics.median(ready):.0f} (at most {max(ready):.0f})"
+            outcome, seen = "the save before it is used", "at the next start"
+        next_first = f"{statistics.median(ready):.0f}" + (f" (at most {max(ready):.0f})" if len(ready) > 1 else "")
         yield f"| {kind} ({len(mine)}) | {phases} | {outcome} | {again} | {seen} | {next_first} |"
 
 
