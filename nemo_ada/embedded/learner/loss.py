@@ -72,8 +72,7 @@ def logprob_and_entropy(
 
 def policy_loss(
     settings: LossSettings,
-    logprob_BT: torch.Tensor,
-    entropy_BT: torch.Tensor,
+    current: tuple[torch.Tensor, torch.Tensor],
     old_logprob_BT: torch.Tensor,
     advantage_B: torch.Tensor,
     row_weight_B: torch.Tensor,
@@ -90,8 +89,7 @@ def policy_loss(
 
     Args:
         settings: Section `loss_fn` of the run.
-        logprob_BT: Log-probabilities under the current policy.
-        entropy_BT: Entropies of the current policy.
+        current: Log-probabilities and entropies of the current policy, as `logprob_and_entropy` gives them.
         old_logprob_BT: Log-probabilities under the policy that generated the tokens.
         advantage_B: Advantages of the rows.
         row_weight_B: Weights of the rows. 0 marks a placeholder row.
@@ -103,6 +101,7 @@ def policy_loss(
         counts tokens whose gradient a clip removed. approx_kl sums ratio - 1 - log ratio, whose mean estimates
         KL(old || new) and is never negative.
     """
+    logprob_BT, entropy_BT = current
     live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
     advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
     log_ratio = torch.where(live, logprob_BT - old_logprob_BT, 0)

@@ -158,8 +158,7 @@ class Learner:
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, rows: Ints) -> Any:
             return policy_loss(
                 self.config.loss,
-                logprob,
-                entropy,
+                (logprob, entropy),
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),
                 torch.from_numpy(batch.advantage_R[rows]),
                 torch.from_numpy(batch.weight_R[rows]),

@@ -62,9 +62,9 @@ def _reference(
 
 
 def _ours(e: dict[str, Any], c: float | None, coefficient: float, denominator: float) -> tuple[torch.Tensor, Any]:
-    logprob, entropy = ours.logprob_and_entropy(e["logits"], e["target"])
+    current = ours.logprob_and_entropy(e["logits"], e["target"])
     settings = LossSettings(ratio_clip_min=LOW, ratio_clip_max=HIGH, ratio_clip_c=c, entropy_coefficient=coefficient)
-    return ours.policy_loss(settings, logprob, entropy, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
+    return ours.policy_loss(settings, current, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.03])
