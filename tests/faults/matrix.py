@@ -181,8 +181,8 @@ def one_line(row):
 
 def by_kind(rows):
     """The short table, as the README shows it: a row per kind of fault."""
-    heads = "fault (number) | phases | how the attempt ends | steps made again | noticed after, s | next first step after, s"
-    yield f"\n| {heads} |"
+    measured = "steps made again | noticed after, s | next first step after, s"
+    yield f"\n| fault (number) | phases | how the attempt ends | {measured} |"
     yield "|---|---|---|---|---|---|"
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
