@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,10 +107,7 @@ def evaluate(
     for name, folder in zip(names, model, strict=True):
         access = Access(served_model, api_key_env)
         provider = open_provider(server, folder, ModelTokenizer(tokenizer or folder), limits, access)
-
-        def encoder_of(benchmark: Benchmark, folder: str | Path = tokenizer or folder) -> ModelTokenizer:
-            return ModelTokenizer(folder, benchmark.prompt_format())
-
+        encoder_of = partial(_encoder, tokenizer or folder)
         place = out if len(model) == 1 else out / name
         with counted("problem") as watch:
             contents[name] = run(benchmarks, encoder_of, provider, drawing, place, watch)
@@ -133,6 +131,10 @@ def _is_comparison(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and isinstance(content.get("overall"), dict) and "difference" in content["overall"]
+
+
+def _encoder(folder: str | Path, benchmark: Benchmark) -> ModelTokenizer:
+    return ModelTokenizer(folder, benchmark.prompt_format())
 
 
 def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
