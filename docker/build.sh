@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # docker/build.sh nemo_rl|cpu: build the image nemo-ada:<which>.
-# Environment: DOCKER (docker), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index).
+# Environment: DOCKER (docker), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index),
+# NEMO_RL_VERSION (tag of NVIDIA's image; nemo_rl.Dockerfile has the default).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 which=${1:-}
@@ -14,5 +15,7 @@ if [[ -n ${CA_FILE:-} ]]; then
   [[ -r $CA_FILE ]] || { echo "CA_FILE=$CA_FILE cannot be read" >&2; exit 2; }
   options+=(--secret "id=ca,src=$CA_FILE")
 fi
-if [[ -n ${PIP_INDEX_URL:-} ]]; then options+=(--build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"); fi
+for name in PIP_INDEX_URL NEMO_RL_VERSION; do
+  if [[ -n ${!name:-} ]]; then options+=(--build-arg "$name=${!name}"); fi
+done
 "$docker" buildx build "${options[@]}" --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" --load .

@@ -1,6 +1,7 @@
 # Reinforce-Ada on NVIDIA's NeMo-RL image: `docker/build.sh nemo_rl`. Context: the project's root.
-# v0.8.0 is out; the hooks refuse it until they are ported.
-FROM nvcr.io/nvidia/nemo-rl:v0.7.0
+# Nobody has run v0.8.0 with the hooks yet; `NEMO_RL_VERSION=v0.8.0 docker/build.sh nemo_rl` builds on it.
+ARG NEMO_RL_VERSION=v0.7.0
+FROM nvcr.io/nvidia/nemo-rl:${NEMO_RL_VERSION}
 
 # A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
 ARG PIP_INDEX_URL

@@ -89,7 +89,7 @@ def _convert(folder: Path, place: Path) -> None:
     kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
         if iterations
-        else ("dcp", "--dcp-ckpt-path", weights, "dtensor")
+        else ("dcp", "--dcp-ckpt-path", weights, "dtensor|automodel")
     )
     script = home / f"examples/converters/convert_{kind}_to_hf.py"
     if not script.is_file():

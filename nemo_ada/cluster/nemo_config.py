@@ -430,7 +430,7 @@ class NemoConfig:
         if not _uses_megatron(Values(config)):
             raise UserError(
                 "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
-                "policy.dtensor_cfg.enabled to false)",
+                f"{other_learner(Values(config))}.enabled to false)",
                 key="policy.megatron_cfg.enabled",
             )
         return cls.of(config)
@@ -450,6 +450,11 @@ class NemoConfig:
     def logprob_tokens(self) -> int:
         """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
         return self.batch.micro_batch_tokens(self.batch.logprob_rows, self.batch.logprob_tokens)
+
+
+def other_learner(values: Values) -> str:
+    """The section of the learner that is not Megatron: DTensor, which v0.8.0 calls Automodel (pull request 4282)."""
+    return "policy.dtensor_cfg" if values.get("policy.automodel_cfg") is None else "policy.automodel_cfg"
 
 
 def _uses_megatron(values: Values) -> bool:

@@ -64,7 +64,11 @@ def site_setting(name: str) -> str:
 
 
 def worker_python(kind: str) -> Path | None:
-    """Return the interpreter of NeMo-RL's workers of one kind (megatron, dtensor). Its image has one for each kind."""
+    """Return the interpreter of NeMo-RL's workers of one kind. Its image has one for each kind.
+
+    Args:
+        kind: a part of the worker's name, such as megatron; several names with `|` between them.
+    """
     venvs = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
-    pythons = [path for path in sorted(venvs.glob("*/bin/python")) if kind in path.parts[-3].lower()]
+    pythons = [path for path in sorted(venvs.glob("*/bin/python")) if re.search(kind, path.parts[-3].lower())]
     return pythons[0] if pythons else None

@@ -185,6 +185,11 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
 def _layout(s: Shrinker) -> Layout:
     """Lower every kind of parallelism to 2 or 1."""
     megatron = bool(s.get("policy.megatron_cfg.enabled", False))
+    if not megatron and s.get("policy.automodel_cfg.enabled", False):
+        raise UserError(
+            "policy.automodel_cfg needs NeMo Automodel, which a rehearsal does not have; rehearse with "
+            "policy.megatron_cfg.enabled=true policy.automodel_cfg.enabled=false"
+        )
     if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
         raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"

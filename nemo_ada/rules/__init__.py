@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_ada.cluster.models import ModelShape, find_shape
-from nemo_ada.cluster.nemo_config import NemoConfig, Values
+from nemo_ada.cluster.nemo_config import NemoConfig, Values, other_learner
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.data import datasets, prompt_files
@@ -78,10 +78,11 @@ def model_shape(values: Values) -> tuple[ModelShape, str] | None:
 
 def of_model(values: Values) -> list[Finding]:
     """What the layout and precision rules say, which need the shape of the model and a learner of Megatron."""
-    if values.get("policy.dtensor_cfg.enabled", False) and not values.get("policy.megatron_cfg.enabled", False):
+    section = other_learner(values)
+    if values.get(f"{section}.enabled", False) and not values.get("policy.megatron_cfg.enabled", False):
         return [
             warning(
-                "policy.dtensor_cfg.enabled",
+                f"{section}.enabled",
                 "the learner is DTensor: layout, memory and precision were not checked, because these checks know "
                 "Megatron",
             )

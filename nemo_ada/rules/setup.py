@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from nemo_ada.cluster.models import find_shape
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.cluster.nemo_config import Values, other_learner
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
 from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
-OPTIMIZER, SCHEDULER, DTENSOR = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "policy.dtensor_cfg"
+OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
 BATCHED = f"{KWARGS}.max_num_batched_tokens"
 DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
@@ -38,6 +38,7 @@ PROCESSORS = (
     "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
 )  # fmt: skip
 OUR_ENVIRONMENT = "ada_math"
+DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
 MAX_LINES = 200_000  # lines of a training set that are read
@@ -125,8 +126,9 @@ def optimizer(v: Values) -> Findings:
         yield error(f"{OPTIMIZER}.bf16", "policy.precision=float32 needs bf16=false and fp16=false of the optimizer")
     if v.get(f"{OPTIMIZER}.bf16", False) and v.get(f"{OPTIMIZER}.fp16", False):
         yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
-    if v.get(f"{LEARNER}.enabled", False) and v.get(f"{DTENSOR}.enabled", False):
-        yield error(f"{DTENSOR}.enabled", "NeMo-RL trains with Megatron or with DTensor; set this one to false")
+    other = other_learner(v)
+    if v.get(f"{LEARNER}.enabled", False) and v.get(f"{other}.enabled", False):
+        yield error(f"{other}.enabled", "NeMo-RL trains with Megatron or with DTensor; set this one to false")
     if v.get("policy.draft.enabled", False) and v.get("policy.sequence_packing.enabled", False):
         yield error("policy.draft.enabled", "a draft model excludes policy.sequence_packing.enabled; set one to false")
 
@@ -285,7 +287,9 @@ def tokenizer(v: Values) -> Findings:
 def adapters(v: Values) -> Findings:
     """LoRA keys of the learner that is off have no effect, and the run would train all weights."""
     megatron = bool(v.get(f"{LEARNER}.enabled", False))
-    used, other = (f"{LEARNER}.peft", f"{DTENSOR}.lora_cfg") if megatron else (f"{DTENSOR}.lora_cfg", f"{LEARNER}.peft")
+    used, other = f"{LEARNER}.peft", f"{other_learner(v)}.lora_cfg"
+    if not megatron:
+        used, other = other, used
     if v.get(f"{other}.enabled", False) and not v.get(f"{used}.enabled", False):
         yield error(
             f"{other}.enabled",

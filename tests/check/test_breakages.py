@@ -16,11 +16,13 @@ from nemo_ada.cluster import hub, upstream
 from nemo_ada.cluster.memory import checkpoint_bytes
 from nemo_ada.cluster.models import TABLE, ModelShape
 from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.rules import of_model
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.data import PUBLISHED
 from nemo_ada.rules.finding import divisors, exit_code
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import rollout_parallel_sizes
+from nemo_ada.rules.setup import adapters, optimizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -319,6 +321,16 @@ def test_what_may_work_is_a_warning(changes, key, said):
     told = [finding for finding in found if finding.key == key and finding.level != "ok"]
     assert [(finding.level, said in finding.message) for finding in told] == [("warning", True)]
     assert not [finding for finding in found if finding.level == "error"]
+
+
+@pytest.mark.parametrize("section", ["dtensor_cfg", "automodel_cfg"], ids=["v0.7.0", "v0.8.0"])
+def test_the_other_learner_is_known_under_both_names(section):
+    policy = {"megatron_cfg": {"enabled": True}, section: {"enabled": True, "lora_cfg": {"enabled": True}}}
+    found = {finding.key for rule in (optimizer, adapters) for finding in rule(Values({"policy": policy}))}
+    assert {f"policy.{section}.enabled", f"policy.{section}.lora_cfg.enabled"} <= found
+    policy["megatron_cfg"]["enabled"] = False
+    (finding,) = of_model(Values({"policy": policy}))
+    assert (finding.level, finding.key) == ("warning", f"policy.{section}.enabled")
 
 
 def test_tp_accuracy_can_be_waived_knowingly(monkeypatch):

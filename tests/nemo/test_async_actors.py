@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
-from nemo_ada.cluster.upstream import METHODS, ROLLOUTS
+from nemo_ada.cluster.upstream import BATCH_WORKER, METHODS, ROLLOUTS
 from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -35,6 +35,7 @@ from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
 HOME = os.environ.get("NEMO_RL_HOME")
+COLLECTORS = Path(str(HOME)) / "nemo_rl" / "algorithms" / "async_utils"
 pytestmark = pytest.mark.skipif(HOME is None, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
 PROMPTS, STEPS_PER_EPOCH, CAP = 4, 3, 24
 RATES = {prompt: (prompt * 3) % 11 for prompt in range(PROMPTS * STEPS_PER_EPOCH)}
@@ -75,6 +76,8 @@ class Now:
 @pytest.fixture
 def upstream(monkeypatch):
     """NeMo-RL's two actor classes, plain; what else they import has nothing in it that these tests reach."""
+    if BATCH_WORKER in (COLLECTORS / "trajectory_collector.py").read_text(encoding="utf-8"):
+        pytest.skip("this collector draws whole batches: test_async_training.py runs it in its own Ray")
     absent = {
         "torchdata.stateful_dataloader": ["StatefulDataLoader"],
         "nemo_rl.algorithms.grpo": ["MasterConfig"],
@@ -101,10 +104,9 @@ def upstream(monkeypatch):
 
 def load():
     """The two classes, read anew: each collector has a process of its own."""
-    folder = Path(str(HOME)) / "nemo_rl" / "algorithms" / "async_utils"
     made = ModuleType(actors.ACTORS)
     for file, name in (("trajectory_collector", "AsyncTrajectoryCollector"), ("replay_buffer", "ReplayBuffer")):
-        spec = importlib.util.spec_from_file_location(f"{actors.ACTORS}.{file}", folder / f"{file}.py")
+        spec = importlib.util.spec_from_file_location(f"{actors.ACTORS}.{file}", COLLECTORS / f"{file}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         setattr(made, name, getattr(module, name))

@@ -1,7 +1,8 @@
 """The hooks on what NeMo-RL v0.8.0 changed after main of August 2026, emulated edit by edit (nemo_support/later.py).
 
 The tests of training run once more, in a process of their own that imports the edited copy: every preset, dynamic
-sampling, resume, and the update without Reinforce-Ada. NEMO_RL_MAIN_HOME names main, else RL-main beside NEMO_RL_HOME.
+sampling, resume, and the update without Reinforce-Ada; asynchronous training and its resume. NEMO_RL_MAIN_HOME names
+main, else RL-main beside NEMO_RL_HOME.
 """
 
 from __future__ import annotations
@@ -17,16 +18,24 @@ from nemo_support.later import later
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-TESTS = (
+SYNCHRONOUS = (
+    "tests/nemo/test_training.py",
     "test_every_preset_trains",
     "test_grpo_by_our_code_path_is_grpo_without_normalisation",
     "test_another_estimator_is_untouched_bit_for_bit",
     "test_a_killed_run_resumes_as_if_nothing_happened",
     "test_dapo_filtering_leaves_no_group_without_signal",
 )
+ASYNCHRONOUS = (
+    "tests/nemo/test_async_training.py",
+    "test_steps_train_on_adaptive_groups_within_their_caps",
+    "test_a_resumed_run_trains_on_every_prompt_once",
+)
 
 
-def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    """run(file, tests): run these tests of a file on the edited copy of main."""
     if reason := why_not_importable():
         pytest.skip(reason)
     home = os.environ.get("NEMO_RL_HOME")
@@ -35,7 +44,20 @@ def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(tmp_path):
         pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
     copy = later(main, tmp_path)
     environment = {**os.environ, "NEMO_RL_HOME": str(copy), "PYTHONPATH": f"{ROOT}:{copy}"}
-    command = [sys.executable, "-m", "pytest", "-q", "tests/nemo/test_training.py", "-k", " or ".join(TESTS)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert " skipped" not in done.stdout.splitlines()[-1] and " passed" in done.stdout.splitlines()[-1]
+
+    def run(file, *tests):
+        command = [sys.executable, "-m", "pytest", "-q", file, "-k", " or ".join(tests)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert " skipped" not in done.stdout.splitlines()[-1] and " passed" in done.stdout.splitlines()[-1]
+
+    return run
+
+
+def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(run):
+    run(*SYNCHRONOUS)
+
+
+@pytest.mark.slow
+def test_asynchronous_training_resumes_with_the_changes_of_v0_8_0(run):
+    run(*ASYNCHRONOUS)

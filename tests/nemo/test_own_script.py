@@ -28,10 +28,14 @@ PAGE = (ROOT / "recipes" / "guide" / "your_nemo_rl_yaml.md").read_text(encoding=
 SCRIPT = Path("examples") / "run_grpo.py"
 
 
-def block(language: str) -> str:
-    """The page's only code block of a language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+def blocks(language: str) -> list[str]:
+    """The page's code blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def apply(home: Path, patch: str, *options: str) -> None:
+    """Apply a patch to the files below a folder."""
+    subprocess.run(["git", "apply", "--unidiff-zero", *options, "-"], input=patch, text=True, cwd=home, check=True)
 
 
 def tiny(lab: Any) -> dict[str, Any]:
@@ -54,10 +58,12 @@ def example(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (SCRIPT, Path("examples") / "configs" / "grpo_math_1B.yaml"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(Path(upstream()) / name, home / name)
-    subprocess.run(["git", "apply", "--unidiff-zero", "-"], input=block("diff"), text=True, cwd=home, check=True)
+    of_release, of_main = blocks("diff")
+    apply(home, of_release, "--include=examples/configs/*")
+    apply(home, of_main if "Timer" in (home / SCRIPT).read_text() else of_release, f"--include={SCRIPT}")
     script, last = (home / SCRIPT).read_text(), "        dataloader = hooks.loader(dataloader)\n"
     assert script.count(last) == 1
-    (home / SCRIPT).write_text(script.replace(last, last + textwrap.indent(block("python"), "    ")))
+    (home / SCRIPT).write_text(script.replace(last, last + textwrap.indent(blocks("python")[0], "    ")))
     (home / "examples" / "configs" / "tiny.yaml").write_text(yaml.safe_dump(tiny(lab), sort_keys=False))
     return home
 

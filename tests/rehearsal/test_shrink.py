@@ -122,6 +122,9 @@ def test_dtensor_is_rehearsed_unpacked_and_in_its_first_version(tmp_path: Path) 
     dtensor["policy"]["dtensor_cfg"]["_v2"] = True
     with pytest.raises(UserError, match=r"_v2=false"):
         small(dtensor, tmp_path)
+    dtensor["policy"]["automodel_cfg"] = dtensor["policy"].pop("dtensor_cfg")
+    with pytest.raises(UserError, match=r"NeMo Automodel, which a rehearsal does not have"):
+        small(dtensor, tmp_path)
 
 
 def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:

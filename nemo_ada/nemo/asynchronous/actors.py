@@ -242,6 +242,18 @@ class Collector(Upstream):
         """Return the queue's state, for a checkpoint."""
         return dict(self.dataloader.state_dict())
 
+    def get_checkpoint_dataloader_state(self, frontier_ordinal: int) -> dict[str, Any]:
+        """Return the queue's state of this moment, in the form of v0.8.0 (pull request 3599).
+
+        There the collector numbers prompts as its loader yields them, saves an older state of the loader, and leaves
+        out prompts by that number after a resume. Our queue skips by ticket, and its numbers differ. So the state says
+        that it has none of that numbering, which NeMo-RL also has for data without numbers.
+
+        Args:
+            frontier_ordinal: number of prompts that were trained on. It is not used.
+        """
+        return {"dataloader_state": self.get_dataloader_state(), "base_ordinal": None, "frontier_aligned": False}
+
 
 class PerGroup(Collector):
     """For a collector with one thread per group (v0.7.0)."""
@@ -294,7 +306,8 @@ class PerBatch(Collector):
         original = batch.slice
 
         def sliced(first: int, last: int) -> Any:
-            started[:] = batch[TICKET].tolist()[first:last]
+            if first == 0:  # v0.8.0 slices the prompts that it does not start, too
+                started[:] = batch[TICKET].tolist()[:last]
             return original(first, last)
 
         batch.slice = sliced
@@ -304,6 +317,8 @@ class PerBatch(Collector):
         if started and not begun.wait(START_SECONDS):  # the thread did not start, and NeMo-RL has printed the reason
             started = []
         self.dataloader.put_back(batch[TICKET].tolist()[len(started) :])
+        if not started:
+            time.sleep(POLL_SECONDS)  # v0.8.0 waits only for prompts that its own method returns
 
     async def _run_rollout_batch_worker(self, **given: Any) -> None:
         batch, size = given["repeated_batch"], given["num_generations"]

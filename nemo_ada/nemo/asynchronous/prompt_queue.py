@@ -87,6 +87,7 @@ class PromptQueue:
         Raises:
             UserError: the data set is empty.
         """
+        loader = getattr(loader, "dataloader", loader)  # v0.8.0 wraps it so that it has no end (pull request 3248)
         self._data: Any = loader.dataset
         self._collate: Callable[[list[Any]], Any] = loader.collate_fn
         self._size, self._shuffled = size, seed is not None

@@ -55,6 +55,17 @@ NUMBERS = (
     "torch.arange(repeated_batch.size // master_config.grpo.num_generations_per_prompt)"
     ".repeat_interleave(master_config.grpo.num_generations_per_prompt).unsqueeze(1)"
 )
+COLLECTOR = "nemo_rl/algorithms/async_utils/trajectory_collector.py"
+ENDLESS = '__import__("nemo_rl.data.dataloader", fromlist=["dataloader"]).CyclingDataLoader'
+CHECKPOINT_STATE = '''\
+    def get_checkpoint_dataloader_state(self, frontier_ordinal):
+        """A state that no longer holds, where a subclass does not answer."""
+        return {"dataloader_state": {}, "base_ordinal": frontier_ordinal, "frontier_aligned": True}
+
+    def get_checkpoint_state(self, frontier_ordinal):
+        return {"dataloader": self.get_checkpoint_dataloader_state(frontier_ordinal), "rollouts": {}}
+
+'''
 EDITS = (
     Edit(4158, "the baselines come with a third tensor", "nemo_rl/algorithms/utils.py",
          substituted(r"return baseline, std\n", "return baseline, std, std == 0\n", 1)),
@@ -75,6 +86,24 @@ EDITS = (
     Edit(4158, "the driver finds that number in the batch that comes back", "nemo_rl/algorithms/grpo.py",
          substituted(r'( +)(print\("▶ Computing advantages\.\.\.", flush=True\)\n +# For DAPO)',
                      rf'\1input_ids = repeated_batch["{GROUP_IDS}"]\n\1\2', 1)),
+    Edit(3248, "the asynchronous loop's data loader has no end", "nemo_rl/algorithms/grpo.py",
+         substituted(r"start_collection\.remote\(dataloader\)", f"start_collection.remote({ENDLESS}(dataloader))", 1)),
+    Edit(3599, "a checkpoint has an older state of the loader, as of the prompts that were trained on",
+         "nemo_rl/algorithms/grpo.py",
+         substituted(r"( +)(trajectory_collector)\.get_dataloader_state\.remote\(\)\n( +)\)\n",
+                     r"\1\2.get_checkpoint_state.remote(consumed_samples)\n"
+                     r'\3)["dataloader"]["dataloader_state"]\n', 1)),
+    Edit(3599, "the collector saves that state, and the prompts that it holds back", COLLECTOR,
+         substituted(r"(    def get_dataloader_state\()", rf"{CHECKPOINT_STATE}\1", 1)),
+    Edit(3599, "the collector slices the prompts that it does not start", COLLECTOR,
+         substituted(r"( +)(rollout_batch = batch\.slice\(0, num_prompts_to_generate\)\n)",
+                     r"\1batch.slice(num_prompts_to_generate, num_prompts_in_batch)\n\1\2", 1)),
+    Edit(3599, "a worker is given the numbers of its prompts", COLLECTOR,
+         substituted(r"( +)(use_nemo_gym=use_nemo_gym,\n)( +\)\n +\)\n\n +worker = )",
+                     r"\1\2\1dispatched_task_indices=None,\n\3", 1)),
+    Edit(3599, "a worker takes the numbers of its prompts", COLLECTOR,
+         substituted(r"(    async def _run_rollout_batch_worker\((?:\n +\w.*,)+\n)( +\) -> None:)",
+                     r"\1        dispatched_task_indices=None,\n\2", 1)),
 )  # fmt: skip
 
 
