@@ -8,6 +8,7 @@ SMOLLM2 ?= .cache/smollm2
 TRAIN ?= $(PY) recipes/benchmarks/compare_cpu.py
 # Lines and branches are counted together: of 1,700 and 272, 99.5 % lets 9 be missing, so never 5 % of the branches.
 COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=term-missing:skip-covered
+NEMO_TESTS ?= tests/nemo tests/rehearsal
 MUTANTS ?=
 PEERS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
@@ -67,7 +68,7 @@ test-nemo: export TORCH_CUDA_ARCH_LIST ?= 9.0
 test-nemo: export NEMO_RL_HOME := $(NEMO_RL_HOME)
 test-nemo: export PYTHONPATH := $(CURDIR):$(NEMO_RL_HOME)
 test-nemo:  ## NeMo-RL's loop and its own workers (15 min); NEMO_RL_HOME=/path/to/RL, after `make rehearsal-env`
-	.cache/rehearsal/policy/bin/python -m pytest tests/nemo tests/rehearsal $(PYTEST_NEMO_ARGS)
+	.cache/rehearsal/policy/bin/python -m pytest $(NEMO_TESTS) $(PYTEST_NEMO_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes

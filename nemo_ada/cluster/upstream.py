@@ -29,8 +29,8 @@ _ROLLOUT = (
     "greedy",
 )
 ADVICE = (
-    "the hooks were tried on NeMo-RL v0.7.0, main of August 2026, and with the known changes of v0.8.0; use v0.7.0, "
-    "and see with `nemo-ada contract OLD NEW` what differs in this one"
+    "the hooks ran on NeMo-RL v0.7.0, on main of August 2026, and with the known changes of v0.8.0; use v0.7.0, and "
+    "`nemo-ada contract OLD NEW` lists what differs in this one"
 )
 BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
 _SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")

@@ -2,7 +2,8 @@
 
 The names come from the checkout that NEMO_RL_HOME names: from its configuration classes and its examples. So each
 version of NeMo-RL is judged by its own names. Without a checkout they come from `nemo_rl_keys.yaml`, which lists those
-of v0.7.0; vLLM's arguments always come from there. A section that neither has takes any name.
+of v0.7.0. vLLM's arguments always come from there: those of 0.20.0, and for a checkout that pins another vLLM those of
+0.29.0, too. A section that neither has takes any name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from nemo_ada.rules.finding import Findings, error, ok
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
 OURS = ("backend", "run_dir", "resume", "reinforce_ada", "defaults")
-VLLM_ARGUMENTS = "policy.generation.vllm_kwargs"
+VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # sections of the list
+LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
 EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
 CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
@@ -39,9 +41,18 @@ def known_names() -> Mapping[str, frozenset[str]]:
 @cache
 def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
     listed = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    later = listed.pop(VLLM_LATER)
     of_checkout = {} if home is None else names_in(Checkout(home))
+    if home is not None and not _pins_listed_vllm(home):
+        listed[VLLM_ARGUMENTS] += later
     sections = of_checkout | {VLLM_ARGUMENTS: listed[VLLM_ARGUMENTS]} if of_checkout else listed
     return {section: frozenset(names) for section, names in sections.items()}
+
+
+def _pins_listed_vllm(home: Path) -> bool:
+    """Whether a checkout asks for the vLLM whose arguments are listed first."""
+    pins = home / "pyproject.toml"
+    return not pins.is_file() or LISTED_VLLM in pins.read_text(encoding="utf-8")
 
 
 def names_in(checkout: Checkout) -> dict[str, set[str]]:

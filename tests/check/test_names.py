@@ -70,7 +70,8 @@ def test_the_list_is_what_v070_has():
     if "MINOR = 7" not in (checkout.root / "nemo_rl/package_info.py").read_text():
         pytest.skip("another version of NeMo-RL")
     known = yaml.safe_load(names.KNOWN.read_text())
-    known.pop(names.VLLM_ARGUMENTS)
+    for section in (names.VLLM_ARGUMENTS, names.VLLM_LATER):
+        known.pop(section)
     assert known == {section: sorted(keys) for section, keys in names.names_in(checkout).items()}
 
 
@@ -102,6 +103,15 @@ def test_each_checkout_is_judged_by_its_own_names(tmp_path, monkeypatch):
     findings = list(names.key_names(config, {}))
     assert {finding.key for finding in findings} == {"grpo.inner.dept", "grpo.of_another"}
     assert "did you mean grpo.inner.depth" in findings[0].message
+
+
+@pytest.mark.parametrize(("pin", "known"), [("0.20.0", False), ("0.29.0", True)])
+def test_vllms_arguments_follow_the_checkouts_pin(pin, known, tmp_path, monkeypatch):
+    (tmp_path / "nemo_rl").mkdir()
+    (tmp_path / "pyproject.toml").write_text(f'dependencies = ["vllm=={pin}"]')
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    config = {"policy": {"generation": {"vllm_kwargs": {"linear_backend": "x"}}}}
+    assert ([finding.level for finding in names.key_names(config, {})] == ["ok"]) is known
 
 
 def fields_of(kind):

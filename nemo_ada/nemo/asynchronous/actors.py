@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nemo_ada.cluster.upstream import ACTORS, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
+from nemo_ada.cluster.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -83,14 +83,13 @@ def _original(module: Any, name: str) -> type:
     actor = getattr(module, name, None)
     metadata = getattr(actor, "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
-    advice = "asynchronous training was tried on NeMo-RL v0.7.0 and main of August 2026; this one differs"
     if plain is None or not plain.__module__.startswith(ACTORS):
-        raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own: {advice}, or reinforce_ada is active")
+        raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own, or reinforce_ada is active: {ADVICE}")
     for method, expected in methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
         function = getattr(plain, method, None)
         found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
         if found != expected:
-            raise UserError(f"{name}.{method} takes ({', '.join(found)}), expected ({', '.join(expected)}): {advice}")
+            raise UserError(f"{name}.{method} takes ({', '.join(found)}), expected ({', '.join(expected)}): {ADVICE}")
     return plain  # type: ignore[no-any-return]
 
 
