@@ -1,4 +1,4 @@
-"""Run Megatron-core 0.16 on a machine without a GPU.
+"""Run Megatron-core (0.16 to 0.19) on a machine without a GPU.
 
 Megatron-core names the cuda device in its source. It calls `torch.zeros(..., device="cuda")` and
 `torch.cuda.current_device()`, and checks that `Tensor.type()` is "torch.cuda.FloatTensor". This module gives Megatron's
@@ -47,12 +47,14 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Replace a call that has no meaning without a GPU: synchronise, seed its generator, free its cache."""
+    """Replace a call that has no meaning without a GPU, such as to synchronise or to free its cache."""
 
 
 def install() -> int:
     """Give the CPU's `torch` to every loaded module of Megatron. Returns how many have changed, and 0 when repeated."""
-    cuda: dict[str, Any] = dict.fromkeys(("synchronize", "empty_cache", "manual_seed", "set_device"), _nothing)
+    cuda: dict[str, Any] = dict.fromkeys(
+        ("synchronize", "empty_cache", "manual_seed", "set_device", "current_stream"), _nothing
+    )
     cuda["current_device"] = lambda: _CPU
     cpu_torch = _Overlay(
         torch, {"cuda": _Overlay(torch.cuda, cuda)} | {f: _on_cpu(getattr(torch, f)) for f in _FACTORIES}
