@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn")
+_NOTHING = ("synchronize", "empty_cache", "manual_seed", "set_device", "current_stream")
 _CPU = torch.device("cpu")
 
 
