@@ -14,6 +14,7 @@ from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Values
 from nemo_ada.cluster.site import site_file, site_said, site_setting
 from nemo_ada.cluster.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
 
@@ -73,7 +74,8 @@ def checkout(values: Values) -> Findings:
     """
     home = Path(site_setting(HOME) or ".missing")
     if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
-        problems = list(misfits(Checkout(home), asynchronous=bool(values.get("grpo.async_grpo.enabled", False))))
+        asynchronous = bool(values.get("grpo.async_grpo.enabled", False))
+        problems = list(misfits(Checkout(home), asynchronous=asynchronous, gym=uses_gym(values)))
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:

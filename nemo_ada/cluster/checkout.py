@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,23 @@ class Found:
 
     module: str
     node: Definition | None
+
+
+def is_theirs(path: Path, home: Path) -> bool:
+    """Whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
+
+    git says which files it tracks. Without git every file counts that has no section `reinforce_ada`.
+    """
+    command = ["git", "-C", str(home), "ls-files", "--error-unmatch", str(path.resolve())]
+    if (home / ".git").exists():
+        try:
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        except OSError:
+            pass
+    try:
+        return "\nreinforce_ada:" not in "\n" + path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 class Checkout:
@@ -67,7 +85,7 @@ class Checkout:
         try:
             return ast.parse(path.read_text(encoding="utf-8"))
         except (SyntaxError, ValueError) as error:
-            raise UserError(f"{path} is not Python: {error}") from None
+            raise UserError(f"{path} is not Python ({error}); restore it, such as with `git checkout`") from None
 
     def find(self, dotted: str) -> Found | None:
         """The definition of a dotted name, such as `nemo_rl.utils.logger.Logger.log_metrics`.

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_ada.cluster.checkout import is_theirs
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
@@ -60,7 +61,7 @@ def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def _upstream(path: Path) -> DictConfig:
     home = os.environ.get(HOME)
-    if home is not None and Path(home).resolve() in path.resolve().parents:
+    if home is not None and Path(home).resolve() in path.resolve().parents and is_theirs(path, Path(home)):
         return load_yaml(path)
     merged = OmegaConf.create({})
     parents = cast(DictConfig, OmegaConf.load(path)).get("defaults", [])

@@ -137,14 +137,16 @@ def gym_point(loop: Any) -> PatchPoint:
     return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
-def misfits(checkout: Checkout, *, asynchronous: bool) -> Iterator[str]:
+def misfits(checkout: Checkout, *, asynchronous: bool = False, gym: bool = False) -> Iterator[str]:
     """What in a checkout is not as the hooks need it. Empty where they fit.
 
     Args:
         checkout: the source of a NeMo-RL.
         asynchronous: whether the actors of asynchronous training count, too.
+        gym: whether the rollout function of NeMo-Gym counts, too.
     """
-    points = {f"{point.origin}.{point.name}": point for point in (*PATCH_POINTS, SAMPLE_ROLLOUT)}
+    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *([GYM_ROLLOUT] if gym else []))
+    points = {f"{point.origin}.{point.name}": point for point in needed}
     for name, point in points.items():
         function = _function(checkout, name)
         if function is None:

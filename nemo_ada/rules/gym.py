@@ -16,7 +16,7 @@ PREPARE = "NeMo-Gym's `ng_prepare_data` writes such files"
 
 def uses_gym(values: Values) -> bool:
     """Whether NeMo-Gym's servers run the rollouts."""
-    return bool(values.get(GYM, False))
+    return values.get(GYM, False) is True
 
 
 def nemo_gym_engine(v: Values) -> Findings:
@@ -75,7 +75,7 @@ def nemo_gym_servers(v: Values) -> Findings:
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         yield error(key, f"{paths!r} must be a list of NeMo-Gym's YAMLs")
         return
-    models = [path for path in paths if path.startswith("responses_api_models/")]
+    models = [path for path in paths if "responses_api_models" in path.split("/")]
     if not any(FOR_TRAINING in path for path in models):
         yield error(
             key,
@@ -93,4 +93,24 @@ def nemo_gym_servers(v: Values) -> Findings:
         yield error(f"{SECTION}.port_range_high", f"port_range_high={high:g} must be above port_range_low={low:g}")
 
 
-GYM_RULES = (nemo_gym_engine, nemo_gym_data, nemo_gym_servers)
+def nemo_gym_switch(v: Values) -> Findings:
+    """The switch says true or false, and data for NeMo-Gym comes with it."""
+    value = v.get(GYM, False)
+    if not isinstance(value, bool):
+        yield error(GYM, f"{GYM}={value} must be true or false")
+    elif not value:
+        for name, of_gym in (("processor", PROCESSOR), ("dataset_name", DATASET)):
+            for key in (f"data.default.{name}", f"data.train.{name}"):
+                if v.get(key) == of_gym:
+                    yield error(GYM, f"{key}={of_gym} is data for NeMo-Gym's servers; set {GYM}=true")
+                    return
+    if v.get(f"{SECTION}.is_trajectory_collection", False):
+        key = f"{SECTION}.is_trajectory_collection"
+        yield error(
+            key,
+            f"{key}=true collects responses and trains nothing; set it to false, or use NeMo-RL's "
+            "examples/nemo_gym/run_grpo_nemo_gym.py",
+        )
+
+
+GYM_RULES = (nemo_gym_switch, nemo_gym_engine, nemo_gym_data, nemo_gym_servers)

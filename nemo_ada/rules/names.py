@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada.cluster.checkout import PACKAGE, Checkout
+from nemo_ada.cluster.checkout import PACKAGE, Checkout, is_theirs
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.cluster.upstream import MASTER_CONFIG
@@ -46,13 +46,15 @@ def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
     if home is not None and not _pins_listed_vllm(home):
         listed[VLLM_ARGUMENTS] += later
     sections = of_checkout | {VLLM_ARGUMENTS: listed[VLLM_ARGUMENTS]} if of_checkout else listed
+    if home is not None and not (home / "examples/configs").is_dir():  # an installed package has no examples
+        sections = {name: {*sections.get(name, ()), *listed.get(name, ())} for name in sections | listed}
     return {section: frozenset(names) for section, names in sections.items()}
 
 
 def _pins_listed_vllm(home: Path) -> bool:
     """Whether a checkout asks for the vLLM whose arguments are listed first."""
     pins = home / "pyproject.toml"
-    return not pins.is_file() or LISTED_VLLM in pins.read_text(encoding="utf-8")
+    return not pins.is_file() or LISTED_VLLM in pins.read_text(encoding="utf-8", errors="replace")
 
 
 def names_in(checkout: Checkout) -> dict[str, set[str]]:
@@ -66,10 +68,19 @@ def names_in(checkout: Checkout) -> dict[str, set[str]]:
         section, _, name = key.rpartition(".")
         sections.setdefault(section or TOP, set()).add(name)
     for path in sorted((checkout.root / "examples/configs").rglob("*.yaml")):
-        if any(word in path.name for word in EXAMPLES):
-            example = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if any(word in path.name for word in EXAMPLES) and is_theirs(path, checkout.root):
+            example = _mapping(path)
             _collect({key: value for key, value in example.items() if key != "defaults"}, "", sections)
     return sections
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    """The mapping in a YAML. It is empty where the file cannot be read or holds something else."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _collect(values: Any, where: str, sections: dict[str, set[str]]) -> None:
