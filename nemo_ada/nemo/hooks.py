@@ -65,6 +65,7 @@ class Hooks:
         settings: Settings of the run.
         sampler: Decides what is drawn and which responses become rows.
         rollout_calls: Rollout calls so far. This is the step number of every seed.
+        on_wait: Called at least once a minute while a validation over NeMo-Gym waits for responses.
         sampling_seconds: Duration of the last rollout call.
         lists: Metrics of the last rollout call that are lists, which NeMo-RL's loggers do not take.
     """
@@ -92,6 +93,7 @@ class Hooks:
         self._config, self.settings, self._originals, self._stop_check = master_config, settings, originals, stop_check
         self.sampler: AdaSampler = settings.sampler()
         self.rollout_calls = 0
+        self.on_wait: Callable[[], None] = lambda: None
         self._tokens_drawn = 0.0  # since the last step's performance was logged
         self.sampling_seconds = 0.0
         self.lists: dict[str, list[int]] = {}
@@ -243,7 +245,7 @@ class Hooks:
             batch = given.pop("input_batch")
             call = _call(original, given)
             if self._validating:
-                result, unlabelled = validated(call, batch, single, self.settings.longest)
+                result, unlabelled = validated(call, batch, single, self.settings.longest, self.on_wait)
                 self._without_label += unlabelled
                 return result
             return of_rows(*self.step(batch, call, one_by_one=True), call.tokenizer)

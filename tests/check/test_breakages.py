@@ -13,6 +13,7 @@ from nemo_ada.check.capacity import checkpoint_disk
 from nemo_ada.check.command import examine_nemo_rl as check
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.cluster import hub, upstream
+from nemo_ada.cluster.checkout import Checkout
 from nemo_ada.cluster.memory import checkpoint_bytes
 from nemo_ada.cluster.models import TABLE, ModelShape
 from nemo_ada.cluster.nemo_config import Values
@@ -395,6 +396,14 @@ def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
     returned, parameters = sorted(finding.message for finding in found)
     assert "calculate_baseline_and_std_per_prompt returns 4 values, expected 2 values or 3 values" in returned
     assert "run_multi_turn_rollout takes" in parameters and "environments" in parameters
+
+
+def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
+    checkout(tmp_path)
+    assert list(upstream.misfits(Checkout(tmp_path), asynchronous=True)) == []
+    assert list(upstream.misfits(Checkout(tmp_path), gym=True)) == [
+        "nemo_rl.experience.rollouts.run_async_nemo_gym_rollout does not exist"
+    ]
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():

@@ -5,6 +5,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 import types
 import typing
@@ -103,6 +104,50 @@ def test_each_checkout_is_judged_by_its_own_names(tmp_path, monkeypatch):
     findings = list(names.key_names(config, {}))
     assert {finding.key for finding in findings} == {"grpo.inner.dept", "grpo.of_another"}
     assert "did you mean grpo.inner.depth" in findings[0].message
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A NeMo-RL whose only class has the key `seed`, and NEMO_RL_HOME names it."""
+    loop = tmp_path / "nemo_rl/algorithms/grpo.py"
+    loop.parent.mkdir(parents=True)
+    loop.write_text("class GRPO(BaseModel):\n    seed: int\n\nclass MasterConfig(BaseModel):\n    grpo: GRPO\n")
+    (tmp_path / "examples/configs").mkdir(parents=True)
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("tracked", [True, False], ids=["git", "no git"])
+def test_a_users_yaml_in_the_checkout_teaches_no_names(home, tracked):
+    examples = home / "examples/configs"
+    (examples / "grpo_theirs.yaml").write_text("grpo: {of_an_example: 1}")
+    if tracked:
+        subprocess.run(["git", "init", "-q"], cwd=home, check=True)
+        subprocess.run(["git", "add", "."], cwd=home, check=True)
+    mine = examples / "grpo_mine.yaml"
+    mine.write_text("defaults: grpo_theirs.yaml\ngrpo: {seeed: 1}\nreinforce_ada: {preset: grpo}\n")
+    assert names.names_in(Checkout(home))["grpo"] == {"seed", "of_an_example"}
+    assert upstream_part(mine) == {"grpo": {"of_an_example": 1}}
+    (finding,) = names.key_names(yaml.safe_load(mine.read_text()), upstream_part(mine))
+    assert (finding.level, finding.key) == ("error", "grpo.seeed")
+
+
+def test_files_that_are_no_examples_are_passed_over(home):
+    examples = home / "examples/configs"
+    for number, content in enumerate((b"", b"[1, 2]", b"a: [", b"a: \xff\xfe")):
+        (examples / f"grpo_{number}.yaml").write_bytes(content)
+    (examples / "grpo_link.yaml").symlink_to(examples / "nowhere.yaml")
+    (home / "pyproject.toml").write_bytes(b"vllm==0.20.0 \xff")
+    assert names.names_in(Checkout(home))["grpo"] == {"seed"}
+    assert "grpo" in names.known_names()
+
+
+def test_an_installed_package_has_the_listed_names_too(home):
+    (home / "examples/configs").rmdir()
+    known = names.known_names()
+    assert {"seed", "num_prompts_per_step"} <= known["grpo"] and "gpu_memory_utilization" in known[
+        "policy.generation.vllm_cfg"
+    ]
 
 
 @pytest.mark.parametrize(("pin", "known"), [("0.20.0", False), ("0.29.0", True)])

@@ -82,6 +82,13 @@ REFUSED = [
         "env.nemo_gym.config_paths",
         "names no environment",
     ),
+    ("env.should_use_nemo_gym=false", "env.should_use_nemo_gym", "set env.should_use_nemo_gym=true"),
+    ("env.should_use_nemo_gym=no_idea", "env.should_use_nemo_gym", "must be true or false"),
+    (
+        "env.nemo_gym.is_trajectory_collection=true",
+        "env.nemo_gym.is_trajectory_collection",
+        "trains nothing; set it to false",
+    ),
     ("env.nemo_gym.config_paths=text", "env.nemo_gym.config_paths", "must be a list"),
     ("env.nemo_gym.port_range_high=15000", "env.nemo_gym.port_range_high", "above port_range_low"),
     ("grpo.async_grpo.enabled=true", "grpo.async_grpo.enabled", "does not work with env.should_use_nemo_gym=true"),
@@ -99,6 +106,16 @@ def test_what_would_fail_later_is_an_error_now(data, override, key, message):
     config = load_config(RECIPES[0], [*data, override])
     found = [one for one in rules.findings(config) if one.level == "error" and one.key == key]
     assert any(message in one.message for one in found)
+
+
+def test_gyms_files_may_be_named_by_absolute_paths(data):
+    paths = [
+        "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml",
+        "resources_servers/a/configs/a.yaml",
+    ]
+    absolute = ",".join(f"/opt/Gym/{path}" for path in paths)
+    config = load_config(RECIPES[0], [*data, f"env.nemo_gym.config_paths=[{absolute}]"])
+    assert not [one for one in rules.findings(config) if one.key == "env.nemo_gym.config_paths"]
 
 
 def test_a_shrunk_baseline_wants_rewards_that_are_not_shaped(data):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -435,7 +436,16 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
     def script(prompt, draw):
         return ValueError("the sandbox is gone") if prompt == "v11=" else Made(1.0)
 
-    run = gym.run_gym(tmp_path, 2, {"reinforce_ada": {"preset": "grpo"}}, hooks=hooks, script=script)
+    waits = []
+
+    @contextmanager
+    def counting(parts):
+        with hooks(parts) as ours:
+            ours.on_wait = lambda: waits.append(1)
+            yield ours
+
+    run = gym.run_gym(tmp_path, 2, {"reinforce_ada": {"preset": "grpo"}}, hooks=counting, script=script)
+    assert waits  # the launcher's heartbeat
     assert run.metrics[2]["validation/ada/without_label"] == 1
     assert run.metrics[2]["validation/accuracy"] == 0.75
 

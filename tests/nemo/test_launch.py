@@ -142,18 +142,21 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
 
     def validate():
         loop.run_multi_turn_rollout()
+        (tmp_path / "heartbeat").unlink()
+        hooks.on_wait()  # a validation over NeMo-Gym is one call
+        phase()
         takes(5.0)
         return "scores", {}
 
     loop = ModuleType("loop")
     originals = {"validate": validate, "run_multi_turn_rollout": phase, "run_async_multi_turn_rollout": phase}
     vars(loop).update(originals)
-    control, progress = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4)
+    control, progress, hooks = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4), SimpleNamespace()
     end = {"v0.7": "finalize_checkpoint", "main": "begin_finalization"}[version]
     checkpointer = SimpleNamespace(init_tmp_checkpoint=lambda: takes(2.0), finalize_checkpoint=lambda: takes(1e9))
     setattr(checkpointer, end, lambda: takes(2.0))
     control.status("running", 3)
-    with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress):
+    with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress, hooks):
         loop.run_async_multi_turn_rollout()
         assert loop.validate() == ("scores", {})
         loop.run_multi_turn_rollout()
@@ -163,7 +166,7 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
         "a job chain ends where this stands still"
     )
-    assert beats == ["sampling", "evaluation", "sampling", "save"]
+    assert beats == ["sampling", "evaluation", "evaluation", "sampling", "save"]
     assert {name: vars(loop)[name] for name in originals} == originals
     assert control.closing - MARGIN_SECONDS == progress.pause_seconds == 9.0
     timeout = type("TimeoutChecker", (), {"iteration_times": (100.0,), "check_save": lambda self: False})

@@ -8,7 +8,6 @@ from typing import Any
 
 import ray
 
-from nemo_ada.errors import UserError
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.lookup import get
 
@@ -26,21 +25,14 @@ def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
 
     Returns:
         The training set and the validation set, which may be None.
-
-    Raises:
-        UserError: the configuration wants to collect trajectories and not to train.
     """
     from nemo_rl.data.utils import setup_response_data
     from nemo_rl.environments.nemo_gym import setup_nemo_gym_config
 
     setup_nemo_gym_config(master_config, tokenizer)
     section = get(master_config, f"env.{ENVIRONMENT}")
-    if isinstance(section, MutableMapping) and section.pop("is_trajectory_collection", False):
-        raise UserError(
-            "env.nemo_gym.is_trajectory_collection=true collects responses and trains nothing; set it to false, or use "
-            "NeMo-RL's examples/nemo_gym/run_grpo_nemo_gym.py",
-            key="env.nemo_gym.is_trajectory_collection",
-        )
+    if isinstance(section, MutableMapping):
+        section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
     data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
     if val_data is not None:
         for name in ("max_val_samples", "val_batch_size"):

@@ -45,7 +45,9 @@ def of_rows(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:
     return GymRollout(input_ids, batch, metrics)
 
 
-def validated(call: RolloutCall, batch: Any, rollout: Callable[..., Any], longest: int) -> tuple[GymRollout, int]:
+def validated(
+    call: RolloutCall, batch: Any, rollout: Callable[..., Any], longest: int, on_wait: Callable[[], None]
+) -> tuple[GymRollout, int]:
     """Draw one response per row of a validation batch.
 
     NeMo-RL's own call ends the run when one rollout fails. Here such an answer counts as wrong.
@@ -55,6 +57,7 @@ def validated(call: RolloutCall, batch: Any, rollout: Callable[..., Any], longes
         batch: NeMo-RL's batch.
         rollout: NeMo-RL's `run_async_nemo_gym_rollout`.
         longest: tokens of the longest response.
+        on_wait: called at least once a minute while responses are awaited.
 
     Returns:
         The result for the loop, and how many answers have no label.
@@ -71,6 +74,7 @@ def validated(call: RolloutCall, batch: Any, rollout: Callable[..., Any], longes
         answered = 0
         while answered < len(ids_R):
             answered += len(source.poll())
+            on_wait()
     finally:
         source.close()
     responses = [source.response(row) for row in ids_R.tolist()]

@@ -219,7 +219,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         ada = reinforce_ada(parts["master_config"], checkpointer=checkpointer, stop_check=stop_check)
         hooks = stack.enter_context(ada)
         stack.enter_context(timed_saves(checkpointer, control, progress))
-        stack.enter_context(timed_validations(loop, control, progress))
+        stack.enter_context(timed_validations(loop, control, progress, hooks))
         if hooks is not None:
             rows = hooks.settings.group * progress.prompts
             records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 
+from nemo_ada.cluster.upstream import GYM_ROLLOUT, GYM_SYNC
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.job_control import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.hooks import Hooks
@@ -30,7 +31,7 @@ from nemo_ada.nemo.patch_points import replaced
 CHECK_SECONDS = 0.5
 # The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.
 RECENT_STEPS = 10
-ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout")
+ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout", GYM_ROLLOUT.name, GYM_SYNC.name)
 
 
 @dataclass
@@ -205,8 +206,11 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
 
 
 @contextmanager
-def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control gets the seconds of every validation. Each rollout call touches the heartbeat."""
+def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks: Hooks | None) -> Iterator[None]:
+    """Within the block the control gets the seconds of every validation.
+
+    Each rollout call touches the heartbeat, and so does a validation over NeMo-Gym, which is one call, while it waits.
+    """
     validate = loop.validate
     phase = ["sampling"]
 
@@ -230,7 +234,9 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress) -> Ite
 
         return call
 
-    rollouts = {name: beating(getattr(loop, name)) for name in ROLLOUT_CALLS}
+    if hooks is not None:
+        hooks.on_wait = lambda: control.heartbeat(progress.total_steps, phase[0])
+    rollouts = {name: beating(getattr(loop, name)) for name in ROLLOUT_CALLS if hasattr(loop, name)}
     with replaced(loop, {"validate": timed, **rollouts}):
         yield
 
