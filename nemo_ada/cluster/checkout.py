@@ -35,18 +35,29 @@ class Found:
 def is_theirs(path: Path, home: Path) -> bool:
     """Whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
 
-    git says which files it tracks. Without git every file counts that has no section `reinforce_ada`.
+    git says which files it tracks. Where git does not answer, every file counts that has no section `reinforce_ada`.
     """
-    command = ["git", "-C", str(home), "ls-files", "--error-unmatch", str(path.resolve())]
-    if (home / ".git").exists():
-        try:
-            return subprocess.run(command, capture_output=True, check=False).returncode == 0
-        except OSError:
-            pass
+    tracked = _tracked(home.resolve())
+    if tracked is not None:
+        return path.resolve() in tracked
     try:
         return "\nreinforce_ada:" not in "\n" + path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return False
+
+
+@functools.cache
+def _tracked(home: Path) -> frozenset[Path] | None:
+    """The files that git tracks below a checkout. None where the folder is no checkout of git, or git fails."""
+    if not (home / ".git").exists():
+        return None
+    # A shared checkout may belong to another user, and git refuses those unless it is told not to.
+    command = ["git", "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return frozenset(home / name for name in done.stdout.split("\0")) if done.returncode == 0 else None
 
 
 class Checkout:

@@ -132,6 +132,17 @@ def test_a_users_yaml_in_the_checkout_teaches_no_names(home, tracked):
     assert (finding.level, finding.key) == ("error", "grpo.seeed")
 
 
+def test_a_checkout_of_another_user_is_read_as_ones_own(home, monkeypatch):
+    """git refuses such a folder by itself, and then no file would count as NeMo-RL's."""
+    (home / "examples/configs/grpo_theirs.yaml").write_text("grpo: {of_an_example: 1}")
+    subprocess.run(["git", "init", "-q"], cwd=home, check=True)
+    subprocess.run(["git", "add", "."], cwd=home, check=True)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert subprocess.run(["git", "ls-files"], cwd=home, capture_output=True, check=False).returncode == 128
+    (home / "examples/configs/grpo_mine.yaml").write_text("grpo: {mine: 1}")
+    assert names.names_in(Checkout(home))["grpo"] == {"seed", "of_an_example"}
+
+
 def test_files_that_are_no_examples_are_passed_over(home):
     examples = home / "examples/configs"
     for number, content in enumerate((b"", b"[1, 2]", b"a: [", b"a: \xff\xfe")):
