@@ -53,9 +53,7 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
 
 def install() -> int:
     """Give the CPU's `torch` to every loaded module of Megatron. Returns how many have changed, and 0 when repeated."""
-    cuda: dict[str, Any] = dict.fromkeys(
-        ("synchronize", "empty_cache", "manual_seed", "set_device", "current_stream"), _nothing
-    )
+    cuda: dict[str, Any] = dict.fromkeys(_NOTHING, _nothing)
     cuda["current_device"] = lambda: _CPU
     cpu_torch = _Overlay(
         torch, {"cuda": _Overlay(torch.cuda, cuda)} | {f: _on_cpu(getattr(torch, f)) for f in _FACTORIES}
