@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 LIMITS = ["--verifier", "exact", "--max-prompt-tokens", "16", "--max-new-tokens", "8"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # minutes on a machine that others use too
+pytestmark = pytest.mark.slow  # minutes on a machine that others use too
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def made(tmp_path_factory):
     """The folder that the recipe leaves."""
     out = tmp_path_factory.mktemp("recipe")
     recipe = [sys.executable, ROOT / "recipes" / "prepare_and_evaluate.py", "--out", out]
-    done = subprocess.run(list(map(str, recipe)), env=ENVIRONMENT, capture_output=True, text=True, timeout=1000)
+    done = subprocess.run(list(map(str, recipe)), env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -72,7 +74,7 @@ def test_a_preparation_killed_while_it_measures_writes_the_same_bytes(made, tmp_
         running.send_signal(signal.SIGKILL)
         running.wait()
     assert json.loads(state.read_text())["items"] < 200, "it was too fast to be killed in between"
-    subprocess.run(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT, check=True, timeout=400)
+    subprocess.run(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT, check=True, timeout=PATIENCE)
     for name in ("dataset.jsonl", "rejected.jsonl", "pass_rates.jsonl", "card.json", "README.md"):
         assert (out / name).read_bytes() == (made / "set" / name).read_bytes()
 
@@ -80,7 +82,7 @@ def test_a_preparation_killed_while_it_measures_writes_the_same_bytes(made, tmp_
 def test_equal_seeds_give_equal_evaluations_and_others_differ(made, tmp_path):
     command = [sys.executable, "-m", "nemo_ada.cli", "eval", model(made), "--data", made / "heldout.jsonl"]
     command += ["--out", tmp_path / "again", "--k", "8", *LIMITS]
-    subprocess.run(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT, check=True, timeout=400)
+    subprocess.run(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT, check=True, timeout=PATIENCE)
     again = (tmp_path / "again" / "heldout" / "responses.jsonl").read_bytes()
     assert again == (made / "first" / "heldout" / "responses.jsonl").read_bytes()
     assert again != (made / "base" / "heldout" / "responses.jsonl").read_bytes()

@@ -9,12 +9,10 @@ from tests.faults.soak import soak
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_run_survives_one_fault_of_each_kind():
     play(QUICK, list(DAMAGES)[1:2], print)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_minute_of_random_faults_loses_nothing():
     soak(1.0, seed=1, compare=False)

@@ -20,7 +20,7 @@ import pytest
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
 from nemo_ada.nemo import reinforce_ada
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
 CAP = 24
 BALANCE = {

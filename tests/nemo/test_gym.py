@@ -21,7 +21,7 @@ from nemo_ada.nemo.gym.request import canonical, prompt_id
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.call import Prompts
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.nemo_rl
 PROMPTS = ("p11=", "p12=", "p13=", "p14=")
 GROUP = 4
 

@@ -24,7 +24,6 @@ from nemo_ada.nemo.gym.source import GymSource
 pytestmark = [
     pytest.mark.nemo_rl,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("nemo_gym") is None, reason="nemo-gym is not installed here"),
 ]
 GROUP = 4

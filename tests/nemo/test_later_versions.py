@@ -16,7 +16,7 @@ import pytest
 from nemo_support.compat import why_not_importable
 from nemo_support.later import later
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.nemo_rl
 ROOT = Path(__file__).parents[2]
 SYNCHRONOUS = (
     "tests/nemo/test_training.py",

@@ -22,7 +22,7 @@ from nemo_ada.planning.history import History
 from nemo_ada.report.run import Run
 from nemo_ada.run_folder.folder import read_lines
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
 STEPS = 6
 SHORT = f"grpo.max_num_steps={STEPS}"

@@ -22,7 +22,7 @@ from nemo_support.lab import changes, upstream
 from nemo_ada.report.run import Run
 from tests.faults.processes import ROOT
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
 PAGE = (ROOT / "recipes" / "guide" / "your_nemo_rl_yaml.md").read_text(encoding="utf-8")
 SCRIPT = Path("examples") / "run_grpo.py"

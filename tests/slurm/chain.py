@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SCRIPT = ROOT / "slurm" / "train_7b_ada.sh"
-PATIENCE = 240.0  # seconds for anything to happen; only a failing test waits so long
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
-READY_SECONDS = 30.0
 GPUS = 8
 
 
@@ -111,7 +112,7 @@ class Cluster:
         log.close()
 
     def _until(self, ready, what: str) -> None:  # type: ignore[no-untyped-def]
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 if ready():
@@ -120,12 +121,12 @@ class Cluster:
                 pass  # the controller is not up yet
             time.sleep(0.2)
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
-        raise TimeoutError(f"no {what} within {READY_SECONDS:.0f} s:\n{logs}")
+        raise TimeoutError(f"no {what} within {PATIENCE:.0f} s:\n{logs}")
 
     def run(self, *command: str, **variables: str) -> str:
         """Output of a SLURM command."""
         done = subprocess.run(
-            command, env={**self.env, **variables}, capture_output=True, text=True, timeout=60, check=False
+            command, env={**self.env, **variables}, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)

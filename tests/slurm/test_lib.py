@@ -380,10 +380,10 @@ def node(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "NEMO_ADA_HOME": str(folder / "checkout"),
         "NODE_SETUP": "", "RAY_START": "0", "RAY_PORT": "9900", "SHARED_SECONDS": "1", "CONFIG": "x.yaml",
         "LAUNCH": f"{sys.executable} {folder / 'driver.py'}", "PYTHON": sys.executable, "HEALTH": "0",
-        "HEALTH_SECONDS": "200", "MIN_TMP_GIB": "0", **variables,
+        "HEALTH_SECONDS": str(int(PATIENCE)), "MIN_TMP_GIB": "0", **variables,
     }  # fmt: skip
     command = ["bash", str(ROOT / "slurm" / "node.sh")]
-    return subprocess.run(command, env=values, capture_output=True, text=True, timeout=250, check=False)
+    return subprocess.run(command, env=values, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_the_nodes_run_the_checkouts_code_with_ample_open_files_and_no_foreign_cache(tmp_path: Path) -> None:
@@ -447,11 +447,11 @@ def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_
             [*command, str(seconds), str(tmp_path), *nodes], stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    both = [start(port, rank, 200, "n1", "n2") for rank in (0, 1)]
-    said = [process.communicate(timeout=250)[0] for process in both]
+    both = [start(port, rank, int(PATIENCE), "n1", "n2") for rank in (0, 1)]
+    said = [process.communicate(timeout=PATIENCE)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0] and "over 2 node(s) by gloo: right" in said[0]
     alone = start(port, 0, 3, "n1", "n2")
-    assert "n2 did not come" in alone.communicate(timeout=250)[0] and alone.returncode == 1
+    assert "n2 did not come" in alone.communicate(timeout=PATIENCE)[0] and alone.returncode == 1
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
 
 
@@ -523,3 +523,23 @@ def test_damaged_files_of_a_run_end_no_chain_without_a_reason(tmp_path: Path, co
     variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_ATTEMPTS": "50"}
     done = bash("guard && verdict && decide record && decide options", **variables)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
+
+
+RAY_OF_N1 = """
+import os, subprocess, sys, ray
+address = ray.init(resources={"slurm_node:n1": 1}, include_dashboard=False, log_to_driver=False).address_info["address"]
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]], env=os.environ | {"RAY_ADDRESS": address}).returncode)
+"""
+
+
+@pytest.mark.slow  # two processes start Ray
+def test_the_wait_for_ray_ends_at_once_when_all_nodes_are_there_and_names_the_others() -> None:
+    pytest.importorskip("ray")
+
+    def wait(seconds: float, *nodes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", RAY_OF_N1, str(ROOT / "slurm" / "wait_for_nodes.py"), str(seconds), *nodes]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert wait(PATIENCE, "n1").returncode == 0
+    absent = wait(1.0, "n1", "n2")
+    assert absent.returncode == 1 and absent.stderr.splitlines()[-1].endswith("sbatch --exclude=n2")
