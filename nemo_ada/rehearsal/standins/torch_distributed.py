@@ -112,7 +112,7 @@ def _mesh(names: Names) -> None:
 @contextmanager
 def _importable_nccl() -> Iterator[None]:
     contents: dict[str, tuple[str, ...]] = {
-        "nccl": (), "nccl.core": (), "nccl.core.communicator": ("Communicator",),
+        "nccl": (), "nccl.core": ("SUM",), "nccl.core.communicator": ("Communicator",),
         "nccl.core.utils": ("UniqueId", "get_unique_id"),
     }  # fmt: skip
     for name, values in contents.items():
@@ -133,7 +133,7 @@ def _importable_nccl() -> Iterator[None]:
     why="A refit between separate GPUs is an NCCL broadcast; its packing, its order and its store are NeMo-RL's own.",
 )
 def _refit_group(names: Names) -> None:
-    def init_nccl_communicator(self: Any, device: Any) -> None:
+    def init_nccl_communicator(self: Any, device: Any, **_: Any) -> None:  # main names the protocol of its peer
         from torch.distributed import ProcessGroupGloo
 
         self.nccl_communicator = ProcessGroupGloo(self.tcp_store, self.rank, self.world_size, REFIT_LIMIT)

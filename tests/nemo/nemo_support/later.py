@@ -55,6 +55,10 @@ NUMBERS = (
     "torch.arange(repeated_batch.size // master_config.grpo.num_generations_per_prompt)"
     ".repeat_interleave(master_config.grpo.num_generations_per_prompt).unsqueeze(1)"
 )
+SIZES = 'torch.tensor([len(one["batch"]["total_reward"]) for one in trajectories])'
+POSITIONS = f"torch.arange(len(trajectories)).repeat_interleave({SIZES}).unsqueeze(1)"
+PROMPT_IDS = r'prompt_ids_for_adv = prompt_batched_flat\["token_ids"\]\n'
+LOOP = "nemo_rl/algorithms/grpo.py"
 COLLECTOR = "nemo_rl/algorithms/async_utils/trajectory_collector.py"
 ENDLESS = '__import__("nemo_rl.data.dataloader", fromlist=["dataloader"]).CyclingDataLoader'
 CHECKPOINT_STATE = '''\
@@ -71,25 +75,30 @@ EDITS = (
          substituted(r"return baseline, std\n", "return baseline, std, std == 0\n", 1)),
     Edit(4158, "a function of its own finds groups with one reward value", "nemo_rl/algorithms/utils.py",
          lambda text: text + TRIVIAL_FUNCTION),
-    Edit(4158, "the loop takes three values", "nemo_rl/algorithms/grpo.py",
+    Edit(4158, "the loop takes three values", LOOP,
          substituted(rf"baseline, std = {BASELINES}\(", rf"baseline, std, _ = {BASELINES}(", 2)),
     Edit(4158, "the stock estimators take three values", "nemo_rl/algorithms/advantage_estimator.py",
          substituted(rf"(baseline, std|base, std_k|mean, _) = {BASELINES}\(", rf"\1, _ = {BASELINES}(", 3)),
-    Edit(4158, "the loop imports that function", "nemo_rl/algorithms/grpo.py",
+    Edit(4158, "the loop imports that function", LOOP,
          substituted(rf"    {BASELINES},\n", rf"    {BASELINES},\n    {TRIVIAL},\n", 1)),
-    Edit(4158, "that function decides dynamic sampling, not the standard deviation", "nemo_rl/algorithms/grpo.py",
+    Edit(4158, "that function decides dynamic sampling, not the standard deviation", LOOP,
          substituted(r"( +)(repeated_batch, is_batch_complete, batch_cache, ds_metrics = \(\n)",
                      rf"\1std = 1.0 - {TRIVIAL}(input_ids, rewards, torch.ones_like(rewards)).float()\n\1\2", 1)),
-    Edit(4158, "the driver gives every prompt a number before the rollout", "nemo_rl/algorithms/grpo.py",
+    Edit(4158, "the driver gives every prompt a number before the rollout", LOOP,
          substituted(r"( +)(dynamic_sampling_num_gen_batches \+= 1\n)",
                      rf'\1\2\1repeated_batch["{GROUP_IDS}"] = {NUMBERS}\n', 1)),
-    Edit(4158, "the driver finds that number in the batch that comes back", "nemo_rl/algorithms/grpo.py",
+    Edit(4158, "the driver finds that number in the batch that comes back", LOOP,
          substituted(r'( +)(print\("▶ Computing advantages\.\.\.", flush=True\)\n +# For DAPO)',
                      rf'\1input_ids = repeated_batch["{GROUP_IDS}"]\n\1\2', 1)),
-    Edit(3248, "the asynchronous loop's data loader has no end", "nemo_rl/algorithms/grpo.py",
+    Edit(3882, "the estimator is given that number", LOOP,
+         substituted(rf"{PROMPT_IDS}((?: +del \w+\n){{5}})",
+                     rf'prompt_ids_for_adv = repeated_batch["{GROUP_IDS}"]\n\1', 1)),
+    Edit(3882, "the asynchronous loop knows a group by its place among those that it sampled", LOOP,
+         substituted(rf"{PROMPT_IDS}((?: +del \w+\n){{2}}\n)", rf"prompt_ids_for_adv = {POSITIONS}\n\1", 1)),
+    Edit(3248, "the asynchronous loop's data loader has no end", LOOP,
          substituted(r"start_collection\.remote\(dataloader\)", f"start_collection.remote({ENDLESS}(dataloader))", 1)),
     Edit(3599, "a checkpoint has an older state of the loader, as of the prompts that were trained on",
-         "nemo_rl/algorithms/grpo.py",
+         LOOP,
          substituted(r"( +)(trajectory_collector)\.get_dataloader_state\.remote\(\)\n( +)\)\n",
                      r"\1\2.get_checkpoint_state.remote(consumed_samples)\n"
                      r'\3)["dataloader"]["dataloader_state"]\n', 1)),
