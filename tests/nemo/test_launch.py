@@ -156,6 +156,10 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     checkpointer = SimpleNamespace(init_tmp_checkpoint=lambda: takes(2.0), finalize_checkpoint=lambda: takes(1e9))
     setattr(checkpointer, end, lambda: takes(2.0))
     control.status("running", 3)
+    original = type("TimeoutChecker", (), {"start_iterations": lambda self: None, "check_save": lambda self: False})
+    timeout = job_timeout(original, control, progress, Loader(), None)()
+    timeout.start_iterations()
+    takes(91.0)
     with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress, hooks):
         loop.run_async_multi_turn_rollout()
         assert loop.validate() == ("scores", {})
@@ -169,8 +173,7 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     assert beats == ["sampling", "evaluation", "evaluation", "sampling", "save"]
     assert {name: vars(loop)[name] for name in originals} == originals
     assert control.closing - MARGIN_SECONDS == progress.pause_seconds == 9.0
-    timeout = type("TimeoutChecker", (), {"iteration_times": (100.0,), "check_save": lambda self: False})
-    assert not job_timeout(timeout, control, progress, Loader(), None)().check_save()
+    assert not timeout.check_save()
     assert control.reserve - control.closing == pytest.approx(91.0) and progress.pause_seconds == 0.0
 
 

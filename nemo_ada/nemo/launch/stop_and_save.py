@@ -142,12 +142,21 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
     """
 
     class JobTimeout(original):  # type: ignore[misc]
+        def start_iterations(self) -> None:
+            """NeMo-RL calls it before its first step."""
+            super().start_iterations()
+            self.last_check = time.monotonic()
+
         def check_save(self) -> bool:
-            """Return whether to save and end the run. NeMo-RL calls it once per step, after the update."""
+            """Return whether to save and end the run. NeMo-RL calls it once per step, after the update.
+
+            Main's asynchronous loop calls it before it writes down how long the step took, so the time is taken here.
+            """
             progress.advance(dataloader)
             progress.sampler_state = None if hooks is None else hooks.state_dict()
-            seconds = max(self.iteration_times[-1] - progress.pause_seconds, 0.0)
-            progress.pause_seconds = 0.0
+            now = time.monotonic()
+            seconds = max(now - self.last_check - progress.pause_seconds, 0.0)
+            self.last_check, progress.pause_seconds = now, 0.0
             control.observe_step(seconds)
             progress.updates.append(seconds - (hooks.sampling_seconds if hooks is not None else 0.0))
             control.heartbeat(progress.total_steps)
