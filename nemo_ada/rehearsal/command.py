@@ -31,6 +31,8 @@ from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import installation, model, problems
+from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
+from nemo_ada.rehearsal.gym import write as write_requests
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
     Events,
@@ -43,6 +45,7 @@ from nemo_ada.rehearsal.report import (
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.finding import Finding
+from nemo_ada.rules.gym import uses_gym
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
@@ -191,7 +194,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     _check_tokenizer(config)
     findings = _check(path, overrides, config)
     errors = [finding for finding in findings if finding.level == "error"]
-    installed = None if errors else installation.find()
+    gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
+    installed = None if errors else installation.find(gym=bool(gym))
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shrinker, layout = shrink(
@@ -206,7 +210,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
     else:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
-        furnish(config, shrinker, layout, installed, folder)
+        furnish(config, shrinker, layout, installed, folder, gym)
         code = _runs(Rehearsal(installed, folder, layout, say), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
@@ -256,6 +260,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
             report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
+            report.turns = undisturbed.turns()
             report.measurements = measurements(undisturbed, async_grpo=_async_grpo(config))
             if report.failure is not None:
                 return code
@@ -342,7 +347,12 @@ def _failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
 
 
 def furnish(
-    config: Mapping[str, Any], shrinker: Shrinker, layout: Layout, installed: installation.Installation, folder: Path
+    config: Mapping[str, Any],
+    shrinker: Shrinker,
+    layout: Layout,
+    installed: installation.Installation,
+    folder: Path,
+    gym: Sequence[str] = (),
 ) -> None:
     """Make data, tokenizer and model in the rehearsal's folder.
 
@@ -352,11 +362,14 @@ def furnish(
         layout: Processes of a run.
         installed: NeMo-RL's checkout and the interpreters.
         folder: Folder of the rehearsal.
+        gym: NeMo-Gym's environments. There are none without NeMo-Gym.
 
     Raises:
         UserError: The model's shape is not known, or the policy interpreter cannot make the model.
     """
-    texts = problems.write(folder / "data")
+    texts = write_requests(folder / "data", gym) if gym else problems.write(folder / "data")
+    if installed.gym is not None:
+        link_servers(folder / "gym", gym, installed.gym)
     for key in ("data.default", "data.train", "data.validation"):
         for name in ("system_prompt_file", "prompt_file"):
             file = shrinker.get(f"{key}.{name}")

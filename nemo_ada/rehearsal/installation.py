@@ -1,4 +1,4 @@
-"""Find NeMo-RL, Megatron's sources and the two interpreters of a rehearsal, and list what is missing."""
+"""Find NeMo-RL, Megatron's sources and the interpreters of a rehearsal, and list what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nemo_ada.cluster.site import CODE, project, site_setting
 from nemo_ada.errors import UserError
 
 CACHE = project() / ".cache" / "rehearsal"
-POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
+POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
 BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
@@ -52,6 +52,7 @@ class Installation:
         megatron: Folder of megatron-core for PYTHONPATH.
         policy: Python interpreter of the driver and the policy workers.
         engine: Python interpreter of the vLLM workers.
+        gym: Python interpreter of NeMo-Gym's servers. None where the config has none.
     """
 
     home: Path
@@ -59,6 +60,7 @@ class Installation:
     megatron: Path
     policy: Path
     engine: Path
+    gym: Path | None = None
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
         """Environment variables of a run's processes.
@@ -79,6 +81,7 @@ class Installation:
             HOME: str(self.home),
             POLICY: str(self.policy),
             ENGINE: str(self.engine),
+            **({GYM: str(self.gym)} if self.gym else {}),
             "PYTHONPATH": os.pathsep.join([*sources, *users]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
@@ -91,8 +94,15 @@ class Installation:
         return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
 
 
-def find() -> Installation:
-    """Find everything on this machine. Raises UserError that lists all that is missing and how to get it."""
+def find(*, gym: bool = False) -> Installation:
+    """Find everything on this machine.
+
+    Args:
+        gym: Whether NeMo-Gym's interpreter is needed.
+
+    Raises:
+        UserError: It lists all that is missing and how to get it.
+    """
     missing: list[str] = []
     home = Path(site_setting(HOME) or ".missing")
     if not (home / EXAMPLES).is_dir():
@@ -102,9 +112,10 @@ def find() -> Installation:
     megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
     policy = _interpreter(POLICY, "policy", missing)
     engine = _interpreter(ENGINE, "vllm", missing)
+    servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
-    return Installation(home, bridge / "src", megatron, policy, engine)
+    return Installation(home, bridge / "src", megatron, policy, engine, servers)
 
 
 def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
@@ -119,11 +130,11 @@ def _source(variable: str, submodule: Path, cached: Path, package: str, missing:
     return candidates[0]
 
 
-def _interpreter(variable: str, name: str, missing: list[str]) -> Path:
+def _interpreter(variable: str, name: str, missing: list[str], option: str = "") -> Path:
     """The interpreter that the variable names, else that of `make rehearsal-env`."""
     path = Path(os.environ.get(variable) or CACHE / name / "bin" / "python")
     if not path.is_file():
-        missing.append(f"{variable}: no interpreter at {path}; {MAKE}")
+        missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
 
 

@@ -122,7 +122,8 @@ def _tokenizer(tokens: Sequence[str]) -> Any:
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **names)
     tokenizer.chat_template = (
-        "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
+        "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] or '' }}"
+        "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant\n{% endif %}"
     )
     return tokenizer

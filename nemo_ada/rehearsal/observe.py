@@ -23,6 +23,7 @@ from nemo_ada.rehearsal.standins.replacing import when_imported
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000
+GYM_SECONDS = "nemo_gym_init_time_s"  # NeMo-RL's metric of its set-up: the start of NeMo-Gym's servers
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
@@ -149,6 +150,8 @@ def _observe_logger(module: ModuleType) -> None:
         numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
         if prefix in ("train", "validation"):
             note(event="metrics", step=step, prefix=prefix, numbers=numbers)
+        if GYM_SECONDS in numbers:
+            note(event="end", phase="servers", seconds=round(numbers[GYM_SECONDS], 3))
         return log_metrics(self, metrics, step, prefix, *a, **kw)
 
     module.Logger.log_metrics = observed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 VALIDATION_ROWS = 16
-PIECES = re.compile(r"\\boxed\{\d\}[ .,;\n]?|\w+|[^\w]")
-"""This expression splits texts into tokens, here and in the tokenizer."""
+PIECES = re.compile(r"<tool_call>.*?</tool_call>[ .,;\n]?|\\boxed\{\d\}[ .,;\n]?|\w+|[^\w]")
+"""This expression splits texts into tokens, here and in the tokenizer. An answer and a call of a tool are one token."""
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 SIZE = 256
 ENDINGS = ("", ".", " ", ",", ";", "\n")

@@ -12,9 +12,11 @@ from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.run_folder.json_lines import records
 
+SERVERS = "servers"
+"""Phase in which NeMo-Gym's servers start. The table has it only where they do."""
 PHASES = (
-    "check", "set-up", "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save", "export",
-    "resume",
+    "check", "set-up", SERVERS, "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save",
+    "export", "resume",
 )  # fmt: skip
 COLUMNS = ("phase", "ran", "seconds", "shrunk", "replaced", "not exercised")
 CANNOT_SHOW = (
@@ -102,6 +104,14 @@ class Events:
             if line["prefix"] == "train":
                 steps.setdefault(int(line["step"]), {}).update(line["numbers"])
         return steps
+
+    def turns(self) -> tuple[float, float] | None:
+        """Turns per response over NeMo-Gym, mean and largest. None where NeMo-RL's metrics do not have them."""
+        mean, largest = (
+            [numbers[name] for numbers in self.steps().values() if name in numbers]
+            for name in ("turns_per_sample/mean", "turns_per_sample/max")
+        )
+        return (sum(mean) / len(mean), max(largest)) if mean and largest else None
 
     def prompts(self, last: float) -> list[str]:
         """Ids of the prompts that the steps up to `last` trained on. Only asynchronous Reinforce-Ada records them."""
@@ -216,6 +226,7 @@ class Report:
         measurements: Every measured value with its bound.
         absent: Phase -> why it did not run.
         warnings: Warnings of `nemo-ada check`.
+        turns: Turns per response of the undisturbed run over NeMo-Gym: mean and largest. None without NeMo-Gym.
     """
 
     config: str
@@ -229,6 +240,7 @@ class Report:
     measurements: list[Measurement] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    turns: tuple[float, float] | None = None
 
     @property
     def passed(self) -> bool:
@@ -247,6 +259,8 @@ class Report:
         rows: list[tuple[str, ...]] = []
         for phase in PHASES:
             count, seconds = self.phases.get(phase, (0, 0.0))
+            if phase == SERVERS and not count:
+                continue
             failed = self.failure is not None and self.failure[0] == phase
             ran = "FAILED" if failed else f"{count} x" if count else self.absent.get(phase, "no")
             cells = [", ".join(_text(c) for c in self.changes if c.phase == phase and c.kind == kind)
@@ -267,6 +281,8 @@ class Report:
                 (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
             ]
             lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
+        if self.turns is not None:
+            lines += ["", f"Turns per response: {self.turns[0]:.2f} on average, {self.turns[1]:.0f} at most."]
         if self.warnings:
             lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
         lines += ["", "Stand-ins:", ""]
@@ -279,6 +295,7 @@ class Report:
         return {
             "config": self.config, "command": self.command, "passed": self.passed, "seconds": self.seconds,
             "layout": self.layout.text, "failure": self.failure, "phases": self.phases,
+            "turns": self.turns,
             "numbers": [{"name": m.name, "value": m.value, "bound": m.bound, "passed": m.passed}
                         for m in self.measurements],
             "changes": [{"kind": c.kind, "phase": c.phase, "key": c.key, "old": c.old, "new": c.new, "why": c.why}

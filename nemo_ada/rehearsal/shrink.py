@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.errors import UserError
+from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
 
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 PROMPTS = 8
@@ -165,19 +166,18 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
         UserError: No learner of NeMo-RL runs the config, or it needs something that a CPU lacks.
     """
     s = Shrinker(copy.deepcopy(dict(config)))
-    if s.get("env.should_use_nemo_gym", False):
-        raise UserError(
-            "env.should_use_nemo_gym=true cannot be rehearsed: vLLM's CPU build has moved the modules that NeMo-RL's "
-            "HTTP server imports; tests/nemo/test_gym_servers.py runs NeMo-Gym's own servers with a scripted model"
-        )
+    gym = s.get("env.should_use_nemo_gym", False) is True
     layout = _layout(s)
     _model(s, model)
     _batches(s, layout)
-    _lengths(s)
+    _lengths(s, 2 if gym else 1)
     _precision(s)
     _engine(s)
     _schedule(s, steps)
-    _data(s, data)
+    if gym:
+        _gym(s, data)
+    else:
+        _data(s, data)
     _folders(s, out)
     return s, layout
 
@@ -280,10 +280,10 @@ def _batches(s: Shrinker, layout: Layout) -> None:
         s.at_most("generate", f"reinforce_ada.{key}", 4 * fewer)
 
 
-def _lengths(s: Shrinker) -> None:
-    """Lower the lengths of prompts, responses, rows and packs."""
+def _lengths(s: Shrinker, factor: int) -> None:
+    """Lower the lengths of prompts, responses, rows and packs. A row has up to `factor` times LENGTH tokens."""
     old = int(s.get("policy.max_total_sequence_length", LENGTH))
-    length = min(old, LENGTH)
+    length = min(old, factor * LENGTH)
     s.at_most("generate", "policy.max_total_sequence_length", length)
     s.at_most("generate", "data.max_input_seq_length", min(PROMPT_TOKENS, length))
     s.at_most("generate", "policy.generation.max_new_tokens", NEW_TOKENS)
@@ -387,6 +387,23 @@ def _data(s: Shrinker, data: Path) -> None:
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
                "output_key": "gt", "split_validation_size": 0, **users}  # fmt: skip
         s.set("replaced", "set-up", f"data.{name}", new, why, add=True)
+    _workers(s)
+
+
+def _gym(s: Shrinker, data: Path) -> None:
+    """Train and validate on the rehearsal's requests. Gym's own servers run in one interpreter."""
+    for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
+        s.set("replaced", "set-up", f"data.{name}.data_path", str(data / file), "the data set is not on this machine")
+        s.set("shrunk", "set-up", f"data.{name}.repeat", 1)
+    why = "Gym would make an environment per server with uv"
+    s.set("replaced", "set-up", f"{GYM_SECTION}.skip_venv_if_present", True, why, add=True)
+    s.set("replaced", "set-up", f"{GYM_SECTION}.uv_venv_dir", str(data.parent / "gym"), why, add=True)
+    s.set("replaced", "set-up", f"{GYM_SECTION}.default_host", "127.0.0.1", "everything is on this machine", add=True)
+    _workers(s)
+
+
+def _workers(s: Shrinker) -> None:
+    """Lower the number of processes that load data or judge answers."""
     s.at_most("set-up", "data.num_workers", 1)
     for name, section in s.get("env", {}).items():
         for key in ("workers", "num_workers"):

@@ -30,13 +30,13 @@ def ends_as_told(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.parametrize("name", recipe.BROKEN)
 def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "find", lambda: pytest.fail("a worker's interpreter was looked for"))
+    monkeypatch.setattr(installation, "find", lambda **_: pytest.fail("a worker's interpreter was looked for"))
     assert ends_as_told(name, tmp_path, monkeypatch) == 2
 
 
 def test_nemo_rls_own_example_gets_as_far_as_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its prompts and responses together may be longer than a row: NeMo-RL then shortens the response."""
-    monkeypatch.setattr(installation, "find", lambda: (_ for _ in ()).throw(UserError("workers are wanted")))
+    monkeypatch.setattr(installation, "find", lambda **_: (_ for _ in ()).throw(UserError("workers are wanted")))
     config, *overrides = recipe.MODELS["plain-nemo-rl-megatron"]
     report = recipe.rehearse(tmp_path / "out", config, overrides, 3, resume=False)
     assert report["failure"] == ("config", "workers are wanted")

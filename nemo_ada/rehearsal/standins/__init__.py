@@ -9,12 +9,14 @@ from nemo_ada.rehearsal.standins import (
     cuda_ipc,
     megatron_bridge,
     megatron_core,
+    nemo_rl_gym,
     nemo_rl_vllm,
     pynvml,
     ray_placement,
     torch_cuda,
     torch_distributed,
     vllm_cpu,
+    vllm_http,
 )
 from nemo_ada.rehearsal.standins.replacing import Replacements
 
@@ -26,7 +28,9 @@ FILES: tuple[Replacements, ...] = (
     megatron_core.REPLACEMENTS,
     megatron_bridge.REPLACEMENTS,
     vllm_cpu.REPLACEMENTS,
+    vllm_http.REPLACEMENTS,
     nemo_rl_vllm.REPLACEMENTS,
+    nemo_rl_gym.REPLACEMENTS,
     ray_placement.REPLACEMENTS,
 )
 

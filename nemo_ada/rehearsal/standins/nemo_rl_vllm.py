@@ -16,6 +16,8 @@ REPLACEMENTS = Replacements("vLLM's random state", "a seed per response, so that
 
 SEEDS = "rehearsal_seed"
 LAST_ALLOWED = "5.11.0"
+REQUESTS: Counter[bytes] = Counter()
+"""Requests per prompt so far in this generation phase, on the driver."""
 _SEEDS: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("seeds", default=None)
 _MANY: contextvars.ContextVar[bool] = contextvars.ContextVar("many", default=False)
 
@@ -80,7 +82,6 @@ def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
     why="NeMo-RL gives an engine one seed at its start, so a resumed engine draws other responses.",
 )
 def _seed_on_the_driver(names: Names) -> None:
-    requests: Counter[bytes] = Counter()
     generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
     prepare = names.get("VllmGeneration.prepare_for_generation")
 
@@ -88,7 +89,7 @@ def _seed_on_the_driver(names: Names) -> None:
         import torch
 
         rows = zip(data["input_ids"], data["input_lengths"], strict=True)
-        seeds = [next_seed(requests, row[:length].numpy().tobytes()) for row, length in rows]
+        seeds = [next_seed(REQUESTS, row[:length].numpy().tobytes()) for row, length in rows]
         return type(data)({**data, SEEDS: torch.tensor(seeds, dtype=torch.long)})
 
     @functools.wraps(generate)
@@ -102,7 +103,7 @@ def _seed_on_the_driver(names: Names) -> None:
 
     @functools.wraps(prepare)
     def prepare_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
-        requests.clear()
+        REQUESTS.clear()
         return prepare(self, *args, **kwargs)
 
     names.put("VllmGeneration.generate", generate_rows)

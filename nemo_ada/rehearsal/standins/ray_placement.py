@@ -10,7 +10,7 @@ from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 REPLACEMENTS = Replacements("GPU nodes under Ray", "a private Ray on this machine with pretended GPUs")
 
 GPUS, CPUS = "NEMO_ADA_REHEARSAL_GPUS", 16
-POLICY, ENGINE = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON"
+POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
 OBJECT_STORE_BYTES = 400 * 2**20
 ATTEMPTS = 3  # Ray gives its node 30 s to start, which a busy machine misses
 
@@ -27,12 +27,13 @@ def _private_cluster(names: Names) -> None:
 @REPLACEMENTS.after(
     "nemo_rl.distributed.ray_actor_environment_registry",
     "ACTOR_ENVIRONMENT_REGISTRY",
-    why="NeMo-RL starts each worker class with uv in an environment of its own; the CPU has two interpreters.",
+    why="NeMo-RL starts each worker class with uv in an environment of its own; the CPU has an interpreter per kind.",
 )
 def _interpreters(names: Names) -> None:
     registry: dict[str, str] = names.get("ACTOR_ENVIRONMENT_REGISTRY")
     for worker in registry:
-        registry[worker] = os.environ[ENGINE if "vllm" in worker.lower() else POLICY]
+        kind = ENGINE if "vllm" in worker.lower() else GYM if "nemo_gym" in worker else POLICY
+        registry[worker] = os.environ.get(kind, os.environ[POLICY])
 
 
 def start() -> None:

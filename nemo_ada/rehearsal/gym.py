@@ -1,0 +1,117 @@
+"""A rehearsal over NeMo-Gym: which environments can be rehearsed, requests for them, and folders for Gym's servers.
+
+The agents and the verifiers are Gym's own. The small model's vocabulary holds whole answers and whole calls of tools,
+so random weights are right now and then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal import problems
+
+SECTION = "env.nemo_gym"
+PATHS = f"{SECTION}.config_paths"
+MATH, OFFICE = "math_with_judge", "workplace_assistant"
+ENVIRONMENTS = (MATH, OFFICE)
+COMMON_SERVERS = ("responses_api_agents/simple_agent", "responses_api_models/vllm_model")
+
+EMAILS = ("00000373", "00000353", "00000389", "00000352", "00000387", "00000402")
+DELETE, READ = "email_delete_email", "email_get_email_information_by_id"
+OFFICE_PROMPTS = 20
+"""Prompts per email. They differ in a number that the agent has no use for."""
+
+
+def environments(paths: Any) -> list[str]:
+    """Names of Gym's environments in `env.nemo_gym.config_paths`.
+
+    Raises:
+        UserError: There are none, or one of them has no problems for a rehearsal.
+    """
+    parts = [str(path).split("/") for path in paths or []]
+    names = [part[part.index("resources_servers") + 1] for part in parts if "resources_servers" in part]
+    for name in names:
+        if name not in ENVIRONMENTS:
+            raise UserError(
+                f"{PATHS}: {name} has no problems that a random model can solve; a rehearsal has them for "
+                f"{' and '.join(ENVIRONMENTS)}, so rehearse your config with one of these"
+            )
+    if not names:
+        raise UserError(f"{PATHS}: no environment; name one below resources_servers/, such as {MATH}")
+    return list(dict.fromkeys(names))
+
+
+def write(folder: Path, names: Sequence[str]) -> list[str]:
+    """Write requests for training and validation.
+
+    Returns:
+        The texts of all prompts, and the calls of tools that the small model can make.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {MATH: _sums, OFFICE: _emails}
+    each = [rows[name]() for name in names]
+    mixed = [row for group in zip(*each, strict=False) for row in group]
+    for name, part in (
+        (problems.TRAIN, mixed[problems.VALIDATION_ROWS :]),
+        (problems.VALIDATION, mixed[: problems.VALIDATION_ROWS]),
+    ):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+    texts = [message["content"] for row in mixed for message in row["responses_create_params"]["input"]]
+    return [*(calls() if OFFICE in names else []), *texts]
+
+
+def _request(name: str, text: str, **params: Any) -> dict[str, Any]:
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": text}], **params},
+        "agent_ref": {"type": "responses_api_agents", "name": f"{name}_simple_agent"},
+    }
+
+
+def _sums() -> list[dict[str, Any]]:
+    """The rehearsal's sums, which math-verify judges."""
+    return [
+        {**_request(MATH, row["problem"]), "question": row["problem"], "expected_answer": row["gt"]}
+        for row in problems.rows()
+    ]
+
+
+def _emails() -> list[dict[str, Any]]:
+    """Emails that one call deletes. The verifier compares the office afterwards with what it should be."""
+    argument = {"email_id": {"type": "string", "description": "the email"}}
+    field = {"field": {"type": "string", "description": "such as subject"}}
+    tools = [
+        {"type": "function", "name": name, "description": "", "strict": False,
+         "parameters": {"type": "object", "properties": properties, "required": [*properties]}}
+        for name, properties in ((DELETE, argument), (READ, {**argument, **field}))
+    ]  # fmt: skip
+    padding = " 0" * problems.ZEROS * 2
+    return [
+        {**_request(OFFICE, f"Please delete {number}{padding} email {email}", tools=tools),
+         "id": OFFICE_PROMPTS * index + number, "category": "workplace_assistant_email", "environment_name": OFFICE,
+         "ground_truth": [{"name": DELETE, "arguments": json.dumps({"email_id": email})}]}
+        for number in range(OFFICE_PROMPTS) for index, email in enumerate(EMAILS)
+    ]  # fmt: skip
+
+
+def calls() -> list[str]:
+    """Calls of tools as texts. An email that comes early has more spellings, so pass rates differ between prompts."""
+    texts = []
+    for index, email in enumerate(EMAILS):
+        delete = {"name": DELETE, "arguments": {"email_id": email}}
+        look = {"name": READ, "arguments": {"email_id": email, "field": "subject"}}
+        endings = problems.ENDINGS[: 3 - index // 2]
+        texts += [f"<tool_call>{json.dumps(call)}</tool_call>{end}" for call in (delete, look) for end in endings]
+    return texts
+
+
+def link_servers(folder: Path, names: Sequence[str], python: Path) -> None:
+    """Give each of Gym's servers a link to the one interpreter. Gym would make an environment per server."""
+    for server in (*COMMON_SERVERS, *(f"resources_servers/{name}" for name in names)):
+        place = folder / server
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / ".venv").is_symlink():
+            (place / ".venv").symlink_to(python.parent.parent)

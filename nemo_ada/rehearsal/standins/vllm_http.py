@@ -1,0 +1,115 @@
+"""NeMo-RL's HTTP server was written for vLLM 0.20. Later releases moved and renamed four of the classes it uses.
+
+A server of NeMo-RL that asks for the new names gets vLLM's own classes as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("vLLM 0.20's names of the HTTP server", "the same classes of this vLLM, at their new names")
+
+ERRORS, MOVED_ERRORS = "vllm.entrypoints.openai.engine.protocol", "vllm.entrypoints.serve.engine.protocol"
+RENDER = "vllm.entrypoints.serve.render.serving"
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.models.generation.vllm.vllm_worker_async",
+    "VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server",
+    why="Its imports name modules that later releases of vLLM have moved; the server itself is NeMo-RL's own.",
+)
+def _moved_modules(names: Names) -> None:
+    setup = names.get("VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server")
+
+    @functools.wraps(setup)
+    def _setup_vllm_openai_api_server(self: Any, app: Any) -> Any:
+        if not _exists(ERRORS):
+            _alias(ERRORS, importlib.import_module(MOVED_ERRORS))
+        if not _exists(RENDER):
+            module = ModuleType(RENDER)
+            vars(module)["OpenAIServingRender"] = _serving_render()
+            _alias(RENDER, module)
+        return setup(self, app)
+
+    names.put("VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server", _setup_vllm_openai_api_server)
+
+
+def _exists(module: str) -> bool:
+    """Whether this release of vLLM has the module."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or we have put the module there
+        return module in sys.modules
+
+
+def _alias(name: str, module: ModuleType) -> None:
+    """Make a module importable at a name whose parent package may not exist."""
+    parent = name.rpartition(".")[0]
+    if not _exists(parent):
+        sys.modules[parent] = ModuleType(parent)
+    sys.modules[name] = module
+
+
+def _serving_render() -> type:
+    """The class OpenAIServingRender of vLLM 0.20: today's OnlineRenderer with the old names of two arguments."""
+    renderer: Any = importlib.import_module("vllm.renderers.online_renderer").OnlineRenderer
+
+    class OpenAIServingRender(renderer):  # type: ignore[misc]
+        def __init__(self, *args: Any, model_registry: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            preprocess: Any = self.preprocess_chat  # NeMo-RL's subclass has its own, with vLLM 0.20's arguments
+
+            def preprocess_chat(*args: Any, parser: Any = None, **kwargs: Any) -> Any:
+                return preprocess(*args, tool_parser=parser, **kwargs)
+
+            vars(self)["preprocess_chat"] = preprocess_chat
+
+        async def preprocess_chat(
+            self, *args: Any, tool_parser: Any = None, reasoning_parser: Any = None, **kwargs: Any
+        ) -> Any:
+            return await super().preprocess_chat(*args, parser=tool_parser, **kwargs)
+
+    return OpenAIServingRender
+
+
+@REPLACEMENTS.after(
+    "vllm.entrypoints.openai.chat_completion.serving",
+    "OpenAIServingChat.__init__",
+    why="The argument openai_serving_render is now online_renderer.",
+)
+def _chat(names: Names) -> None:
+    create = names.get("OpenAIServingChat.__init__")
+
+    @functools.wraps(create)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **_renamed(kwargs))
+
+    names.put("OpenAIServingChat.__init__", __init__)
+
+
+@REPLACEMENTS.after(
+    "vllm.entrypoints.serve.tokenize.serving",
+    why="The class OpenAIServingTokenization is now ServingTokenization, which takes its engine from the renderer.",
+)
+def _tokenization(names: Names) -> None:
+    if hasattr(names.module, "OpenAIServingTokenization"):
+        return
+    serving = names.module.ServingTokenization
+
+    class OpenAIServingTokenization(serving):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, engine_client: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, **_renamed(kwargs))
+
+    vars(names.module)["OpenAIServingTokenization"] = OpenAIServingTokenization
+
+
+def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with today's name of the renderer."""
+    return {"online_renderer" if name == "openai_serving_render" else name: value for name, value in kwargs.items()}
