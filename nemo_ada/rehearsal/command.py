@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -243,11 +243,21 @@ def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list
     memory is for Megatron.
     """
     if config.get("backend") == "nemo_rl":
-        return examine(path, overrides, verifier=False, site=False)
+        findings = examine(path, overrides, verifier=False, site=False)
+        return [_without_data(finding, config) for finding in findings]
     megatron = Values(config).get("policy.megatron_cfg.enabled", False)
     findings = examine_nemo_rl(config) if megatron else rules.findings(config)
     keys = ("cluster", "policy") if megatron else ("cluster", "policy", "checkpointing")
     return [finding for finding in findings if finding.key.startswith(keys)]
+
+
+def _without_data(finding: Finding, config: Mapping[str, Any]) -> Finding:
+    """Make a warning of an error about a data set for NeMo-Gym that is not here. The rehearsal's data replace it."""
+    if finding.level == "error" and finding.key.endswith(".data_path") and uses_gym(Values(config)):
+        path = Values(config).get(finding.key)
+        if isinstance(path, str) and not Path(path).exists():
+            return replace(finding, level="warning")
+    return finding
 
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:

@@ -69,7 +69,7 @@ def _serving_render() -> type:
             def preprocess_chat(*args: Any, parser: Any = None, **kwargs: Any) -> Any:
                 return preprocess(*args, tool_parser=parser, **kwargs)
 
-            vars(self)["preprocess_chat"] = preprocess_chat
+            self.__dict__["preprocess_chat"] = preprocess_chat
 
         async def preprocess_chat(
             self, *args: Any, tool_parser: Any = None, reasoning_parser: Any = None, **kwargs: Any
