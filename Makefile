@@ -54,8 +54,8 @@ bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal wor
 	@PYTHON="$(PYTHON)" .ci/peers-env
 	$(PY) recipes/benchmarks/peers.py $(PEERS)
 
-rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL
-	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" .ci/rehearsal-env
+rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL; GYM=1 adds NeMo-Gym's
+	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" GYM="$(GYM)" .ci/rehearsal-env
 
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)

@@ -88,7 +88,7 @@ def _emails() -> list[dict[str, Any]]:
          "parameters": {"type": "object", "properties": properties, "required": [*properties]}}
         for name, properties in ((DELETE, argument), (READ, {**argument, **field}))
     ]  # fmt: skip
-    padding = " 0" * problems.ZEROS * 2
+    padding = " 0" * problems.ZEROS * 4
     return [
         {**_request(OFFICE, f"Please delete {number}{padding} email {email}", tools=tools),
          "id": OFFICE_PROMPTS * index + number, "category": "workplace_assistant_email", "environment_name": OFFICE,
@@ -104,8 +104,13 @@ def calls() -> list[str]:
         delete = {"name": DELETE, "arguments": {"email_id": email}}
         look = {"name": READ, "arguments": {"email_id": email, "field": "subject"}}
         endings = problems.ENDINGS[: 3 - index // 2]
-        texts += [f"<tool_call>{json.dumps(call)}</tool_call>{end}" for call in (delete, look) for end in endings]
+        texts += [f"<tool_call>{_compact(call)}</tool_call>{end}" for call in (delete, look) for end in endings]
     return texts
+
+
+def _compact(call: dict[str, Any]) -> str:
+    """JSON without spaces, which transformers' tokenizer for Qwen would drop."""
+    return json.dumps(call, separators=(",", ":"))
 
 
 def link_servers(folder: Path, names: Sequence[str], python: Path) -> None:

@@ -133,7 +133,7 @@ def test_the_user_s_config_is_left_alone(tmp_path: Path) -> None:
     assert original == config()
 
 
-OURS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "-gym-" not in path.stem)
+OURS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
@@ -185,8 +185,3 @@ def test_lora_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(learner: 
             node = node[part]
         node[last] = {"false": False, "null": None}[value]
     assert small(full, tmp_path)[1].learner == learner
-
-
-def test_nemo_gym_is_refused_with_the_reason(tmp_path):
-    with pytest.raises(UserError, match=r"env.should_use_nemo_gym=true cannot be rehearsed: .* HTTP server"):
-        small(config() | {"env": {"should_use_nemo_gym": True}}, tmp_path)
