@@ -143,9 +143,11 @@ def misfits(checkout: Checkout, *, asynchronous: bool = False, gym: bool = False
     Args:
         checkout: the source of a NeMo-RL.
         asynchronous: whether the actors of asynchronous training count, too.
-        gym: whether the rollout function of NeMo-Gym counts, too.
+        gym: whether the rollout functions of NeMo-Gym count, too.
     """
-    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *([GYM_ROLLOUT] if gym else []))
+    on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
+    of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
+    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym)
     points = {f"{point.origin}.{point.name}": point for point in needed}
     for name, point in points.items():
         function = _function(checkout, name)

@@ -29,6 +29,8 @@ from typing import Any
 
 from measure import measure
 
+from nemo_ada.errors import UserError
+
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "nemo"
 GROUP = 4  # responses per prompt
 LENGTH = 96
@@ -89,8 +91,12 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(TESTS))
     os.environ.setdefault("WANDB_MODE", "offline")
+    from nemo_support.compat import why_not_importable
     from nemo_support.private_ray import private_ray
 
+    missing = why_not_importable()
+    if missing:
+        raise UserError(f"{missing}; take the interpreter that `make rehearsal-env GYM=1` makes")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(private_ray())

@@ -404,6 +404,17 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
     assert list(upstream.misfits(Checkout(tmp_path), gym=True)) == [
         "nemo_rl.experience.rollouts.run_async_nemo_gym_rollout does not exist"
     ]
+    with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
+        for name, first in (
+            ("run_async_nemo_gym_rollout", "policy_generation"),
+            ("run_nemo_gym_rollout_sync", "engine"),
+        ):
+            rollouts.write(
+                f"\n\ndef {name}({first}, input_batch, tokenizer, task_to_env, generation_config):\n    pass\n"
+            )
+    (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
+    assert "run_nemo_gym_rollout_sync" in found and "engine" in found, "main's loop calls this one"
+    assert list(upstream.misfits(Checkout(tmp_path))) == []
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():

@@ -177,6 +177,29 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     assert control.reserve - control.closing == pytest.approx(91.0) and progress.pause_seconds == 0.0
 
 
+@pytest.mark.parametrize("name", stop_and_save.GYM_CALLS)
+def test_nemo_rls_own_call_over_gym_touches_the_heartbeat_while_it_waits(tmp_path, monkeypatch, name):
+    """Stock GRPO has no hooks, and one call waits for all responses."""
+    monkeypatch.setattr(stop_and_save, "BEAT_SECONDS", 0.01)
+    beat = tmp_path / "heartbeat"
+
+    def rollout():
+        beat.unlink()
+        deadline = time.monotonic() + PATIENCE
+        while not beat.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return beat.exists()
+
+    loop = ModuleType("loop")
+    loop.validate, original = (lambda: (getattr(loop, name)(), {})), rollout
+    setattr(loop, name, original)
+    control, progress = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4)
+    with timed_validations(loop, control, progress, None):
+        assert loop.validate() == (True, {})
+    assert getattr(loop, name) is original
+    assert not [thread for thread in threading.enumerate() if thread.name == "nemo-ada-heartbeat"]
+
+
 def test_progress_counts_epochs_as_the_loop_does():
     progress = Progress(0, 0, 0, 0, 2, 4)
     seen = []

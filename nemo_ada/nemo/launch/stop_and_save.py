@@ -9,11 +9,12 @@ been drawn yet. Then `save_between_steps` saves the state after the step before.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,11 +28,14 @@ from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 
 CHECK_SECONDS = 0.5
 # The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.
 RECENT_STEPS = 10
-ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout", GYM_ROLLOUT.name, GYM_SYNC.name)
+GYM_CALLS = (GYM_ROLLOUT.name, GYM_SYNC.name)
+ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout", *GYM_CALLS)
+BEAT_SECONDS = 30.0
 
 
 @dataclass
@@ -219,6 +223,8 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
     """Within the block the control gets the seconds of every validation.
 
     Each rollout call touches the heartbeat, and so does a validation over NeMo-Gym, which is one call, while it waits.
+    Without our hooks NeMo-RL's own call over NeMo-Gym says nothing until its last response has come. A thread touches
+    the heartbeat then, for STALL_SECONDS at most.
     """
     validate = loop.validate
     phase = ["sampling"]
@@ -236,18 +242,44 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
         control.heartbeat(progress.total_steps)
         return result
 
-    def beating(rollout: Callable[..., Any]) -> Callable[..., Any]:
+    def beat() -> None:
+        control.heartbeat(progress.total_steps, phase[0])
+
+    def beating(name: str) -> Callable[..., Any]:
+        rollout, silent = getattr(loop, name), hooks is None and name in GYM_CALLS
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            control.heartbeat(progress.total_steps, phase[0])
-            return rollout(*args, **kwargs)
+            beat()
+            with _beats(beat) if silent else nullcontext():
+                return rollout(*args, **kwargs)
 
         return call
 
     if hooks is not None:
-        hooks.on_wait = lambda: control.heartbeat(progress.total_steps, phase[0])
-    rollouts = {name: beating(getattr(loop, name)) for name in ROLLOUT_CALLS if hasattr(loop, name)}
+        hooks.on_wait = beat
+    rollouts = {name: beating(name) for name in ROLLOUT_CALLS if hasattr(loop, name)}
     with replaced(loop, {"validate": timed, **rollouts}):
         yield
+
+
+@contextmanager
+def _beats(beat: Callable[[], None]) -> Iterator[None]:
+    """Within the block a thread calls `beat` every BEAT_SECONDS, for STALL_SECONDS at most."""
+    ended = threading.Event()
+
+    def run() -> None:
+        for _ in range(int(STALL_SECONDS / BEAT_SECONDS)):
+            if ended.wait(BEAT_SECONDS):
+                return
+            beat()
+
+    thread = threading.Thread(target=run, name="nemo-ada-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hooks | None) -> bool:
