@@ -158,8 +158,9 @@ def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
     if uses_gym(values) and values.get(ASYNC, False):
         yield error(
             ASYNC,
-            f"{ASYNC_ON} does not work with {GYM}=true: a group of asynchronous training is known by the tokens of its "
-            f"prompt, and NeMo-Gym's agents make these tokens in the rollout; set {ASYNC}=false",
+            f"{ASYNC_ON} does not work with {GYM}=true: asynchronous training gives up a group that takes too long, "
+            "and NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; set "
+            f"{ASYNC}=false",
         )
 
 

@@ -3,7 +3,7 @@
     python recipes/benchmarks/bench_rehearsal.py models --out runs/rehearsal [NAME ...]
     python recipes/benchmarks/bench_rehearsal.py broken --out runs/rehearsal [NAME ...]
     python recipes/benchmarks/bench_rehearsal.py kills --out runs/rehearsal [NAME]
-    python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal
+    python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal [NAME ...]
 
 Each rehearsal keeps its folder below --out; the table is printed when all are done.
 """
@@ -22,17 +22,19 @@ from typing import Any
 
 from measure import measure
 
-from nemo_ada.cluster.nemo_config import load_config
+from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
+from nemo_ada.rules.gym import uses_gym
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"
 ASYNC = "configs/methods/async.yaml"
 LLAMA_8B = "configs/llama-3.1-8b-instruct.yaml"
+GYM_MATH = "configs/qwen3-4b-instruct-2507-gym-math.yaml"
 DTENSOR = "${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml"
 DTENSOR_V1 = ("policy.dtensor_cfg._v2=false", "checkpointing.model_save_format=null")
 MODELS: dict[str, tuple[str, ...]] = {
@@ -49,6 +51,10 @@ MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-math-7b-async": (MATH_7B, ASYNC),
     "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b-async.yaml",),
     "qwen3-235b-a22b": ("configs/qwen3-235b-a22b.yaml",),
+    # Over NeMo-Gym's servers. They need the interpreter of `make rehearsal-env GYM=1`.
+    "gym-math": (GYM_MATH,),
+    "gym-tools": ("configs/qwen3-4b-instruct-2507-gym-tools.yaml",),
+    "gym-math-lean": (GYM_MATH, "reinforce_ada.preset=ada_seq_lean"),
     # The same path with other switches.
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
     "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),
@@ -149,7 +155,8 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
     shutil.rmtree(base, ignore_errors=True)
     rehearse(base, path, overrides, steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
-    installed, config = installation.find(), load_config(Path(path), overrides)
+    config = load_config(Path(path), overrides)
+    installed = installation.find(gym=uses_gym(Values(config)))
     async_grpo = config["grpo"]["async_grpo"]["enabled"]
     for phase, count, delay in KILLS_AHEAD if async_grpo else KILLS:
         name = f"killed-in-{phase}"
