@@ -228,3 +228,19 @@ def test_moved_arguments_and_classes_keep_their_old_names() -> None:
     change.apply(Names(module, ()))
     made = module.OpenAIServingTokenization(models="m", engine_client="e", openai_serving_render="r")
     assert made.made == ("m", "r")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["math", "tools"])
+def test_a_whole_rehearsal_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gym's own servers, NeMo-RL's HTTP server on the CPU vLLM and its Megatron workers: three steps and a resume."""
+    try:
+        installation.find(gym=True)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    monkeypatch.chdir(ROOT)
+    path = Path(f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml")
+    code = command.rehearse(path, [], steps=3, resume=True, keep=tmp_path / "out", say=print)
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert code == 0, report["failure"] or [number for number in report["numbers"] if not number["passed"]]
+    assert report["turns"][1] > 1 or name == "math"
