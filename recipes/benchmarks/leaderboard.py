@@ -1,0 +1,432 @@
+"""The bench behind recipes/results/leaderboard.md: the runs of a protocol, one result file per run.
+
+    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]   runs what is missing
+    python recipes/benchmarks/leaderboard.py list                                                      says what is missing
+    python recipes/benchmarks/leaderboard.py page                                                      writes the page
+
+The protocol is leaderboard.yaml. A run trains until it has drawn the budget of responses, with a warm-up counted in
+responses, and it evaluates at the same numbers of responses for every method. The learning rate (and where a stage says
+so, the number of updates) is chosen on tuning seeds, with the same tries for every method. Then the reported seeds run.
+
+A run is done when OUT has the file of its key: task, base, method, updates, rate, seed, and a digest of all its
+settings. The file also names the commit. So a killed bench goes on where it was, and a changed setting runs again. One
+process at a time works on a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from compare_cpu import ROOT
+from leaderboard_page import write_page
+from measure import measure
+
+from nemo_ada.config.load import load_run
+from nemo_ada.config.run import RunConfig
+from nemo_ada.config.yaml_file import read_yaml
+from nemo_ada.core.arrays import FloatArray
+from nemo_ada.embedded.base import REPORT, prepare_base
+from nemo_ada.embedded.rollout import HeldoutScores, max_new_tokens
+from nemo_ada.embedded.stack import Stack, run_task
+from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.folder import fingerprint
+from nemo_ada.run_folder.observer import Observer
+from nemo_ada.run_folder.provenance import commit
+from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
+
+PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
+OUT = ROOT / "runs" / "leaderboard"
+PAGE = ROOT / "recipes" / "results" / "leaderboard.md"
+ENDLESS = 100_000  # steps: the budget of responses ends a run
+COSTS = ("responses", "tokens", "rows", "live_rows")
+WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine", "train/grad_norm", "train/entropy",
+       "train/clip_fraction", "train/updates", "ada/live_rows", "ada/samples_drawn", "ada/response_length_pools",
+       "ada/retried_prompts")  # fmt: skip
+"""Metrics whose means over the steps a result keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of the protocol.
+
+    Attributes:
+        task: name of the task in the protocol.
+        method: name of the method in the protocol.
+        updates: optimizer steps per training step.
+        rate: learning rate.
+        seed: seed of the run.
+    """
+
+    task: str
+    method: str
+    updates: int
+    rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The job's part of its file name."""
+        return f"{self.task}-{self.method}-u{self.updates}-lr{self.rate:g}-s{self.seed}"
+
+
+class Protocol:
+    """The protocol file, and what follows from it.
+
+    Attributes:
+        values: the file's content.
+    """
+
+    def __init__(self, path: Path = PROTOCOL) -> None:
+        self.values: dict[str, Any] = read_yaml(path, "the protocol")
+
+    def base(self, seed: int) -> int:
+        """Return the number of the base model of a seed."""
+        return seed % int(self.values["bases"])
+
+    @cached_property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The methods by name."""
+        return dict(self.values["methods"])
+
+    def prompts(self, method: str) -> int:
+        """Return the prompts per step of a method."""
+        settings = self.methods[method]
+        return int(settings.get("prompts", self.values["step_responses"] // settings["n"]))
+
+    def config(self, job: Job, folder: Path, warmup_steps: int = 0) -> RunConfig:
+        """Return the configuration of a job.
+
+        Args:
+            job: the job.
+            folder: folder of the run.
+            warmup_steps: steps of the learning rate's warm-up.
+        """
+        settings, task = self.methods[job.method], self.values["tasks"][job.task]
+        n, prompts, base = settings["n"], self.prompts(job.method), self.base(job.seed)
+        if n * prompts % job.updates:
+            raise UserError(f"{job.method}: {job.updates} updates do not divide {n * prompts} rows")
+        ada = yaml.safe_dump(settings["ada"], default_flow_style=True, width=10_000).strip()
+        overrides = [
+            *task.get("overrides", []),
+            *settings.get("overrides", []),
+            f"task.seed={base}",
+            f"base.seed={base}",
+            f"reinforce_ada={ada}",
+            f"grpo.num_generations_per_prompt={n}",
+            f"grpo.num_prompts_per_step={prompts}",
+            f"grpo.max_num_steps={ENDLESS}",
+            "grpo.val_at_start=false",
+            f"grpo.seed={job.seed}",
+            f"policy.train_global_batch_size={n * prompts // job.updates}",
+            f"policy.megatron_cfg.optimizer.lr={job.rate}",
+            f"policy.megatron_cfg.scheduler.lr_warmup_iters={warmup_steps}",
+            "checkpointing.enabled=false",
+            "logger.tensorboard=false",
+            f"run_dir='{folder}'",
+        ]
+        return load_run(ROOT / "configs" / "cpu" / f"{task['config']}.yaml", overrides)
+
+    def key(self, job: Job) -> str:
+        """Return the key of a job: its name and a digest of everything that decides its numbers."""
+        config = self.config(job, Path("run")).model_dump(mode="json")
+        measured = {name: self.values[name] for name in ("version", "budget", "warmup", "evaluations", "tiers",
+                                                         "base_responses")}  # fmt: skip
+        text = json.dumps([fingerprint(config), measured], sort_keys=True)
+        return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def cells(self, updates: Sequence[int]) -> list[tuple[int, float]]:
+        """Return the tries (updates, rate) of a method."""
+        return [(number, rate) for number in updates for rate in self.values["grid"][number]]
+
+
+class Results:
+    """The results in a folder."""
+
+    def __init__(self, protocol: Protocol, folder: Path) -> None:
+        self.protocol, self.folder = protocol, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._keys: dict[Job, str] = {}
+
+    def path(self, job: Job) -> Path:
+        """Return the file of a job's result."""
+        if job not in self._keys:
+            self._keys[job] = self.protocol.key(job)
+        return self.folder / f"{self._keys[job]}.json"
+
+    def get(self, job: Job) -> dict[str, Any] | None:
+        """Return the result of a job, None when it is missing."""
+        path = self.path(job)
+        return read_json(path) if path.exists() else None
+
+    def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
+        """Return the cell with the largest mean area over the tuning seeds, None while a try is missing."""
+        scores: dict[tuple[int, float], float] = {}
+        for cell in self.protocol.cells(updates):
+            found = [self.get(Job(task, method, *cell, seed)) for seed in self.protocol.values["tuning_seeds"]]
+            if not all(found):
+                return None
+            scores[cell] = float(np.mean([result["area"] for result in found if result]))
+        return max(scores, key=scores.__getitem__)
+
+    def jobs(self, stage: Mapping[str, Any], tasks: Sequence[str], methods: Sequence[str]) -> Iterator[Job]:
+        """Yield a stage's jobs in their order: the tries of all methods, then the reported seeds.
+
+        The reported seeds of a method come only when all its tries are there.
+        """
+        protocol = self.protocol
+        named = list(protocol.methods) if stage["methods"] == "all" else stage["methods"]
+        pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named if name in methods]
+        for seed in protocol.values["tuning_seeds"]:
+            for task, name in pairs:
+                yield from (Job(task, name, *cell, seed) for cell in protocol.cells(stage["updates"]))
+        groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
+        for task in dict.fromkeys(task for task, _ in pairs):
+            for seed in protocol.values["reported_seeds"]:
+                for name in [name for there, name in pairs if there == task]:
+                    cells = [self.best(task, name, updates) for updates in groups]
+                    yield from (Job(task, name, *cell, seed) for cell in cells if cell is not None)
+
+    def missing(self, tasks: Sequence[str], methods: Sequence[str]) -> Iterator[Job]:
+        """Yield the jobs without a result, in the order of the stages."""
+        for stage in self.protocol.values["stages"]:
+            yield from (job for job in self.jobs(stage, tasks, methods) if not self.path(job).exists())
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What is measured once of a base model.
+
+    Attributes:
+        rate_P: its pass rates on training prompts.
+        heldout_P: its pass rates on the held-out prompts.
+    """
+
+    rate_P: FloatArray
+    heldout_P: FloatArray
+
+    def tiers(self, edges: Sequence[float]) -> list[np.ndarray]:
+        """Return the positions of the held-out prompts of each tier."""
+        tier_P = np.searchsorted(np.asarray(edges), self.heldout_P, side="left")
+        return [np.flatnonzero(tier_P == tier) for tier in range(len(edges) + 1)]
+
+
+class BudgetTrainer(Trainer):
+    """A run that ends after a number of responses. It evaluates at given numbers of responses.
+
+    Attributes:
+        budget: responses of the run.
+        places: responses at which it evaluates, in order.
+        tiers: positions of the held-out prompts of each tier.
+        points: costs and scores of each evaluation.
+        records: the records of the steps.
+    """
+
+    def __init__(self, config: RunConfig, stack: Stack, task: Any, budget: int, places: Sequence[int],
+                 tiers: Sequence[np.ndarray]) -> None:  # fmt: skip
+        self.records: list[Mapping[str, Any]] = []
+        super().__init__(config, stack, task, Observer(on_step=self.records.append))
+        self.budget, self.places, self.tiers = budget, list(places), tiers
+        self.points: list[dict[str, Any]] = []
+
+    def _loop(self) -> str | None:
+        waiting = list(self.places)
+        while self.totals.responses < self.budget:
+            reason = self.control.stop_reason()
+            if reason is not None or not self._train_step():
+                return reason or "sampling was told to drop its step"
+            if waiting and self.totals.responses >= waiting[0]:
+                waiting = [place for place in waiting if place > self.totals.responses]
+                self._evaluate()
+        return None
+
+    def _evaluate(self) -> None:
+        settings, seed = self.config.validation, evaluation_seed(self.config.grpo.seed, self.step)
+        scores: HeldoutScores = self.stack.call("evaluate", None, settings.responses, settings.temperature, seed)
+        costs, totals = asdict(self.totals), self.records
+        self.points.append(
+            {name: int(costs[name]) for name in COSTS}
+            | {"steps": self.step, "prompts": self.position, "seconds": round(costs["seconds"], 2)}
+            | {"updates": int(sum(record["train/updates"] for record in totals))}
+            | scored(scores.reward_PK, self.tiers)
+        )
+
+
+def scored(reward_PK: FloatArray, tiers: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return accuracy, pass@4 of groups of four, and the accuracy of each tier (None for an empty one)."""
+    groups_PG = (reward_PK > 0).reshape(len(reward_PK), -1, 4).any(axis=2)
+    accuracy_P = reward_PK.mean(axis=1)
+    return {
+        "accuracy": round(float(accuracy_P.mean()), 5),
+        "pass4": round(float(groups_PG.mean()), 5),
+        "tiers": [round(float(accuracy_P[tier].mean()), 5) if len(tier) else None for tier in tiers],
+    }
+
+
+def area(points: Sequence[Mapping[str, Any]], axis: str, limit: float) -> float:
+    """Return the mean accuracy up to a cost, by linear interpolation between the evaluations."""
+    x = np.array([point[axis] for point in points], np.float64)
+    y = np.array([point["accuracy"] for point in points], np.float64)
+    grid = np.linspace(0.0, limit, 400)
+    return float(np.interp(grid, x, y).mean())
+
+
+class Bench:
+    """Runs jobs. It keeps the processes while jobs have the same task and base."""
+
+    def __init__(self, protocol: Protocol, results: Results, exits: ExitStack) -> None:
+        self.protocol, self.results, self._exits = protocol, results, exits
+        self._place: tuple[str, int] | None = None
+        self._stack: Stack | None = None
+        self._task: Any = None
+        self._base: Base | None = None
+
+    def run(self, job: Job) -> dict[str, Any]:
+        """Run a job and return its result. The processes start again after an error of theirs."""
+        values = self.protocol.values
+        with tempfile.TemporaryDirectory(prefix="leaderboard-") as name:
+            folder = Path(name) / "run"
+            stack, base = self._ready(job, folder)
+            steps = self._warmup_steps(job, folder, base.rate_P)
+            config = self.protocol.config(job, folder, steps)
+            check_run(config, self._task)
+            tiers = base.tiers(values["tiers"])
+            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers)
+            started = time.perf_counter()
+            try:
+                trainer.run()
+            except (ProcessLostError, StallError):
+                self.close()
+                raise
+            if trainer.totals.responses < values["budget"]:
+                raise KeyboardInterrupt  # a signal ended the run
+        zero = {name: 0 for name in (*COSTS, "steps", "prompts", "seconds", "updates")}
+        points = [zero | scored(base.heldout_P[:, None].repeat(4, axis=1), tiers), *trainer.points]
+        points[0]["pass4"] = round(float((1.0 - (1.0 - base.heldout_P) ** 4).mean()), 5)
+        means = {key: np.array([float(record[key]) for record in trainer.records if key in record]) for key in WHY}
+        return {
+            **asdict(job),
+            "base": self.protocol.base(job.seed),
+            "version": values["version"],
+            "commit": commit(ROOT) or "unknown",
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+            "seconds": round(time.perf_counter() - started, 1),
+            "warmup_steps": steps,
+            "area": round(area(points, "responses", values["budget"]), 5),
+            "tier_sizes": [len(tier) for tier in tiers],
+            "why": {key: round(float(found.mean()), 5) for key, found in means.items() if len(found)},
+            "points": points,
+        }
+
+    def close(self) -> None:
+        """End the processes."""
+        self._exits.close()
+        self._place = self._stack = None
+
+    def _ready(self, job: Job, folder: Path) -> tuple[Stack, Base]:
+        place = (job.task, self.protocol.base(job.seed))
+        if self._stack is None or self._base is None or self._place != place:
+            self.close()
+            config = self.protocol.config(job, folder)
+            self._task = run_task(config)
+            self._stack = self._exits.enter_context(Stack(config))
+            self._base = self._measured(config, self._stack, place)
+            self._place = place
+        return self._stack, self._base
+
+    def _measured(self, config: RunConfig, stack: Stack, place: tuple[str, int]) -> Base:
+        """Train the base if it is missing, and measure it. The measurement is kept beside the results."""
+        folder = prepare_base(config, self._task, stack)
+        values = self.protocol.values
+        path = self.results.folder / "bases" / f"{place[0]}-b{place[1]}-{folder.name[-8:]}.json"
+        if not path.exists():
+            group, longest = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, self._task)
+            sampler = config.reinforce_ada.sampler(group, longest, run_seed=0, features=1)
+            stack.call("open", str(folder.resolve()), sampler, config.policy)
+            scores: HeldoutScores = stack.call("evaluate", None, values["base_responses"], 1.0, 0)
+            path.parent.mkdir(exist_ok=True)
+            kept = {"rates": read_json(folder / REPORT)["rates"], "heldout": scores.reward_PK.mean(axis=1).tolist()}
+            write_atomically(path, json.dumps(kept))
+        found = read_json(path)
+        return Base(np.array(found["rates"]), np.array(found["heldout"]))
+
+    def _warmup_steps(self, job: Job, folder: Path, rate_P: FloatArray) -> int:
+        """Return the steps that draw the responses of the warm-up, from a simulated first step at the base's rates."""
+        config = self.protocol.config(job, folder)
+        ada, grpo = config.reinforce_ada, config.grpo
+        sampler = ada.sampler(grpo.num_generations_per_prompt, 16, run_seed=0, features=1)
+        prompts = grpo.num_prompts_per_step + ada.reserve_prompts
+        source = DiscreteEventSource(Workload(np.resize(rate_P, prompts), LengthModel(max_new_tokens=16)).draw)
+        features_PF = np.zeros((prompts, 1))
+        sampled = sampler.run_step(
+            1, [f"p{i}" for i in range(prompts)], source, reserve=ada.reserve_prompts, features_PF=features_PF
+        )
+        if sampled is None:
+            raise InvariantError("a simulated step was dropped")
+        return max(1, round(self.protocol.values["warmup"] / int(sampled.result.issued_P.sum())))
+
+
+def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes: float) -> None:
+    """Run the missing jobs, one by one, until none is missing or the time is over."""
+    deadline = time.monotonic() + 60.0 * minutes
+    failed: set[Job] = set()
+    with ExitStack() as exits:
+        bench = Bench(results.protocol, results, exits)
+        while time.monotonic() < deadline:
+            job = next((job for job in results.missing(tasks, methods) if job not in failed), None)
+            if job is None:
+                break
+            try:
+                result = bench.run(job)
+            except (InvariantError, ProcessLostError, StallError) as error:
+                failed.add(job)
+                print(f"{job.name}: {error}", flush=True)
+                continue
+            write_atomically(results.path(job), json.dumps(result))
+            last = result["points"][-1]
+            print(
+                f"{result['date']} {job.name}: area {result['area']:.4f}, accuracy {last['accuracy']:.4f}, "
+                f"{last['responses']} responses, {last['updates']} updates, {result['seconds']:.0f} s",
+                flush=True,
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "list", "page"))
+    protocol = Protocol()
+    parser.add_argument("--task", nargs="+", choices=list(protocol.values["tasks"]), default=None)
+    parser.add_argument("--method", nargs="+", choices=list(protocol.methods), default=None)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    arguments = parser.parse_args()
+    results = Results(protocol, arguments.out)
+    tasks = arguments.task or list(protocol.values["tasks"])
+    methods = list(dict.fromkeys([*([protocol.values["baseline"]] if arguments.method else []),
+                                  *(arguments.method or protocol.methods)]))  # fmt: skip
+    if arguments.what == "run":
+        run(results, tasks, methods, arguments.minutes)
+    elif arguments.what == "list":
+        for job in results.missing(tasks, methods):
+            print(job.name)
+    else:
+        write_page(protocol.values, results, PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    measure(main)
