@@ -119,6 +119,7 @@ def _variants(
     """
 
     def variant(name: str, settings: AdaSettings) -> simulation.Variant:
+        settings.check_simulation()
         size, known, each = group, "", 1
         single = settings.advantage.baseline == "shrunk" and name != "--exit"
         if single:  # a single stream has groups of 1, and as many more prompts per step

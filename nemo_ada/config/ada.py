@@ -208,6 +208,9 @@ class AdaSettings(Section):
     """Candidate prompts per step. Responses are drawn for those whose groups most probably have both labels. The others
     are skipped. With 0 all prompts are used. For data that is seen once, use `estimator.kind: value`. With few prompts
     that repeat often, the choice lost accuracy (recipes/results/log/presets.md)."""
+    retry_probability: Share = 0.0
+    """Probability that a prompt without a correct response comes again in the next step, under newer weights. Its mean
+    then includes its earlier attempts (Never Give Up)."""
     candidate_choice: Literal["best", "weighted"] = "best"
     """`best` takes the candidates that most probably give both labels, `weighted` draws by predicted signal (SPO)."""
 
@@ -242,6 +245,7 @@ class AdaSettings(Section):
             estimator=estimator,
             allocation=allocation,
             weighted_choice=self.candidate_choice == "weighted",
+            retry_probability=self.retry_probability,
         )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:
@@ -271,6 +275,14 @@ class AdaSettings(Section):
             raise UserError(
                 f"reinforce_ada.sampling.max_responses={sampling.cap(1)} with grpo.num_generations_per_prompt=1 would "
                 "train on an incorrect response wherever there is one; draw one (preset ada_single), or keep at least 2"
+            )
+
+    def check_simulation(self) -> None:
+        """Raise UserError when a step cannot be simulated by itself."""
+        if self.retry_probability:
+            raise UserError(
+                f"reinforce_ada.retry_probability={self.retry_probability:g} carries prompts from step to step, and a "
+                "simulated step stands alone; its costs are those of preset grpo"
             )
 
     def check_candidates(self, count: int, steps: int) -> None:
@@ -320,6 +332,7 @@ class AdaSettings(Section):
             self._check_estimation(sampling, group)
         self._check_advantage(group)
         self._check_mean()
+        self._check_retry()
         plan = SamplingPlan(
             exit=rule,
             wave_sizes=waves,
@@ -363,6 +376,21 @@ class AdaSettings(Section):
             raise UserError(
                 f"{here}.per_prompt=false predicts the same pass rate for all prompts, so it can neither allocate "
                 "responses nor choose prompts; set it to true, or kind to value"
+            )
+
+    def _check_retry(self) -> None:
+        if not self.retry_probability:
+            return
+        here = f"reinforce_ada.retry_probability={self.retry_probability:g}"
+        if self.advantage.baseline != "pool" or self.advantage.weighting != "reference":
+            raise UserError(
+                f"{here} takes the mean over all attempts of a prompt as the baseline: set "
+                "reinforce_ada.advantage.baseline=pool and weighting=reference, or retry_probability to 0"
+            )
+        if self.candidate_prompts or self.reserve_prompts or isinstance(self.sampling, EstimationSampling):
+            raise UserError(
+                f"{here} decides itself which prompts a step has: set reinforce_ada.candidate_prompts and "
+                "reserve_prompts to 0 and sampling.kind to sequential, or retry_probability to 0"
             )
 
     def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:

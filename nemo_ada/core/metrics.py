@@ -53,6 +53,7 @@ TABLE: Mapping[str, str] = {
     "live_rows": "kept rows with a non-zero advantage",
     "thinned_rows": "rows with an advantage that `keep_fraction` left out of the update",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
+    "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",
     "budget_used_samples": "samples_drawn / max_samples",
     "budget_used_tokens": "tokens_drawn / max_tokens",

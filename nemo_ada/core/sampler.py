@@ -29,6 +29,7 @@ from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, liste
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
 from nemo_ada.core.prompts.estimators import PassRateEstimator
+from nemo_ada.core.prompts.retry import RetryChains
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool, group_metrics
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -52,6 +53,7 @@ class SampledStep:
         raw_reward_N: rewards of the pooled responses as the source gave them.
         sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
         predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1].
+        again: positions of the prompts that come again in the next step (`retry_probability`).
     """
 
     result: SamplingResult
@@ -59,6 +61,7 @@ class SampledStep:
     raw_reward_N: FloatArray
     sampling_metrics: dict[str, float]
     predicted_P: FloatArray | None = None
+    again: tuple[int, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -95,6 +98,7 @@ class AdaSampler:
         estimator: PassRateEstimator | None = None,
         allocation: Allocation | None = None,
         weighted_choice: bool = False,
+        retry_probability: float = 0.0,
     ) -> None:
         """Make a sampler.
 
@@ -105,6 +109,7 @@ class AdaSampler:
             estimator: it predicts pass rates before a step.
             allocation: the rule of the estimation variant, which also needs an estimator. None for the other variants.
             weighted_choice: see `choose`.
+            retry_probability: probability that a prompt without a correct response comes again. See retry.py.
         """
         shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
         if estimator is None and (allocation is not None or shrunk):
@@ -112,6 +117,7 @@ class AdaSampler:
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice
         self.latency = LatencyModel()
+        self.chains = RetryChains(retry_probability, run_seed) if retry_probability else None
 
     def choose(
         self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
@@ -177,18 +183,31 @@ class AdaSampler:
         raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.budget)
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
-        rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P)
+        earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
+        rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P, earlier_P)
         self._learn(prompt_ids, result, features_PF)
-        return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P))
+        again: list[int] = []
+        if self.chains is not None and earlier_P is not None:
+            reward_P = np.bincount(result.prompt_N, result.reward_N, len(prompt_ids))
+            again = self.chains.observe(step, prompt_ids, result.pos_P, result.size_P, reward_P)
+            metrics |= {"retried_prompts": int((earlier_P[0] > 0).sum())}
+        return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P), tuple(again))
 
     def select(self, step: int, result: SamplingResult, batch: int = 1) -> Selection:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
         return select(result, self.rows, batch, run_seed=self.run_seed, step=step)
 
     def _weigh(
-        self, step: int, result: SamplingResult, selection: Selection, prior_P: tuple[FloatArray, FloatArray] | None
+        self,
+        step: int,
+        result: SamplingResult,
+        selection: Selection,
+        prior_P: tuple[FloatArray, FloatArray] | None,
+        earlier_P: tuple[IntArray, FloatArray] | None = None,
     ) -> StepRows:
-        return weigh(result, selection, self.rows, run_seed=self.run_seed, step=step, prior_P=prior_P)
+        return weigh(
+            result, selection, self.rows, run_seed=self.run_seed, step=step, prior_P=prior_P, earlier_P=earlier_P
+        )
 
     def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
@@ -256,7 +275,7 @@ class AdaSampler:
         return {
             "latency": self.latency.state_dict(),
             "estimator": None if self.estimator is None else self.estimator.state_dict(),
-        }
+        } | ({} if self.chains is None else {"chains": self.chains.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, between two steps.
@@ -265,6 +284,8 @@ class AdaSampler:
             UserError: the state is that of another estimator.
         """
         self.latency.load_state_dict(state["latency"])
+        if self.chains is not None and "chains" in state:
+            self.chains.load_state_dict(state["chains"])
         if self.estimator is None or state["estimator"] is None:
             return
         if state["estimator"].keys() != self.estimator.state_dict().keys():

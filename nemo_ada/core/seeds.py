@@ -32,6 +32,7 @@ class SeedStream(IntEnum):
     PRIORITY = 3
     CANDIDATES = 4
     THINNING = 5
+    RETRY = 6
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:

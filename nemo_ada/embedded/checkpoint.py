@@ -47,6 +47,7 @@ class SavedState:
         totals: The run's totals, with the names in TOTALS.
         sampler: State of the sampler.
         evaluated: Results of the last evaluation.
+        retries: Indices of the prompts that come again in the next step.
     """
 
     step: Annotated[int, Field(ge=0)]
@@ -54,6 +55,7 @@ class SavedState:
     totals: Annotated[dict[str, Any], AfterValidator(_numbers)]
     sampler: dict[Any, Any]
     evaluated: dict[str, Any]
+    retries: tuple[int, ...] = ()
 
 
 def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: Tokenizer) -> None:

@@ -46,12 +46,14 @@ class StepData(Rows):
         used: number of prompts that the step used up. The data position moves on by this number.
         metrics: numbers, and the lists of core/metrics.py.
         engine_steps: engine steps of the sampling phase.
+        again: positions of the prompts that come again in the next step (`retry_probability`).
     """
 
     prompt_R: IntArray
     used: int
     metrics: dict[str, Any]
     engine_steps: int
+    again: tuple[int, ...] = ()
 
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 600  # The record of an evaluation keeps 4 answers, and 600 characters of each text.
@@ -295,6 +297,7 @@ class Rollout:
             used=sampled.result.used,
             metrics={**sampled.metrics, **sampled.lists},
             engine_steps=steps,
+            again=sampled.again,
         )
 
     def _live_engine(self) -> Engine:

@@ -137,9 +137,10 @@ class Trainer:
         self.order = PromptOrder(len(task.splits().train), config.grpo.seed)
         self.step = 0
         self.position = 0
+        self._retries: list[int] = []  # indices of prompts that come again, in the order of the next step
         self.totals = Totals()
         self._learner: LearnerGroup | None = None
-        self._ahead: Callable[[], StepData | None] | None = None  # it waits for the next step's responses
+        self._ahead: tuple[Callable[[], StepData | None], list[int]] | None = None  # the next step, being drawn
         self._sampler_state: dict[str, Any] = {}  # the state before the sampler began to draw them
         self._evaluated: dict[str, Any] = {}
         self._saved_at = -1
@@ -222,7 +223,8 @@ class Trainer:
         times: dict[str, float] = {}
         ahead, asynchronous = self._ahead, config.grpo.async_grpo
         with self._phase("sampling", times):
-            data = (ahead or self._draw(step, self.position))()
+            draw, indices = ahead or self._draw(step, self.position)
+            data = draw()
             self._ahead = None
             if data is None:
                 return False
@@ -233,7 +235,8 @@ class Trainer:
             learned = train_on(self.learner, data, config, step)
         with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())
-        self.step, self.position = step, self.position + data.used
+        self.step, self.position = step, self.position + data.used - len(self._retries)
+        self._retries = [indices[p] for p in data.again]
         seconds = sum(times.values())
         self.totals.responses += int(data.metrics["ada/samples_drawn"])
         self.totals.tokens += int(data.metrics["ada/tokens_drawn"])
@@ -257,14 +260,20 @@ class Trainer:
         self.observer.on_step(record)
         return True
 
-    def _draw(self, step: int, position: int) -> Callable[[], StepData | None]:
-        """Begin to draw a step's responses with the engine's weights. Returns a function that waits for them."""
+    def _draw(self, step: int, position: int) -> tuple[Callable[[], StepData | None], list[int]]:
+        """Begin to draw a step's responses with the engine's weights.
+
+        Returns:
+            A function that waits for them, and the indices of the prompts. Prompts that come again are the first ones.
+        """
         grpo, ada = self.config.grpo, self.config.reinforce_ada
         prompts = grpo.num_prompts_per_step + ada.reserve_prompts
-        indices = self.order.at(position, ada.candidate_prompts or prompts)
+        new = (ada.candidate_prompts or prompts) - len(self._retries)
+        indices = np.concatenate([np.array(self._retries, np.int64), self.order.at(position, new)])
         chosen = prompts if ada.candidate_prompts else None
         features = self._features(indices)
-        return self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
+        draw = self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
+        return draw, indices.tolist()
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
         """Compute the input of the value estimator, [P, hidden]. None with another estimator.
@@ -310,7 +319,9 @@ class Trainer:
         times: dict[str, float] = {}
         with self._phase("save", times):
             sampler = self._sampler_state if self._ahead is not None else self.stack.call("sampler_state")
-            state = SavedState(self.step, self.position, asdict(self.totals), sampler, self._evaluated)
+            state = SavedState(
+                self.step, self.position, asdict(self.totals), sampler, self._evaluated, tuple(self._retries)
+            )
             checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
         self._saved_at = self.step
         self.control.observe_save(times["save"])
@@ -320,6 +331,7 @@ class Trainer:
         self.stack.call("load_sampler_state", state.sampler)
         self.stack.call("refit", self.learner.weights())
         self.step, self.position = state.step, state.position
+        self._retries = list(state.retries)
         self.totals = Totals(**state.totals)
         self._evaluated = dict(state.evaluated)
         self._saved_at = self.step

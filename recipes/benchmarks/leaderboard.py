@@ -44,7 +44,6 @@ from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run_folder.files import read_json, write_atomically
-from nemo_ada.run_folder.folder import fingerprint
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
@@ -142,11 +141,18 @@ class Protocol:
         return load_run(ROOT / "configs" / "cpu" / f"{task['config']}.yaml", overrides)
 
     def key(self, job: Job) -> str:
-        """Return the key of a job: its name and a digest of everything that decides its numbers."""
-        config = self.config(job, Path("run")).model_dump(mode="json")
+        """Return the key of a job: its name and a digest of everything that decides its numbers.
+
+        A setting at its default is left out, so a new setting changes no key. `version` stands for the defaults.
+        """
+        config = self.config(job, Path("run")).model_dump(mode="json", exclude_defaults=True)
         measured = {name: self.values[name] for name in ("version", "budget", "warmup", "evaluations", "tiers",
                                                          "base_responses")}  # fmt: skip
-        text = json.dumps([fingerprint(config), measured], sort_keys=True)
+        written = [
+            {name: value for name, value in settings.items() if name not in ("name", "about")}
+            for settings in (self.methods[job.method], self.values["tasks"][job.task])
+        ]
+        text = json.dumps([config, written, measured], sort_keys=True)
         return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def cells(self, updates: Sequence[int]) -> list[tuple[int, float]]:

@@ -127,6 +127,7 @@ def weigh(
     run_seed: int,
     step: int,
     prior_P: tuple[FloatArray, FloatArray] | None,
+    earlier_P: tuple[IntArray, FloatArray] | None = None,
 ) -> StepRows:
     """Compute the advantages of the selected rows.
 
@@ -137,6 +138,7 @@ def weigh(
         run_seed: seed of the run.
         step: number of the step, for the seed of `thin`.
         prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`.
+        earlier_P: responses and reward of each prompt's earlier attempts (`retry_probability`).
     """
     groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
     rate_P = estimate(
@@ -155,7 +157,16 @@ def weigh(
         weight_N = _weights(settings, others_N)
         mean_P = np.bincount(result.prompt_N, weight_N, len(weight_P)) / np.maximum(result.size_P, 1)
         weight_P = np.where(result.size_P > 0, mean_P, weight_P)
-    advantage_R = advantages(result, pool_R, row_weight_R, settings, weight_N=weight_N, rate_P=rate_P, prior_P=prior_P)
+    advantage_R = advantages(
+        result,
+        pool_R,
+        row_weight_R,
+        settings,
+        weight_N=weight_N,
+        rate_P=rate_P,
+        prior_P=prior_P,
+        earlier_P=earlier_P,
+    )
     full_R = advantage_R
     advantage_R = thin(full_R, settings.advantage.keep_fraction, run_seed=run_seed, step=step)
     real = row_weight_R > 0
