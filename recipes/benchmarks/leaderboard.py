@@ -328,7 +328,7 @@ class Bench:
             **asdict(job),
             "base": self.protocol.base(job.seed),
             "version": values["version"],
-            "commit": commit(ROOT) or "unknown",
+            "commit": (commit(ROOT / "nemo_ada" / "run_folder") or "unknown")[:8],
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
