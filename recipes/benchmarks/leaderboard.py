@@ -1,4 +1,4 @@
-"""The bench behind recipes/results/leaderboard.md: the runs of a protocol, one result file per run.
+"""The bench behind recipes/results/bench.md: the runs of a protocol, one result file per run.
 
     python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]   runs what is missing
     python recipes/benchmarks/leaderboard.py list                                                      says what is missing
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import yaml
 from compare_cpu import ROOT
-from leaderboard_page import write_page
+from leaderboard_page import area, unpacked, write_page
 from measure import measure
 
 from nemo_ada.config.load import load_run
@@ -44,13 +44,15 @@ from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.folder import read_lines
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 
 PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
-PAGE = ROOT / "recipes" / "results" / "leaderboard.md"
+PAGES = ROOT / "recipes" / "results"
+PUBLISHED = PAGES / "bench.jsonl"
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
 WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine", "train/grad_norm", "train/entropy",
@@ -161,23 +163,36 @@ class Protocol:
 
 
 class Results:
-    """The results in a folder."""
+    """The results in a folder, and those that the repository publishes."""
 
-    def __init__(self, protocol: Protocol, folder: Path) -> None:
+    def __init__(self, protocol: Protocol, folder: Path, published: Path | None = PUBLISHED) -> None:
         self.protocol, self.folder = protocol, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._keys: dict[Job, str] = {}
+        self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
 
-    def path(self, job: Job) -> Path:
-        """Return the file of a job's result."""
+    def key(self, job: Job) -> str:
+        """Return the key of a job."""
         if job not in self._keys:
             self._keys[job] = self.protocol.key(job)
-        return self.folder / f"{self._keys[job]}.json"
+        return self._keys[job]
 
     def get(self, job: Job) -> dict[str, Any] | None:
-        """Return the result of a job, None when it is missing."""
-        path = self.path(job)
-        return read_json(path) if path.exists() else None
+        """Return the result of a job, None when it is missing. A file in the folder wins over a published result."""
+        path = self.folder / f"{self.key(job)}.json"
+        return read_json(path) if path.exists() else self._published.get(self.key(job))
+
+    def reported(self, task: str, method: str, cell: tuple[int, float], seed: int) -> dict[str, Any] | None:
+        """Return the result of a reported seed, None when it is missing."""
+        return self.get(Job(task, method, *cell, seed))
+
+    def everything(self) -> dict[str, dict[str, Any]]:
+        """Return all results by key: the published ones and those of the folder."""
+        return self._published | {path.stem: read_json(path) for path in self.folder.glob("*.json")}
+
+    def put(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Write a result."""
+        write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(result))
 
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
         """Return the cell with the largest mean area over the tuning seeds, None while a try is missing."""
@@ -210,7 +225,7 @@ class Results:
     def missing(self, tasks: Sequence[str], methods: Sequence[str]) -> Iterator[Job]:
         """Yield the jobs without a result, in the order of the stages."""
         for stage in self.protocol.values["stages"]:
-            yield from (job for job in self.jobs(stage, tasks, methods) if not self.path(job).exists())
+            yield from (job for job in self.jobs(stage, tasks, methods) if self.get(job) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +298,6 @@ def scored(reward_PK: FloatArray, tiers: Sequence[np.ndarray]) -> dict[str, Any]
     }
 
 
-def area(points: Sequence[Mapping[str, Any]], axis: str, limit: float) -> float:
-    """Return the mean accuracy up to a cost, by linear interpolation between the evaluations."""
-    x = np.array([point[axis] for point in points], np.float64)
-    y = np.array([point["accuracy"] for point in points], np.float64)
-    grid = np.linspace(0.0, limit, 400)
-    return float(np.interp(grid, x, y).mean())
-
-
 class Bench:
     """Runs jobs. It keeps the processes while jobs have the same task and base."""
 
@@ -332,7 +339,7 @@ class Bench:
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
-            "area": round(area(points, "responses", values["budget"]), 5),
+            "area": round(area({"points": points}, "responses", values["budget"]), 5),
             "tier_sizes": [len(tier) for tier in tiers],
             "why": {key: round(float(found.mean()), 5) for key, found in means.items() if len(found)},
             "points": points,
@@ -402,7 +409,7 @@ def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes:
                 failed.add(job)
                 print(f"{job.name}: {error}", flush=True)
                 continue
-            write_atomically(results.path(job), json.dumps(result))
+            results.put(job, result)
             last = result["points"][-1]
             print(
                 f"{result['date']} {job.name}: area {result['area']:.4f}, accuracy {last['accuracy']:.4f}, "
@@ -430,7 +437,7 @@ def main() -> int:
         for job in results.missing(tasks, methods):
             print(job.name)
     else:
-        write_page(protocol.values, results, PAGE)
+        write_page(protocol.values, results, PAGES)
     return 0
 
 

@@ -1,5 +1,342 @@
-"""Statistics and page of the leaderboard."""
+"""Statistics and pages of the leaderboard: bench.md, bench.csv (all columns) and bench.jsonl (the results themselves).
+
+S seeds of a method, E evaluations of a run. Two methods are compared over the same seeds, and so over the same bases.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.core.arrays import FloatArray
+from nemo_ada.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.run_folder.files import write_atomically
+
+AXES = ("responses", "updates", "prompts", "live_rows", "tokens")
+LAST = 3  # evaluations whose mean is a run's final accuracy
+NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
+LEVEL = 0.05
+Result = Mapping[str, Any]
 
 
-def write_page(values, results, page):
-    raise NotImplementedError
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A paired mean difference.
+
+    Attributes:
+        mean: the mean, nan without a pair.
+        half: half of the 95 % interval, nan for fewer than two pairs.
+        p: two-sided p-value of the paired t test, nan for fewer than two pairs.
+        bound: whether some values are only lower bounds.
+    """
+
+    mean: float
+    half: float
+    p: float
+    bound: bool = False
+
+
+def effect(difference_S: Sequence[float], bound: bool = False) -> Effect:
+    """Return the mean difference with its interval and p-value."""
+    value_S = np.asarray(difference_S, np.float64)
+    count = len(value_S)
+    if count < 2:
+        return Effect(float(value_S.mean()) if count else math.nan, math.nan, math.nan, bound)
+    error = float(value_S.std(ddof=1)) / math.sqrt(count)
+    mean = float(value_S.mean())
+    p = 2.0 * student_tail(abs(mean) / error, count - 1) if error > 0 else float(mean == 0.0)
+    return Effect(mean, student_quantile(count - 1) * error, p, bound)
+
+
+def holm(p_T: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Say which of a table's tests are significant at `level` after Holm's correction. A nan is no test."""
+    order = [i for i in np.argsort(np.asarray(p_T, np.float64), kind="stable").tolist() if not math.isnan(p_T[i])]
+    rejected = [False] * len(p_T)
+    for rank, i in enumerate(order):
+        if p_T[i] > level / (len(order) - rank):
+            break
+        rejected[i] = True
+    return rejected
+
+
+def area(result: Result, axis: str, limit: float) -> float:
+    """Return the mean accuracy up to a cost, by linear interpolation between the evaluations."""
+    x = np.array([point[axis] for point in result["points"]], np.float64)
+    y = np.array([point["accuracy"] for point in result["points"]], np.float64)
+    return float(np.interp(np.linspace(0.0, limit, 400), x, y).mean())
+
+
+def final(result: Result, key: str = "accuracy") -> float:
+    """Return the mean score of a run's last evaluations."""
+    return float(np.mean([point[key] for point in result["points"][-LAST:]]))
+
+
+def rising(y_E: FloatArray) -> FloatArray:
+    """Return the rising curve that is nearest to the points (pool adjacent violators), so noise crosses no target."""
+    blocks: list[tuple[float, int]] = []
+    for value in y_E.tolist():
+        block = (value, 1)
+        while blocks and blocks[-1][0] > block[0]:
+            before = blocks.pop()
+            count = before[1] + block[1]
+            block = ((before[0] * before[1] + block[0] * block[1]) / count, count)
+        blocks.append(block)
+    return np.concatenate([np.full(count, value) for value, count in blocks])
+
+
+def responses_to(result: Result, target: float) -> float:
+    """Return the responses after which a run's rising curve reaches the target, inf if it never does."""
+    x = np.array([point["responses"] for point in result["points"]], np.float64)
+    y = rising(np.array([point["accuracy"] for point in result["points"]], np.float64))
+    reached = np.flatnonzero(y >= target)
+    if not len(reached):
+        return math.inf
+    i = int(reached[0])
+    if i == 0:
+        return float(x[0])
+    return float(x[i - 1] + (target - y[i - 1]) / (y[i] - y[i - 1]) * (x[i] - x[i - 1]))
+
+
+def targets(baseline: Sequence[Result], share: float) -> dict[int, float]:
+    """Return per base the share of the baseline's final accuracy, averaged over the seeds of that base."""
+    bases = {int(result["base"]) for result in baseline}
+    return {base: share * float(np.mean([final(r) for r in baseline if r["base"] == base])) for base in bases}
+
+
+def ratio(mine: Sequence[Result], baseline: Sequence[Result], share: float) -> Effect:
+    """Compare the responses until the baseline's final accuracy (or a share of it): the log of their ratio.
+
+    A run that never reaches it counts with its budget, and the effect is then a lower bound.
+    """
+    target, logs, bound = targets(baseline, share), [], False
+    for own, base in zip(mine, baseline, strict=True):
+        budget = float(own["points"][-1]["responses"])
+        needed = [responses_to(run, target[int(run["base"])]) for run in (own, base)]
+        bound = bound or math.isinf(needed[0])
+        logs.append(math.log(max(min(needed[0], budget), 1.0) / max(min(needed[1], budget), 1.0)))
+    return effect(logs, bound)
+
+
+def gain(mine: Sequence[Result], baseline: Sequence[Result], value: Callable[[Result, Result], float]) -> Effect:
+    """Compare a value of (run, other run of its pair)."""
+    return effect([value(own, base) - value(base, own) for own, base in zip(mine, baseline, strict=True)])
+
+
+def effects(mine: Sequence[Result], baseline: Sequence[Result]) -> dict[str, Effect]:
+    """Return all effects of a method against the baseline over the same seeds."""
+
+    def on(axis: str) -> Callable[[Result, Result], float]:
+        return lambda run, other: area(run, axis, min(r["points"][-1][axis] for r in (run, other)))
+
+    found = {"accuracy": gain(mine, baseline, lambda run, _: final(run)),
+             "pass4": gain(mine, baseline, lambda run, _: final(run, "pass4"))}  # fmt: skip
+    found |= {f"area at equal {axis}": gain(mine, baseline, on(axis)) for axis in AXES}
+    found |= {"responses to 1": ratio(mine, baseline, 1.0), "responses to .9": ratio(mine, baseline, 0.9)}
+    for tier in range(len(baseline[0]["tier_sizes"])):
+        pairs = [(own, base) for own, base in zip(mine, baseline, strict=True) if own["tier_sizes"][tier]]
+        found[f"tier {tier}"] = effect([_tier(own, tier) - _tier(base, tier) for own, base in pairs])
+    return found
+
+
+def _tier(result: Result, tier: int) -> float:
+    return float(np.mean([point["tiers"][tier] for point in result["points"][-LAST:]]))
+
+
+def detectable(effects_M: Sequence[Effect], seeds: int) -> float:
+    """Return the smallest difference that a paired test at 5 % finds with 80 %, from the mean spread of the effects."""
+    error_M = [found.half / student_quantile(seeds - 1) for found in effects_M if not math.isnan(found.half)]
+    if not error_M:
+        return math.nan
+    return float((student_quantile(seeds - 1) + NORMAL_80) * np.sqrt(np.mean(np.square(error_M))))
+
+
+def text(found: Effect, bold: bool, *, log: bool = False) -> str:
+    """Return an effect as one word: +.021±.005, or with `log` the ratio and its interval."""
+    if math.isnan(found.mean):
+        return "-"
+    if log:
+        middle = f"{'>' if found.bound else ''}{math.exp(found.mean):.2f}"
+        ends = "" if math.isnan(found.half) else f"[{math.exp(found.mean - found.half):.2f},{math.exp(found.mean + found.half):.2f}]"  # fmt: skip  # noqa: E501
+        word = middle + ends
+    else:
+        half = "" if math.isnan(found.half) else f"±{_short(found.half)}"
+        word = f"{'+' if found.mean >= 0 else '-'}{_short(abs(found.mean))}{half}"
+    return f"**{word}**" if bold else word
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A method in a table.
+
+    Attributes:
+        method: its key in the protocol.
+        cell: updates per step and learning rate.
+        seeds: reported seeds that both it and the baseline have.
+        results: its results, by seed.
+        effects: effects against the baseline. Empty for the baseline.
+    """
+
+    method: str
+    cell: tuple[int, float]
+    seeds: list[int]
+    results: dict[int, Result]
+    effects: dict[str, Effect]
+
+
+def rows_of(protocol: Mapping[str, Any], results: Any, task: str, updates: Sequence[int]) -> list[Row]:
+    """Return the rows of a table: the baseline, and every method with a reported seed in common with it."""
+    found: list[Row] = []
+    base: dict[int, Result] = {}
+    names = [protocol["baseline"], *(name for name in protocol["methods"] if name != protocol["baseline"])]
+    for name in names:
+        cell = results.best(task, name, updates)
+        if cell is None:
+            continue
+        mine = {
+            seed: result for seed in protocol["reported_seeds"] if (result := results.reported(task, name, cell, seed))
+        }
+        if name == protocol["baseline"]:
+            base = mine
+        seeds = sorted(seed for seed in mine if seed in base)
+        if not seeds:
+            continue
+        compared = {} if name == protocol["baseline"] else effects([mine[s] for s in seeds], [base[s] for s in seeds])
+        found.append(Row(name, cell, seeds, mine, compared))
+    return found
+
+
+def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) -> list[str]:
+    """Return a table as lines of Markdown. Bold effects are significant after Holm's correction over the table."""
+    shown = ("area at equal responses", "accuracy", "responses to 1", "area at equal live_rows")
+    p_T = [row.effects[name].p for row in rows if row.effects for name in shown]
+    bold = iter(holm(p_T))
+    head = ["method", *(["updates"] if updates else []), "rate", "seeds", "area", "accuracy", "responses", "live rows"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
+        cells += [f"{row.cell[1]:g}", str(len(row.seeds))]
+        if row.effects:
+            cells += [text(row.effects[name], next(bold), log=name == "responses to 1") for name in shown]
+        else:
+            values = [float(np.mean([f(row.results[s]) for s in row.seeds])) for f in (lambda r: r["area"], final)]
+            cells += [f"{_short(values[0])}", f"{_short(values[1])}", "1", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
+    """Return every effect of every table as CSV: mean, half of the interval, p-value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["task", "table", "method", "updates", "rate", "seeds", "commits", "measure", "mean", "half", "p"])
+    for (task, name), rows in tables.items():
+        for row in rows:
+            commits = "+".join(sorted({str(row.results[s]["commit"]) for s in row.seeds}))
+            about = [task, name, row.method, row.cell[0], f"{row.cell[1]:g}", len(row.seeds), commits]
+            values: dict[str, Effect] = dict(row.effects)
+            for key in sorted({key for s in row.seeds for key in row.results[s]["why"]}):
+                known = [row.results[s]["why"][key] for s in row.seeds if key in row.results[s]["why"]]
+                values[f"mean of {key}"] = Effect(float(np.mean(known)), math.nan, math.nan)
+            values["own accuracy"] = Effect(
+                float(np.mean([final(row.results[s]) for s in row.seeds])), math.nan, math.nan
+            )
+            for measure, found in values.items():
+                numbers = ["" if math.isnan(v) else f"{v:.5g}" for v in (found.mean, found.half, found.p)]
+                writer.writerow([*about, measure, *numbers])
+    return out.getvalue()
+
+
+INTRODUCTION = """\
+# The bench: methods at equal updates
+
+`recipes/benchmarks/leaderboard.py page` writes this page from the runs of
+[leaderboard.yaml](../benchmarks/leaderboard.yaml). The bench is running: a table shows the seeds that are there.
+[bench.csv](bench.csv) has every axis of cost (responses, updates, prompts, live rows, tokens), pass@4, the tiers of
+difficulty, p-values, commits, and what the loop measured. [bench.jsonl](bench.jsonl) has the runs.
+
+```bash
+nice -n 19 python recipes/benchmarks/leaderboard.py run                          # what is missing, in order
+python recipes/benchmarks/leaderboard.py run --task TASK --method METHOD         # one row, with its baseline
+python recipes/benchmarks/leaderboard.py page
+```
+
+**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
+rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have
+another base, other problems and another held-out set.
+
+**Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
+have paired differences with 95 % intervals. *responses* is the ratio of the responses that a method and the baseline
+need for the baseline's final accuracy; `>` says that some runs never reach it. *live rows* is the difference of areas at
+equal rows with a gradient. Bold: significant after Holm's correction over the table.
+"""
+
+
+def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
+    """Return the page and the CSV."""
+    lines = [
+        INTRODUCTION.format(
+            budget=f"{protocol['budget']:,}",
+            warmup=f"{protocol['warmup']:,}",
+            tuning=len(protocol["tuning_seeds"]),
+            reported=f"{min(protocol['reported_seeds'])} to {max(protocol['reported_seeds'])}",
+        )
+    ]
+    tables: dict[tuple[str, str], Sequence[Row]] = {}
+    for task, settings in protocol["tasks"].items():
+        equal, tuned = rows_of(protocol, results, task, [4]), rows_of(protocol, results, task, list(protocol["grid"]))
+        for name, rows in (("four updates", equal), ("tuned updates", tuned)):
+            if len(rows) < 2:
+                continue
+            tables[task, name] = rows
+            lines += [f"## {task}: {settings['about']}, {name} per step", ""]
+            lines += [*table(protocol, rows, updates=name != "four updates"), ""]
+            compared = [row for row in rows if row.effects]
+            seeds = min(len(row.seeds) for row in compared)
+            if seeds > 1:
+                power = detectable([row.effects["area at equal responses"] for row in compared], seeds)
+                lines += [f"Power: a true difference in area of {_short(power)} is found with 80 % (one test).", ""]
+    return "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
+
+
+def packed(result: Result, reported: bool) -> dict[str, Any]:
+    """Return a result for bench.jsonl. A try that is not reported keeps its score only."""
+    kept = {key: result[key] for key in ("task", "method", "updates", "rate", "seed", "base", "version", "commit", "date",
+                                         "seconds", "area")}  # fmt: skip
+    if not reported:
+        return kept
+    points = result["points"]
+    columns = {key: [point[key] for point in points] for key in points[0]}
+    return kept | {"tier_sizes": result["tier_sizes"], "why": result["why"], "points": columns}
+
+
+def unpacked(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore what `packed` made."""
+    if "points" not in line:
+        return dict(line)
+    columns = line["points"]
+    count = len(columns["responses"])
+    return dict(line) | {"points": [{key: values[i] for key, values in columns.items()} for i in range(count)]}
+
+
+def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
+    """Write bench.md, bench.csv and bench.jsonl."""
+    markdown, table_csv = page(protocol, results)
+    lines = [
+        json.dumps({"key": key} | packed(result, result["seed"] in protocol["reported_seeds"]), separators=(",", ":"))
+        for key, result in sorted(results.everything().items())
+    ]
+    write_atomically(folder / "bench.md", markdown)
+    write_atomically(folder / "bench.csv", table_csv)
+    write_atomically(folder / "bench.jsonl", "".join(line + "\n" for line in lines))

@@ -1,0 +1,150 @@
+"""The leaderboard's bench: what it runs, in which order, what it counts as done, and the statistics of its page."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
+    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+
+from tests.lazy import Lazy
+
+BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
+RESULTS = BENCHMARKS.parent / "results"
+sys.path.insert(0, str(BENCHMARKS))
+bench, pages = Lazy("leaderboard"), Lazy("leaderboard_page")
+
+
+@pytest.fixture(scope="module")
+def protocol():
+    return bench.Protocol()
+
+
+@pytest.fixture
+def results(protocol, tmp_path):
+    return bench.Results(protocol, tmp_path / "out", None)
+
+
+def result(job, gain=0.0, slope=3000.0):
+    """A run without noise: a method with `gain` is better by it at every evaluation."""
+    places = [0, 256, 512, 1024, 2048, 4096, 6144, 8192]
+    points = [
+        {"responses": x, "updates": x // 32, "prompts": x // 4, "live_rows": x // 2, "tokens": 17 * x, "pass4": 0.5,
+         "accuracy": 0.2 + 0.3 * (1 - math.exp(-x / slope)) + gain, "tiers": [0.1, 0.2, 0.3, None]}
+        for x in places
+    ]  # fmt: skip
+    made = {"task": job.task, "method": job.method, "updates": job.updates, "rate": job.rate, "seed": job.seed,
+            "base": job.seed % 2, "version": 1, "commit": "abc", "date": "", "seconds": 1.0, "why": {"ada/live_rows": 3.0},
+            "tier_sizes": [9, 9, 9, 0], "points": points}  # fmt: skip
+    return made | {"area": pages.area(made, "responses", 8192)}
+
+
+def test_every_method_is_a_valid_run_of_every_number_of_updates(protocol):
+    for method, settings in protocol.methods.items():
+        for updates, rates in protocol.values["grid"].items():
+            config = protocol.config(bench.Job("sudoku", method, updates, rates[0], 200), Path("run"))
+            assert config.updates_per_step == updates, method
+            assert settings["name"]
+
+
+def test_stages_name_methods_tasks_and_updates_that_there_are(protocol):
+    for stage in protocol.values["stages"]:
+        assert set(stage["tasks"]) <= set(protocol.values["tasks"])
+        assert stage["methods"] == "all" or set(stage["methods"]) <= set(protocol.methods)
+        assert set(stage["updates"]) <= set(protocol.values["grid"])
+
+
+def test_all_tries_come_before_reported_seeds_and_every_method_has_as_many(protocol, results):
+    methods = ["grpo4", "mean"]
+    stage = {"tasks": ["sudoku"], "methods": methods, "updates": [4], "report": "each"}
+    tries = list(results.jobs(stage, ["sudoku"], methods))
+    assert len(tries) == 2 * 3 * 2 and {job.seed for job in tries} == set(protocol.values["tuning_seeds"])
+    for job in tries:
+        results.put(job, result(job, 0.1 * (job.rate == 1e-4)))
+    jobs = [job for job in results.jobs(stage, ["sudoku"], methods) if results.get(job) is None]
+    assert [(job.method, job.seed) for job in jobs[:4]] == [
+        ("grpo4", 200),
+        ("mean", 200),
+        ("grpo4", 202),
+        ("mean", 202),
+    ]
+    assert {job.rate for job in jobs} == {1e-4}, "the try with the largest area wins"
+
+
+def test_a_changed_setting_is_another_run_and_a_new_name_is_not(protocol):
+    job = bench.Job("sudoku", "grpo4", 4, 1e-4, 200)
+    before = protocol.key(job)
+    changed = bench.Protocol()
+    changed.methods["grpo4"]["name"] = "another"
+    assert changed.key(job) == before
+    changed.methods["grpo4"]["n"] = 8
+    assert changed.key(job) != before
+    renewed = bench.Protocol()
+    renewed.values["version"] += 1
+    assert renewed.key(job) != before
+
+
+def fill(results, gains):
+    for method, gain in gains.items():
+        for seeds in ("tuning_seeds", "reported_seeds"):
+            for seed in results.protocol.values[seeds]:
+                for rate in results.protocol.values["grid"][4]:
+                    job = bench.Job("sudoku", method, 4, rate, seed)
+                    results.put(job, result(job, gain + 0.001 * (seed % 3)))
+
+
+def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_results(protocol, results, tmp_path):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    pages.write_page(protocol.values, results, first)
+    text = (first / "bench.md").read_text()
+    assert "+.050±.000" in text
+    again = bench.Results(protocol, tmp_path / "empty", first / "bench.jsonl")
+    pages.write_page(protocol.values, again, second)
+    for name in ("bench.md", "bench.csv", "bench.jsonl"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
+    published = bench.Results(protocol, tmp_path / "empty")
+    pages.write_page(protocol.values, published, tmp_path)
+    for name in ("bench.md", "bench.csv", "bench.jsonl"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
+
+
+def test_holms_correction_stops_at_the_first_test_that_fails():
+    assert pages.holm([0.001, 0.03, math.nan, 0.012, 0.2]) == [True, False, False, True, False]
+    assert pages.holm([0.02, 0.02]) == [True, True]
+    assert pages.holm([0.03, 0.03]) == [False, False]
+
+
+def test_a_rising_curve_is_the_nearest_one_in_squares():
+    np.testing.assert_allclose(pages.rising(np.array([1.0, 3.0, 2.0, 2.0, 5.0])), [1, 7 / 3, 7 / 3, 7 / 3, 5])
+
+
+def test_responses_until_an_accuracy_are_read_off_the_rising_curve():
+    points = [{"responses": x, "accuracy": y} for x, y in [(0, 0.0), (100, 0.6), (200, 0.2), (300, 0.8)]]
+    assert pages.responses_to({"points": points}, 0.4) == 100
+    assert pages.responses_to({"points": points}, 0.6) == 250
+    assert pages.responses_to({"points": points}, 0.9) == math.inf
+
+
+def test_a_method_that_needs_half_of_the_responses_has_the_ratio_one_half():
+    jobs = [bench.Job("sudoku", "mean", 4, 1e-4, seed) for seed in (200, 201, 202, 203)]
+    fast, slow = [result(job, slope=1500.0) for job in jobs], [result(job, slope=3000.0) for job in jobs]
+    found = pages.ratio(fast, slow, 0.9)
+    assert math.exp(found.mean) == pytest.approx(0.5, abs=0.03) and not found.bound
+    assert pages.ratio(slow, fast, 1.0).bound, "a run that never gets there gives a lower bound"
+
+
+def test_tiers_are_cut_at_the_bases_pass_rates():
+    base = bench.Base(np.zeros(1), np.array([0.0, 0.05, 0.1, 0.3, 0.5, 0.9]))
+    assert [tier.tolist() for tier in base.tiers([0.0, 0.1, 0.5])] == [[0], [1, 2], [3, 4], [5]]
