@@ -7,7 +7,15 @@ import shutil
 from pathlib import Path
 
 from nemo_ada.check.site import job_folder
-from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase, vllm_cache
+from nemo_ada.cluster.memory import (
+    GIB,
+    checkpoint_bytes,
+    learner_phase,
+    logprob_phase,
+    refit_phase,
+    saved_parameters,
+    vllm_cache,
+)
 from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
@@ -105,14 +113,15 @@ def checkpoint_disk(config: NemoConfig, shape: ModelShape, full: MakeFinding = w
         yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
     keep = v.integer("checkpointing.keep_top_k", 1)
-    each = checkpoint_bytes(shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * shape.parameters
+    parameters = saved_parameters(config, shape)
+    each = checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
     need = (keep + 1) * each
     name = str(v.get(key, "."))
     folder = job_folder(name)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
-        f"({shape.parameters / 1e9:.1f} B x {each / shape.parameters:g})"
+        f"({parameters / 1e9:.1f} B x {each / parameters:g})"
     )
     free = shutil.disk_usage(existing).free
     elsewhere = folder != Path(name).absolute()

@@ -15,7 +15,7 @@ from nemo_ada.check.fused_kernel import fused_weight_gradient
 from nemo_ada.check.site import image
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.check.verifier import verifier as verifier_findings
-from nemo_ada.cluster.memory import H100_GIB
+from nemo_ada.cluster.cards import Card, card_of
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config, upstream_part
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
@@ -26,7 +26,6 @@ from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
 
-ASSUMED = f"GPUs are assumed to be H100-80GB ({H100_GIB} GiB); --gpu on a GPU node measures"
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
 
@@ -54,8 +53,8 @@ def examine(
     else:
         try:
             findings = [
-                *(() if gib else (skipped("gpu.memory", ASSUMED),)),
-                *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib or H100_GIB, site=site),
+                *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
+                *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
                 *(site_findings(Values(config)) if site else ()),
             ]
         except UserError as problem:
@@ -88,7 +87,7 @@ def examine_nemo_rl(
     config: Mapping[str, Any],
     upstream: Mapping[str, Any] | None = None,
     *,
-    gpu_gib: float = H100_GIB,
+    gpu_gib: float | None = None,
     site: bool = False,
 ) -> list[Finding]:
     """A NeMo-RL config: all rules, then what fits into a GPU and onto the disk.
@@ -96,7 +95,7 @@ def examine_nemo_rl(
     Args:
         config: the resolved config.
         upstream: the part of it that comes from NeMo-RL's own files; see `rules.findings`.
-        gpu_gib: memory of a GPU in GiB.
+        gpu_gib: measured memory of a GPU in GiB. Without it the config's card decides.
         site: check as for a job, where an unknown model or a full disk is an error.
     """
     values = Values(config)
@@ -108,7 +107,12 @@ def examine_nemo_rl(
     return [*findings, *capacity(values, gpu_gib=gpu_gib, site=site), *image()]
 
 
-def capacity(values: Values, *, gpu_gib: float, site: bool) -> Findings:
+def assumed(card: Card) -> str:
+    """What `check` says of GPUs that it has not seen."""
+    return f"GPUs are assumed to be {card.name} ({card.gib} GiB); --card names another, --gpu on a GPU node measures"
+
+
+def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     """Memory, disk and apex's kernel. Nothing is said where the rules have refused what the numbers would come from."""
     if not values.get("policy.megatron_cfg.enabled", False):
         return
@@ -119,6 +123,7 @@ def capacity(values: Values, *, gpu_gib: float, site: bool) -> Findings:
     if known is None:
         return
     shape = known[0]
+    gpu_gib = config.card.gib if gpu_gib is None else gpu_gib
     yield from fused_weight_gradient(values)
     layout = [finding for rule in LAYOUT for finding in rule(config, shape)]
     if any(finding.level == "error" and finding.key.startswith(LAYOUT_KEYS) for finding in layout):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nemo_ada.check.command import examine, report
+from nemo_ada.cluster.cards import KEY as CARD
 from nemo_ada.job_control import EXIT_USER_ERROR
 from nemo_ada.planning.command import walltime
 from nemo_ada.planning.sbatch import job_fits
@@ -23,18 +24,22 @@ def check(
     verifier: Annotated[bool, typer.Option(help="start math-verify for its self-test")] = True,
     time: Annotated[str | None, typer.Option(help="length of a job slot: is there time for a step?")] = None,
     nodes: Annotated[str, typer.Option(help="nodes of the job: does the config ask for as many?")] = "",
+    card: Annotated[
+        str | None, typer.Option(help="GPUs to judge for, such as A100-80GB (default: the config's)")
+    ] = None,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
 
     Exit code: 0 no warning and no error, 3 warnings only, 2 errors, 1 the check itself crashed.
-    Without --gpu, GPUs are assumed to be H100-80GB.
+    Without --gpu and --card, GPUs are those of the config's key `card`, else H100-80GB.
     NEMO_RL_HOME, RUN_ROOT and CONTAINER are taken from the environment, else from slurm/site.env.
     """
-    findings = examine(config, overrides or [], on_gpu=gpu, verifier=verifier)
+    words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
+    findings = examine(config, words, on_gpu=gpu, verifier=verifier)
     if time is not None and exit_code(findings) != EXIT_USER_ERROR:
-        findings.extend(walltime(config, overrides or [], time))
+        findings.extend(walltime(config, words, time))
     if (nodes or gpus_per_node) and exit_code(findings) != EXIT_USER_ERROR:
-        findings.extend(job_fits(config, overrides or [], nodes=nodes, gpus=gpus_per_node))
+        findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     typer.echo(hide(report(findings, as_json=as_json)))
     raise typer.Exit(exit_code(findings))

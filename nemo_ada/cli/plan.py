@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nemo_ada.cluster.cards import KEY as CARD
 from nemo_ada.planning.command import PlanOptions, make_plan
 from nemo_ada.planning.render import render, write
 from nemo_ada.planning.sbatch import TIMES, sbatch_options
@@ -28,6 +29,7 @@ def plan(
     step_seconds: Annotated[
         float | None, typer.Option(help="print the cap under which no step takes longer than this")
     ] = None,
+    card: Annotated[str | None, typer.Option(help="GPUs to plan for, such as H200 (default: the config's)")] = None,
     write_to: Annotated[
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
     ] = None,
@@ -38,18 +40,20 @@ def plan(
 ) -> None:
     """Predict step time, job slots, caps and the preset that pays, each figure with its source.
 
-    Without --run the figures are published step times, carried to the configuration by simulation; GPUs are assumed to
-    be H100-80GB. The prediction is kept as plan.json in the folder of --write, or in that of --run where the plan is
-    for that run. With --sbatch and without --time, the time is the shortest that spends most of itself on steps.
+    Without --run the figures are published step times, carried to the configuration by simulation. GPUs are those of
+    --card, else of the config's key `card`, else H100-80GB. The prediction is kept as plan.json in the folder of
+    --write, or in that of --run where the plan is for that run. With --sbatch and without --time, the time is the
+    shortest that spends most of itself on steps.
     """
+    words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
     if sbatch:
-        typer.echo("\n".join(sbatch_options(config, overrides or [], time)))
+        typer.echo("\n".join(sbatch_options(config, words, time)))
         return
     options = PlanOptions(
         time=time or SLOT, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
         median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
-    result = make_plan(config, overrides or [], options)
+    result = make_plan(config, words, options)
     typer.echo(render(result, as_json=as_json))
     folder = write_to or (run if result.own_run else None)
     if folder is not None:

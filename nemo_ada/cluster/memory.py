@@ -15,6 +15,9 @@ Full recomputation keeps each layer's input (2 h) and the activations of one lay
 PP micro-batches. The last stage has the logits: BF16, an FP32 copy and an FP32 gradient (10 bytes per entry, or 4 with
 defer_fp32_logits).
 
+LoRA: the weights are frozen, so only the adapters have gradients and an optimizer, with the same bytes per parameter.
+Activations stay, because an adapter's gradient needs the same inputs, and each adapter keeps its inner vector (2 dim).
+
 vLLM: the key-value cache is vLLM's share of the GPU without the weights and without a reserve for activations and CUDA
 graphs. tests/cluster/test_memory.py compares these figures with Megatron's own published formula. GiB = 2**30 bytes.
 """
@@ -23,11 +26,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nemo_ada.cluster.lora import OUTPUT
 from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
 
 GIB = float(1 << 30)
-H100_GIB = 79.6  # what an H100-80GB reports
 CONTEXT_GIB = 3.0  # assumed: CUDA context, NCCL buffers, slack of the allocator, and what a sleeping vLLM keeps
 VLLM_RESERVE_GIB = 4.0  # assumed: vLLM's activations, sampler and CUDA graphs, inside its share
 REFIT_BUFFER_GIB = 1.0  # assumed: a bucket of gathered weights on its way to vLLM
@@ -117,11 +120,34 @@ def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters
     )
 
 
+def trained_parameters(
+    config: NemoConfig, shape: ModelShape, stage: StageParameters, layers: int, outputs: int
+) -> StageParameters:
+    """Parameters per GPU of a stage that train: all of them, or the adapters of LoRA.
+
+    Args:
+        config: the config.
+        shape: the shape of its model.
+        stage: all parameters of the stage.
+        layers: layers of the stage.
+        outputs: 1 where the stage has the output layer, else 0.
+    """
+    learner = config.learner
+    if learner.lora is None:
+        return stage
+    adapters = learner.lora.parameters(shape, layers) / learner.tp
+    if outputs and learner.lora.adapts(OUTPUT):
+        adapters += learner.lora.dim * (shape.hidden + shape.padded_vocab(learner.tp)) / learner.tp
+    return StageParameters(adapters, 0.0)
+
+
 def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Bytes of activations of one layer on one GPU, per token of its context-parallel share."""
     learner = config.learner
     tp, norm_ranks = learner.tp, learner.tp if learner.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
+    if learner.lora is not None:
+        attention += 2.0 * learner.lora.dim * learner.lora.layers
     if not shape.experts:
         return 8.0 * shape.hidden / norm_ranks + attention + 6.0 * shape.ffn / tp
     routed = shape.top_k * (4.0 * shape.hidden + 6.0 * shape.ffn / learner.etp) / norm_ranks
@@ -144,11 +170,18 @@ def _stage_phase(
     aware = bool(v.get(f"{here}.optimizer.use_precision_aware_optimizer", False))
     state = 12 if wide or aware else 16
     offloaded = bool(v.get(f"{here}.optimizer.optimizer_cpu_offload", False))
-    sharded = params.dense / dense_dp + params.experts / expert_dp
+    trained = trained_parameters(config, shape, params, layers, int(position == learner.pp - 1))
+    sharded = trained.dense / dense_dp + trained.experts / expert_dp
     count = f"{params.total / 1e9:.2f} B parameters"
     terms = [
         Term("weights", 2 * params.total, f"{count} x 2"),
-        Term("gradients", (4 if wide else 2) * params.total, f"x {4 if wide else 2}"),
+        Term(
+            "gradients",
+            (4 if wide else 2) * trained.total,
+            f"x {4 if wide else 2}"
+            if learner.lora is None
+            else f"{trained.total / 1e6:.0f} M of adapters x {4 if wide else 2}",
+        ),
     ]
     shards = f"x {state} / {dense_dp} replicas" + (f", experts / {expert_dp}" if shape.experts else "")
     terms.append(Term("optimizer", 0.0 if offloaded else state * sharded, "on the CPU" if offloaded else shards))
@@ -247,7 +280,7 @@ def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: 
     tokens = room * GIB / each
     text = (
         f"{share:g} x {gpu_gib:.1f} - weights {weights:.1f} - {VLLM_RESERVE_GIB:g} reserve = {room:.1f} GiB / "
-        f"{each / 1024:.0f} KiB per token = {max(tokens, 0) / 1e3:.0f} k tokens"
+        f"{each / 1024:.0f} KiB per token, room for {max(tokens, 0) / 1e3:.0f} k"
     )
     return Cache(tokens, first_wave / engine.replicas, rollout.max_prompt / 2 + rollout.max_new / 2, text)
 
@@ -266,6 +299,15 @@ def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     )
 
 
-def checkpoint_bytes(shape: ModelShape) -> float:
+def saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
+    """Parameters that a checkpoint holds: all of them, or the adapters of LoRA."""
+    lora = config.learner.lora
+    if lora is None:
+        return shape.parameters
+    outputs = lora.dim * (shape.hidden + shape.vocab) if lora.adapts(OUTPUT) else 0
+    return lora.parameters(shape, shape.layers) + outputs
+
+
+def checkpoint_bytes(config: NemoConfig, shape: ModelShape) -> float:
     """Bytes of a checkpoint with optimizer: BF16 weights, FP32 weights and two moments."""
-    return 14.0 * shape.parameters
+    return 14.0 * saved_parameters(config, shape)

@@ -14,7 +14,9 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_ada.cluster.cards import Card, card_of
 from nemo_ada.cluster.checkout import is_theirs
+from nemo_ada.cluster.lora import Lora
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
@@ -303,6 +305,7 @@ class Learner:
         fp8: whether it trains in FP8.
         recompute: whether it recomputes all activations.
         logprob_passes: forward passes of a step for log-probabilities: the policy's and the reference's, as needed.
+        lora: the adapters that train. None where all weights do.
     """
 
     gpus: int
@@ -317,6 +320,7 @@ class Learner:
     fp8: bool
     recompute: bool
     logprob_passes: int
+    lora: Lora | None
 
     @classmethod
     def of(cls, values: Values, gpus: int) -> Learner:
@@ -338,6 +342,7 @@ class Learner:
             fp8=bool(values.get(f"{here}.fp8_cfg.enabled", False)),
             recompute=bool(values.get(f"{here}.activation_checkpointing", False)) and recompute,
             logprob_passes=int(policy) + int(reference),
+            lora=Lora.of(values.section(f"{here}.peft")),
         )
 
     @property
@@ -384,6 +389,7 @@ class NemoConfig:
 
     Attributes:
         values: the config itself, for keys that only one reader needs.
+        card: its GPUs.
         model_name: a folder or a repository of the hub.
         nodes: nodes of the job.
         gpus_per_node: GPUs of a node.
@@ -395,6 +401,7 @@ class NemoConfig:
     """
 
     values: Values
+    card: Card
     model_name: str
     nodes: int
     gpus_per_node: int
@@ -415,6 +422,7 @@ class NemoConfig:
         gpus = nodes * gpus_per_node
         return cls(
             values=values,
+            card=card_of(config),
             model_name=str(values.get("policy.model_name", "")),
             nodes=nodes,
             gpus_per_node=gpus_per_node,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.cluster.cards import H100
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.planning.history import History
 from nemo_ada.planning.roofline import RANGE, Roofline
@@ -20,11 +21,12 @@ from nemo_ada.planning.sampling import SimulatedSteps
 
 DRAWS = 4000
 LEARNING = ("log-probs", "update")  # phases whose time grows with the tokens that are trained on
-UNCOVERED = {"asynchronous training": (0.32, 1.49), "FP8": RANGE}
+UNCOVERED = {"asynchronous training": (0.32, 1.49), "FP8": RANGE, "LoRA": RANGE}
 """What no fitted point covers -> published / forecast seconds of rows that were not fitted, smallest and largest.
 
 Compared on 24 November 2026 with NeMo-RL's performance page: five asynchronous rows (forecast / published 1.14, 1.04,
-.67, 1.79 and 3.13) and one FP8 row (1.05). recipes/results/forecast.md has the fitted points.
+.67, 1.79 and 3.13) and one FP8 row (1.05). recipes/results/forecast.md has the fitted points, and three rows of GB200.
+No step time of LoRA was found, and none of another card than these two. They keep the range of the fitted points.
 """
 # CPU seconds per response in one thread of NeMo-RL's driver; 0.3 ms of it are ours (bench_driver.py)
 DRIVER_SECONDS = 0.0077
@@ -267,12 +269,19 @@ def of_roofline(
     worst = others | {"log-probs": longest[0], "update": longest[1]}
     seconds = model.per_step * step.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
     config = roofline.config
-    missing = {"asynchronous training": step.async_grpo, "FP8": config.learner.fp8 or config.engine.fp8}
+    missing = {
+        "asynchronous training": step.async_grpo,
+        "FP8": config.learner.fp8 or config.engine.fp8,
+        "LoRA": config.learner.lora is not None,
+        config.card.name: config.card is not H100,
+    }
     uncovered = tuple(name for name, absent in missing.items() if absent)
-    error = next((UNCOVERED[name] for name in uncovered), RANGE)  # the widest comes first
+    error = next((UNCOVERED.get(name, RANGE) for name in uncovered), RANGE)  # the widest comes first
     evaluation = Time(seconds, error[1] * seconds, 2 * error[1] * seconds, "roofline")
     phases = {name: (np.array([value]), worst[name]) for name, value in others.items()}
-    whole = forecast(model, step, phases, evaluation=evaluation, save=save, origin="roofline, H100-80GB", error=error)
+    whole = forecast(
+        model, step, phases, evaluation=evaluation, save=save, origin=f"roofline, {config.card.name}", error=error
+    )
     return replace(whole, uncovered=uncovered)
 
 

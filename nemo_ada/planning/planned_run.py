@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import rules
-from nemo_ada.cluster.memory import H100_GIB, checkpoint_bytes, vllm_cache
+from nemo_ada.cluster.memory import checkpoint_bytes, vllm_cache
 from nemo_ada.cluster.models import ModelShape, find_shape
 from nemo_ada.cluster.nemo_config import NemoConfig, Rollout, Values, load_config
 from nemo_ada.config.ada import AdaSettings
@@ -84,7 +84,7 @@ class PlannedRun:
 
 def max_concurrent(config: NemoConfig, shape: ModelShape) -> int:
     """Responses that all engines decode at once: as many as the cache has room for, at most max_num_seqs."""
-    cache = vllm_cache(config, shape, config.rollout.rows, H100_GIB)
+    cache = vllm_cache(config, shape, config.rollout.rows, config.card.gib)
     return max(1, int(min(cache.concurrency, config.engine.max_num_seqs)) * config.engine.replicas)
 
 
@@ -146,7 +146,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             val_period=max(int(values.number("grpo.val_period") or 0), 0),
             val_samples=int(values.number("grpo.max_val_samples") or 0),
             save_period=values.integer("checkpointing.save_period", 50),
-            save_seconds=checkpoint_bytes(shape) / 2**30 / GIB_PER_SECOND,
+            save_seconds=checkpoint_bytes(nemo_config, shape) / 2**30 / GIB_PER_SECOND,
         ),
         data=str(values.get("data.train.data_path", "")),
         roofline=Roofline.of(nemo_config, shape),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nemo_ada.cluster.cards import Card
 from nemo_ada.cluster.memory import cache_bytes_per_token, vllm_weight_bytes
 from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
@@ -18,22 +19,6 @@ from nemo_ada.cluster.nemo_config import NemoConfig
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
 PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """The peaks of a GPU.
-
-    Attributes:
-        flops: BF16 FLOP per second.
-        bandwidth: bytes of its memory per second.
-    """
-
-    flops: float
-    bandwidth: float
-
-
-H100, A100 = Gpu(989e12, 3.35e12), Gpu(312e12, 2.04e12)  # both SXM with 80 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +52,16 @@ class Roofline:
         config: the job's config.
         shape: the shape of its model.
         efficiencies: the fitted numbers.
-        gpu: the peaks of its GPUs.
     """
 
     config: NemoConfig
     shape: ModelShape
     efficiencies: Efficiencies
-    gpu: Gpu = H100
+
+    @property
+    def gpu(self) -> Card:
+        """The GPUs of the job."""
+        return self.config.card
 
     @classmethod
     def of(cls, config: NemoConfig, shape: ModelShape) -> Roofline:
@@ -93,11 +81,15 @@ class Roofline:
         return weights + e.layer_step * self.shape.layers, (read + compute) / engine.replicas
 
     def update(self, rows: float, response: float) -> float:
-        """Seconds of the forward and backward passes of a step's rows. Full recomputation adds a forward pass."""
+        """Seconds of the forward and backward passes of a step's rows.
+
+        Full recomputation adds a forward pass. Under LoRA the backward pass of a frozen weight costs one forward pass
+        and not two, because its weight has no gradient.
+        """
         learner, batch = self.config.learner, self.config.batch
         tokens = batch.rows * (PROMPT_TOKENS + response) / learner.replicas  # of an optimizer step on a replica
         return (
-            (4 if learner.recompute else 3)
+            (2 + (learner.lora is None) + learner.recompute)
             * self._forward(rows, response)
             * self._bubble(tokens / self.config.pack_tokens)
         )

@@ -20,13 +20,14 @@ from nemo_ada.rules.data import datasets, prompt_files
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.layout import LAYOUT
+from nemo_ada.rules.learners import LORA, idle_keys
 from nemo_ada.rules.method import METHOD
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
 
 Rule = Callable[[Values], Findings]
-RULES: tuple[Rule, ...] = (*SETUP, *GYM_RULES, *METHOD, datasets, prompt_files)
+RULES: tuple[Rule, ...] = (*SETUP, *LORA, *GYM_RULES, *METHOD, datasets, prompt_files)
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
 
 
@@ -45,7 +46,7 @@ def findings(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = Non
     broken = list(bounds(values))
     if broken:
         return broken
-    names = [] if upstream is None else list(key_names(config, upstream))
+    names = [] if upstream is None else [*key_names(config, upstream), *idle_keys(values, upstream)]
     return [*of_model(values), *(finding for rule in RULES for finding in _of(rule, values)), *names]
 
 

@@ -1,4 +1,4 @@
-"""Rules for FP8 in learner and rollout, and for the precision of the optimizer."""
+"""Rules for FP8 in learner and rollout, for the precision of the optimizer, and for what a card cannot do."""
 
 from __future__ import annotations
 
@@ -86,4 +86,42 @@ def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-PRECISION = (fp8_rollout, fp8_training, optimizer)
+def card(config: NemoConfig, shape: ModelShape) -> Findings:
+    """What the config's GPUs cannot do. nemo_ada/cluster/cards.py has their figures and sources."""
+    v, card = config.values, config.card
+    learner, engine, kwargs = f"{LEARNER}.fp8_cfg.enabled", f"{VLLM}.precision", "policy.generation.vllm_kwargs"
+    if not card.fp8:
+        no = f"the tensor cores of {card.name} (compute capability {card.architecture}) have no FP8"
+        if config.learner.fp8:
+            yield error(learner, f"{no}; set it to false")
+        if config.engine.fp8:
+            yield error(engine, f"{no}; bfloat16 would work")
+        if config.engine.fp8_cache:
+            yield error(f"{VLLM}.kv_cache_dtype", f"{no}; auto would work")
+        if v.get(f"{VLLM}.use_deep_gemm", False):
+            yield error(
+                f"{VLLM}.use_deep_gemm",
+                f"DeepGEMM is for Hopper and Blackwell and not for {card.name}; set it to false",
+            )
+    if card.blackwell and config.learner.fp8:
+        yield error(
+            learner,
+            f"{card.name} is a Blackwell card: NeMo-RL's documentation has no FP8 training with FP32 scales there, and "
+            "recommends FP8 rollouts with BF16 training; set this to false",
+        )
+    version = v.get(f"{kwargs}.attention_config.flash_attn_version")
+    works = (2, 4) if card.blackwell else (2, 3)
+    if isinstance(version, int) and version not in works:
+        yield warning(
+            f"{kwargs}.attention_config.flash_attn_version",
+            f"{version}: {card.name} runs FlashAttention {works[0]} or {works[1]}; null lets vLLM choose",
+        )
+    if config.gpus_per_node > card.gpus_per_node:
+        yield error(
+            "cluster.gpus_per_node",
+            f"{config.gpus_per_node}, and a node of {card.name} has {card.gpus_per_node}; set this to "
+            f"{card.gpus_per_node} and cluster.num_nodes to {-(-config.gpus // card.gpus_per_node)}",
+        )
+
+
+PRECISION = (fp8_rollout, fp8_training, optimizer, card)

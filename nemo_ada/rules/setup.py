@@ -284,20 +284,6 @@ def tokenizer(v: Values) -> Findings:
         )
 
 
-def adapters(v: Values) -> Findings:
-    """LoRA keys of the learner that is off have no effect, and the run would train all weights."""
-    megatron = bool(v.get(f"{LEARNER}.enabled", False))
-    used, other = f"{LEARNER}.peft", f"{other_learner(v)}.lora_cfg"
-    if not megatron:
-        used, other = other, used
-    if v.get(f"{other}.enabled", False) and not v.get(f"{used}.enabled", False):
-        yield error(
-            f"{other}.enabled",
-            f"the learner is {'Megatron' if megatron else 'DTensor'}, which does not read this section: all weights "
-            f"would be trained; set {used}.enabled=true, or this one to false",
-        )
-
-
 def loss(v: Values) -> Findings:
     """Combinations that NeMo-RL's loss refuses when it is built, or in the first update."""
     here = "loss_fn"
@@ -457,6 +443,6 @@ def estimator_of_verdicts(v: Values) -> Findings:
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, adapters, loss,
+    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, loss,
     prompt_batches, training_set, environments, estimator_of_verdicts,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -23,12 +23,13 @@ import numpy as np
 import yaml
 from measure import measure
 
+from nemo_ada.cluster.cards import A100, H100, Card
 from nemo_ada.cluster.models import TABLE, ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.planning.planned_run import PlannedRun, Schedule, max_concurrent
-from nemo_ada.planning.roofline import A100, DENSE, EXPERTS, H100, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
+from nemo_ada.planning.roofline import DENSE, EXPERTS, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
 from nemo_ada.planning.sampling import SimulatedRun, variant
 from nemo_ada.simulate.engine import LengthModel
 from nemo_ada.simulate.steps import MeasuredRates
@@ -82,7 +83,8 @@ class Point:
             },
         }  # fmt: skip
         return NemoConfig.of({
-            "cluster": {"num_nodes": f["gpus"] // 8, "gpus_per_node": 8}, "policy": policy,
+            "card": f.get("card", H100.name), "policy": policy,
+            "cluster": {"num_nodes": f["gpus"] // 8, "gpus_per_node": 8},
             "grpo": {
                 "num_prompts_per_step": 64, "num_generations_per_prompt": f["rows"] // 64,
                 "skip_reference_policy_logprobs_calculation": f["passes"] == 1,
@@ -105,9 +107,10 @@ class Point:
         phases = SimulatedRun(run, MeasuredRates((0.5,)), lengths, 2).steps_of(plan)
         return max(float(np.median(phases.engine_steps_S)), longest), self.facts["rows"] * self.facts["response"]
 
-    def phases(self, efficiencies: Efficiencies, gpu: Any = H100) -> dict[str, float]:
-        """Forecast seconds."""
-        roofline = Roofline(self.config, self.shape, efficiencies, gpu)
+    def phases(self, efficiencies: Efficiencies, card: Card | None = None) -> dict[str, float]:
+        """Forecast seconds, on the point's card or on another one."""
+        config = self.config if card is None else replace(self.config, card=card)
+        roofline = Roofline(config, self.shape, efficiencies)
         rows, response = self.facts["rows"], self.facts["response"]
         per_step, per_token = roofline.clock(response)
         engine_steps, tokens = self.work
@@ -119,9 +122,9 @@ class Point:
             "rest": efficiencies.rest,
         }
 
-    def seconds(self, theta: np.ndarray, gpu: Any = H100) -> float:
+    def seconds(self, theta: np.ndarray, card: Card | None = None) -> float:
         """Forecast of the whole step."""
-        return sum(self.phases(efficiencies_of(theta, bool(self.shape.experts)), gpu).values())
+        return sum(self.phases(efficiencies_of(theta, bool(self.shape.experts)), card).values())
 
 
 def median_of(mean: float, longest: int) -> float:

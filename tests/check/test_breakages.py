@@ -21,9 +21,10 @@ from nemo_ada.rules import of_model
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.data import PUBLISHED
 from nemo_ada.rules.finding import divisors, exit_code
+from nemo_ada.rules.learners import other_adapters
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import rollout_parallel_sizes
-from nemo_ada.rules.setup import adapters, optimizer
+from nemo_ada.rules.setup import optimizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -327,7 +328,7 @@ def test_what_may_work_is_a_warning(changes, key, said):
 @pytest.mark.parametrize("section", ["dtensor_cfg", "automodel_cfg"], ids=["v0.7.0", "v0.8.0"])
 def test_the_other_learner_is_known_under_both_names(section):
     policy = {"megatron_cfg": {"enabled": True}, section: {"enabled": True, "lora_cfg": {"enabled": True}}}
-    found = {finding.key for rule in (optimizer, adapters) for finding in rule(Values({"policy": policy}))}
+    found = {finding.key for rule in (optimizer, other_adapters) for finding in rule(Values({"policy": policy}))}
     assert {f"policy.{section}.enabled", f"policy.{section}.lora_cfg.enabled"} <= found
     policy["megatron_cfg"]["enabled"] = False
     (finding,) = of_model(Values({"policy": policy}))
@@ -343,7 +344,7 @@ def test_tp_accuracy_can_be_waived_knowingly(monkeypatch):
 @pytest.mark.parametrize(("room", "level"), [(3.9, "warning"), (4.1, "ok")])
 def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(room, level, tmp_path, monkeypatch):
     recipe, shape = read({"checkpointing.checkpoint_dir": str(tmp_path), "checkpointing.keep_top_k": 3})
-    free = room * checkpoint_bytes(shape)
+    free = room * checkpoint_bytes(recipe, shape)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
     assert [finding.level for finding in checkpoint_disk(recipe, shape)] == [level]
 

@@ -311,7 +311,8 @@ def check_architectures(config: Mapping[str, Any]) -> None:
     if get(config, "policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
         raise UserError(
             f"{ARCHITECTURES} is not set, which policy.megatron_cfg.enabled=true needs (NVIDIA's image sets it); name "
-            f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100",
+            f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100, 10.0 for "
+            "B200 and GB200",
             key="policy.megatron_cfg.enabled",
         )
 
