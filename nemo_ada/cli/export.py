@@ -12,8 +12,11 @@ def export(
     run: Annotated[Path, typer.Argument(help="a run's folder")],
     step: Annotated[int | None, typer.Option(help="step of the checkpoint (default: the newest)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder to write (default: RUN/hf/step_N)")] = None,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="of a LoRA run: only the adapters, in PEFT's format (RUN/adapter/step_N)")
+    ] = False,
 ) -> None:
-    """Write a run's newest complete checkpoint as a Hugging Face folder."""
+    """Write a run's newest complete checkpoint as a Hugging Face folder. Adapters of LoRA are merged into the model."""
     from nemo_ada.cluster.export import export as export_run
 
-    export_run(run, step=step, out=out, say=typer.echo)
+    export_run(run, step=step, out=out, say=typer.echo, adapter=adapter)

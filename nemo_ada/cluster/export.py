@@ -1,7 +1,8 @@
 """`nemo-ada export` writes the newest complete checkpoint of a run as a Hugging Face folder.
 
 A checkpoint of the CPU back end contains such a folder. NeMo-RL's own examples/converters convert its checkpoints, in
-the interpreter of its Megatron workers.
+the interpreter of its Megatron workers. A checkpoint of LoRA has adapters only. Its export is the merged model, or with
+`adapter` a folder for PEFT.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import yaml
+
 from nemo_ada.cluster.hub import missing_files
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting, worker_python
+from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import MANIFEST, verify_folder, write_folder
 from nemo_ada.run_folder.folder import RunDir
 
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
 import sys
 from pathlib import Path
@@ -34,10 +39,26 @@ if weights.is_file():
 """  # the converter of DTensor's files writes a pickle
 
 
-def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object]) -> Path:
-    """Write the folder, check it file by file, and return it. Raises UserError."""
+def export(
+    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False
+) -> Path:
+    """Write the folder, check it file by file, and return it.
+
+    Args:
+        run: the run's folder.
+        step: step of the checkpoint. None for the newest.
+        out: the folder to write. None for a folder in the run's.
+        say: shows a line to the user.
+        adapter: write only the adapters of LoRA, in PEFT's format.
+
+    Raises:
+        UserError: there is no such checkpoint, the folder exists, or the converter failed.
+    """
     folder = newest(run, step)
-    target = out or run / "hf" / folder.name
+    base = _lora_base(folder)
+    if adapter and base is None:
+        raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA on Megatron; leave it out")
+    target = out or run / ("adapter" if adapter else "hf") / folder.name
     if target.exists():
         raise UserError(f"{target} is there already; name another folder with --out, or remove it")
     say(f"{folder} -> {target}")
@@ -46,12 +67,13 @@ def export(run: Path, *, step: int | None, out: Path | None, say: Callable[[str]
         if (folder / "hf").is_dir():
             shutil.copytree(folder / "hf", place, dirs_exist_ok=True)
         else:
-            _convert(folder, place)
+            _convert(folder, place, base, adapter)
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
                 shutil.copy2(file, place)
         broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
-        broken += missing_files(place, weights=True)
+        broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
+        broken += [] if adapter else missing_files(place, weights=True)
         if broken:
             raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
 
@@ -79,8 +101,37 @@ def newest(run: Path, step: int | None) -> Path:
     )
 
 
-def _convert(folder: Path, place: Path) -> None:
-    """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face."""
+def _lora_base(folder: Path) -> Path | None:
+    """The converted model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
+
+    Raises:
+        UserError: the converted model is not where the run found it.
+    """
+    for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
+        file = iteration / "run_config.yaml"
+        told = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not told.get("peft"):
+            continue
+        base = Path(str((told.get("checkpoint") or {}).get("pretrained_checkpoint")))
+        found = sorted(base.glob("iter_*"))
+        if not found:
+            raise UserError(
+                f"{folder} has adapters of LoRA, and the converted model that they belong to is not at {base}; put it "
+                "back there, or convert it again with `nemo-ada prepare CONFIG` and the same HF_HOME"
+            )
+        return found[-1]
+    return None
+
+
+def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> None:
+    """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face.
+
+    Args:
+        folder: the checkpoint.
+        place: folder for the files.
+        base: the converted model that its adapters belong to. None for a checkpoint without adapters.
+        adapter: write only the adapters.
+    """
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
@@ -96,7 +147,13 @@ def _convert(folder: Path, place: Path) -> None:
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
     python = worker_python(worker) or Path(sys.executable)
-    _run(script.name, [python, script, "--config", folder / "config.yaml", flag, checkpoint, "--hf-ckpt-path", out])
+    command: list[str | Path] = [python, script, "--config", folder / "config.yaml", flag, checkpoint]
+    if base is not None:
+        script = home / "examples/converters/convert_lora_to_hf.py"
+        model = str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
+        command = [python, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint, "--hf-model-name", model]
+        command += ["--adapter-only"] if adapter else []
+    _run(script.name, [*command, "--hf-ckpt-path", out])
     if not out.is_dir():
         raise UserError(f"{script.name} wrote nothing in {python}; run it in NeMo-RL's container")
     _run("safetensors", [python, "-c", TO_SAFETENSORS, out])

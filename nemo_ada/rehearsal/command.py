@@ -63,6 +63,7 @@ class Rehearsal:
         folder: All files of the rehearsal are below it.
         layout: Processes of a run.
         say: Shows a line to the user.
+        lora: Whether adapters train on Megatron.
         running: Name of a run -> its driver's process, while it runs.
         stopped: Set when no further run may start.
     """
@@ -71,6 +72,7 @@ class Rehearsal:
     folder: Path
     layout: Layout
     say: Say
+    lora: bool = False
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -127,6 +129,8 @@ class Rehearsal:
     def export(self, run: Path) -> list[Measurement]:
         """Export the run's newest checkpoint and load it with transformers and vLLM.
 
+        Adapters of LoRA are exported twice: merged into the model, and alone for PEFT.
+
         Returns:
             Per library, the largest difference of its log-probabilities to the learner's.
 
@@ -138,11 +142,19 @@ class Rehearsal:
         environment = self.installed.environment(
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
         )
-        command: list[str | Path] = ["-m", "nemo_ada.cli", "export", run, "--out", out]
-        _child([self.installed.policy, *command], environment)
+        exported: list[str | Path] = [self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out"]
+        _child([*exported, out], environment)
+        libraries: dict[str, tuple[Path, list[Path]]] = {
+            "transformers": (self.installed.policy, [out, self.folder / LOGPROBS]),
+            "vllm": (self.installed.engine, [out, self.folder / LOGPROBS]),
+        }
+        if self.lora:
+            adapter = self.folder / "adapter"
+            _child([*exported, adapter, "--adapter"], environment)
+            libraries["peft"] = (self.installed.policy, [adapter, self.folder / LOGPROBS, self.folder / "model"])
         differences = []
-        for library, python in {"transformers": self.installed.policy, "vllm": self.installed.engine}.items():
-            command = ["-m", "nemo_ada.rehearsal.exported", library, out, self.folder / LOGPROBS]
+        for library, (python, paths) in libraries.items():
+            command: list[str | Path] = ["-m", "nemo_ada.rehearsal.exported", library, *paths]
             lines = _child([python, "-W", "ignore", *command], self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
             differences.append(Measurement(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
@@ -211,7 +223,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     else:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
         furnish(config, shrinker, layout, installed, folder, gym)
-        code = _runs(Rehearsal(installed, folder, layout, say), report, shrinker.config, resume=resume)
+        lora = layout.learner == "megatron" and bool(shrinker.get("policy.megatron_cfg.peft.enabled", False))
+        code = _runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
     (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")

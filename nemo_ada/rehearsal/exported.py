@@ -1,6 +1,7 @@
 """Check that the folder of `nemo-ada export` is the learner's model, with transformers or with vLLM.
 
     python -m nemo_ada.rehearsal.exported transformers|vllm FOLDER LOGPROBS.pt
+    python -m nemo_ada.rehearsal.exported peft FOLDER LOGPROBS.pt MODEL      # FOLDER has adapters of this MODEL
 
 It prints the largest difference in nats to the learner's log-probabilities of fixed rows (probe.py), in float32. Each
 library runs in its own interpreter, without stand-ins. B rows of T tokens.
@@ -8,6 +9,7 @@ library runs in its own interpreter, without stand-ins. B rows of T tokens.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,13 +19,21 @@ from typing import Any
 CACHE_BYTES = 1 << 28  # without a size vLLM would take 92 % of the machine's memory
 
 
-def with_transformers(folder: Path, tokens_BT: Any) -> Any:
-    """Log-probabilities [B, T - 1] of each row's tokens after the first, by transformers."""
+def with_transformers(folder: Path, tokens_BT: Any, base: Path | None = None) -> Any:
+    """Log-probabilities [B, T - 1] of each row's tokens after the first, by transformers.
+
+    Args:
+        folder: The model, or the adapters of `base`.
+        tokens_BT: The rows.
+        base: The model that PEFT adds the adapters to.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    AutoTokenizer.from_pretrained(base or folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(base or folder, dtype=torch.float32)
+    if base is not None:
+        model = importlib.import_module("peft").PeftModel.from_pretrained(model, folder)
     with torch.no_grad():
         logits = model(tokens_BT).logits[:, :-1]
     return torch.log_softmax(logits, -1).gather(-1, tokens_BT[:, 1:, None]).squeeze(-1)
@@ -58,8 +68,9 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     expected = torch.load(arguments[2], weights_only=True)
-    compute = {"transformers": with_transformers, "vllm": with_vllm}[arguments[0]]
-    difference = compute(Path(arguments[1]), expected["tokens"]) - expected["logprobs"]
+    compute = {"transformers": with_transformers, "vllm": with_vllm, "peft": with_transformers}[arguments[0]]
+    folders = [Path(name) for name in arguments[3:]]
+    difference = compute(Path(arguments[1]), expected["tokens"], *folders) - expected["logprobs"]
     sys.stdout.write(f"\n{float(difference.abs().max())!r}\n")
 
 

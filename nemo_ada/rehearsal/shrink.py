@@ -33,6 +33,8 @@ A rehearsal of more than FULL_STEPS steps divides it by its extra length. Otherw
 its answers, and gradients would become zero.
 """
 
+LORA_RATE = 3e-3  # an adapter's two matrices multiply, so the same rate would move the weights further
+
 Kind = Literal["shrunk", "replaced", "off"]
 
 
@@ -193,7 +195,8 @@ def _layout(s: Shrinker) -> Layout:
     if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
         raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
-    _refuse_lora(s, megatron)
+    if not megatron:
+        _refuse_lora(s)
     tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
     context = f"{prefix}.{'context_parallel_size'}"
     s.at_most("conversion", tensor, 2)
@@ -231,17 +234,15 @@ def _layout(s: Shrinker) -> Layout:
     return layout
 
 
-def _refuse_lora(s: Shrinker, megatron: bool) -> None:
-    """Raise UserError for LoRA, which needs Transformer Engine's layers (Megatron) or NeMo Automodel's (DTensor v2)."""
-    key = "policy.megatron_cfg.peft.enabled" if megatron else "policy.dtensor_cfg.lora_cfg.enabled"
-    if not s.get(key, False):
-        return
-    needed = "Transformer Engine" if megatron else "NeMo Automodel"
-    others = "" if megatron else " policy.dtensor_cfg._v2=false checkpointing.model_save_format=null"
-    raise UserError(
-        f"{key}=true: LoRA needs {needed}, which a CPU rehearsal does not have; rehearse everything but LoRA with "
-        f"{key}=false{others}"
-    )
+def _refuse_lora(s: Shrinker) -> None:
+    """Raise UserError for LoRA on DTensor v2, which needs NeMo Automodel's layers."""
+    key = "policy.dtensor_cfg.lora_cfg.enabled"
+    if s.get(key, False):
+        raise UserError(
+            f"{key}=true: LoRA needs NeMo Automodel, which a CPU rehearsal does not have; rehearse everything but LoRA "
+            f"with {key}=false policy.dtensor_cfg._v2=false checkpointing.model_save_format=null, or LoRA on Megatron "
+            "with configs/methods/lora.yaml"
+        )
 
 
 def _model(s: Shrinker, model: Path) -> None:
@@ -351,7 +352,8 @@ def _schedule(s: Shrinker, steps: int) -> None:
     s.set("shrunk", "save", "checkpointing.save_period", 1)
     s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
     s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")
-    _learning_rate(s, LEARNING_RATE * min(1.0, FULL_STEPS / steps))
+    lora = bool(s.get("policy.megatron_cfg.enabled", False) and s.get("policy.megatron_cfg.peft.enabled", False))
+    _learning_rate(s, (LORA_RATE if lora else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
 
 
 def _learning_rate(s: Shrinker, rate: float) -> None:

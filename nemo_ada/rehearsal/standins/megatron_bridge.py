@@ -70,6 +70,15 @@ def _importable_te() -> Iterator[None]:
 
 
 for _module in ("megatron.bridge.peft.lora_layers", "megatron.bridge.peft.lora"):
-    REPLACEMENTS.during(_module, why="Its LoRA layers subclass TE's at import, also where no LoRA is used.")(
-        _importable_te
-    )
+    REPLACEMENTS.during(
+        _module, why="Two of its LoRA layers subclass TE's at import. The others run as they are, on the local layers."
+    )(_importable_te)
+
+
+@REPLACEMENTS.after(
+    "megatron.bridge.peft.utils",
+    "HAVE_TE",
+    why="Without TE some of its layers are None in megatron-core, and LoRA compares each layer's class with them.",
+)
+def _lora_without_te(names: Names) -> None:
+    names.put("HAVE_TE", False)
