@@ -121,6 +121,7 @@ class ModelShape:
 _QWEN25_7B = ModelShape(3584, 18944, 28, 4, 28, 152064, 32768, qkv_bias=True)
 _QWEN25_32B = ModelShape(5120, 27648, 40, 8, 64, 152064, 131072, qkv_bias=True)
 _QWEN25_72B = ModelShape(8192, 29568, 64, 8, 80, 152064, 131072, qkv_bias=True)
+_QWEN25_HALF_B = ModelShape(896, 4864, 14, 2, 24, 151936, 32768, head_dim=64, tied=True, qkv_bias=True)
 _QWEN25_1B = ModelShape(1536, 8960, 12, 2, 28, 151936, 131072, tied=True, qkv_bias=True)
 _QWEN3_4B = ModelShape(2560, 9728, 32, 8, 36, 151936, 40960, tied=True, qk_norm=True)
 _LLAMA_8B = ModelShape(4096, 14336, 32, 8, 32, 128256, 131072)
@@ -131,6 +132,8 @@ _QWEN3_235B = ModelShape(4096, 1536, 64, 4, 94, 151936, 40960, experts=128, top_
 TABLE: Mapping[str, ModelShape] = {
     "Qwen/Qwen2.5-Math-1.5B": replace(_QWEN25_1B, positions=4096),
     "Qwen/Qwen2.5-1.5B": _QWEN25_1B,
+    "Qwen/Qwen2.5-0.5B": _QWEN25_HALF_B,
+    "Qwen/Qwen2.5-0.5B-Instruct": _QWEN25_HALF_B,
     "Qwen/Qwen2.5-Math-7B": replace(_QWEN25_7B, positions=4096),
     "Qwen/Qwen2.5-7B": replace(_QWEN25_7B, positions=131072),
     "Qwen/Qwen2.5-7B-Instruct": _QWEN25_7B,

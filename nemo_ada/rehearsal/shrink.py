@@ -33,7 +33,7 @@ A rehearsal of more than FULL_STEPS steps divides it by its extra length. Otherw
 its answers, and gradients would become zero.
 """
 
-LORA_RATE = 3e-3  # an adapter's two matrices multiply, so the same rate would move the weights further
+LORA_RATE = 1e-3  # an adapter's matrices multiply, so a larger rate moves the weights beyond the clip range of the loss
 
 Kind = Literal["shrunk", "replaced", "off"]
 

@@ -37,7 +37,14 @@ OLD_NAMES = json.loads((Path(__file__).parent / "old_names.json").read_text(enco
 """Old path of a config -> the words that replace it, and the keys that it changed in its model's `ada-*.yaml`."""
 COMBINATIONS = [
     words for model in table.MODELS for method in table.METHODS if (words := table.words_of(model, method))
-] + [["configs/qwen2.5-math-7b.yaml", "configs/methods/apex.yaml"]]
+] + [
+    ["configs/qwen2.5-math-7b.yaml", "configs/methods/apex.yaml"],
+    ["configs/qwen2.5-math-7b.yaml", "configs/methods/lora.yaml"],
+    ["configs/qwen2.5-math-1.5b.yaml", "configs/methods/one-gpu.yaml"],
+    ["configs/qwen2.5-0.5b-one-gpu.yaml"],
+    ["configs/qwen2.5-math-7b-lora-one-gpu.yaml"],
+    ["configs/qwen2.5-32b-lora.yaml"],
+]
 NAMES = ("run_dir", "checkpointing.checkpoint_dir", "logger.log_dir", "logger.wandb.name")
 PRESET = {
     "ada-lean": "ada_seq_lean",
@@ -130,7 +137,7 @@ def test_the_shipped_combinations_are_models_and_overlays_that_exist():
     there = {str(path.relative_to(CONFIGS.parent)) for path in (*MODELS, *METHODS)}
     over_gym = {f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")}
     assert used | over_gym == there, "those over NeMo-Gym: test_gym_configs.py"
-    assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 40
+    assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 41
 
 
 @needs_checkout
@@ -160,13 +167,13 @@ def test_a_models_yaml_names_its_run_and_says_where_and_on_what_basis(path):
     assert own(path)["run_dir"] == f"runs/{path.stem}"
     lines = path.read_text(encoding="utf-8").splitlines()
     header = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
-    said = re.search(r"\b(\d+) nodes? x 8 GPUs \(H100-80GB\), (\d+) GPUs\.", header)
-    assert said is not None and int(said[2]) == 8 * int(said[1])
+    said = re.search(r"\b(\d+) nodes? x (\d) GPUs? \(H100-80GB\), (\d+) GPUs?\.", header)
+    assert said is not None and int(said[3]) == int(said[1]) * int(said[2])
     assert "Basis: " in header
     assert header.endswith("Never ran on a GPU.")
     if UPSTREAM is not None:
         cluster = merged(path).cluster
-        assert (cluster.num_nodes, cluster.gpus_per_node) == (int(said[1]), 8)
+        assert (cluster.num_nodes, cluster.gpus_per_node) == (int(said[1]), int(said[2]))
 
 
 @every_method
@@ -198,7 +205,8 @@ def test_rows_of_a_step_divide_into_updates(words):
     update = config.policy.train_global_batch_size
     assert rows % update == 0
     if Path(words[-1]).stem != "ada-single":  # as many responses as grpo4's
-        assert update == 128 * config.grpo.num_generations_per_prompt
+        prompts = 64 if "one-gpu" in " ".join(words) else 128
+        assert update == prompts * config.grpo.num_generations_per_prompt
     if config.loss_fn.get("force_on_policy_ratio"):
         assert rows == update, "force_on_policy_ratio means one update per step"
 
