@@ -39,6 +39,7 @@ LAYERS = {
     "report": CONFIG | {"evaluation"},  # Student's t
     "data": CONFIG | {"embedded"},  # the engine, on first use
     "evaluation": CONFIG | {"data"},
+    "whatif": CONFIG | {"simulate", "data", "evaluation"},  # the reader of Parquet, intervals
     "embedded": CONFIG,
     "cluster": CONFIG,
     "rules": CONFIG | {"cluster"},

@@ -23,6 +23,7 @@ from nemo_ada.run_folder.redaction import Redacted, hide
 COMMANDS = {
     "train": "Train with the back end that the YAML names.",
     "simulate": "Try a sampling plan on known pass rates.",
+    "whatif": "Say what adaptive sampling would have changed in rollouts that you have.",
     "data": "Make training sets: clean, measure, filter, describe.",
     "eval": "Estimate avg@k and pass@k of a model; compare two.",
     "check": "Check a configuration before a job starts.",

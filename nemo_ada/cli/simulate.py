@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +28,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.simulate import exact
 from nemo_ada.simulate import steps as simulation
 from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.simulate.variants import OWN_RULE, preset_variant
 
 LIMITS: dict[str, tuple[float, float]] = {
     "prompts": (1, 100_000),
@@ -117,34 +118,14 @@ def _variants(
         setting: what is simulated.
         caps: the budget.
     """
-
-    def variant(name: str, settings: AdaSettings) -> simulation.Variant:
-        settings.check_simulation()
-        size, known, each = group, "", 1
-        single = settings.advantage.baseline == "shrunk" and name != "--exit"
-        if single:  # a single stream has groups of 1, and as many more prompts per step
-            size, known, each = 1, f", {group} times the prompts", group
-        if isinstance(settings.sampling, EstimationSampling):
-            size, known = max(group, 2 * settings.sampling.bounds(group)[0]), ", pass rates known"
-        sampler = settings.sampler(size, setting.lengths.max_new_tokens, run_seed=0, features=1)
-        budget = replace(
-            sampler.plan.budget,
-            max_samples=caps.max_samples,
-            max_tokens=caps.max_tokens,
-            max_seconds=caps.max_seconds,
-            expected_tokens=setting.lengths.mean_tokens,
-        )
-        plan = replace(sampler.plan, budget=budget)
-        return simulation.Variant(f"{name} (n={size}{known})", plan, sampler.allocation, each, single)
-
     if own is not None:
-        return [variant("--exit", own)]
+        return [preset_variant(OWN_RULE, own, group, setting.lengths, caps)]
     if names:
-        return [variant(name, ada_settings({"preset": name})) for name in names]
+        return [preset_variant(name, ada_settings({"preset": name}), group, setting.lengths, caps) for name in names]
     variants = []
     for name in presets():
         try:
-            variants.append(variant(name, ada_settings({"preset": name})))
+            variants.append(preset_variant(name, ada_settings({"preset": name}), group, setting.lengths, caps))
         except UserError as unfit:
             typer.echo(f"left out: {name}: {unfit}", err=True)
     return variants

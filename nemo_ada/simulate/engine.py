@@ -126,8 +126,8 @@ class DiscreteEventSource:
 class LengthModel:
     """Lengths of responses, in tokens: log-normal, or as they were measured.
 
-    Reasoning models have heavy tails. Most responses are short, and a few run to the limit. Measured lengths do not
-    depend on the label, and the log-normal's numbers have no meaning for them.
+    Reasoning models have heavy tails. Most responses are short, and a few run to the limit. Measured lengths depend on
+    the label where those of wrong responses are given, and the log-normal's numbers have no meaning for them.
 
     Attributes:
         median: Median length of correct responses before they are cut.
@@ -135,6 +135,7 @@ class LengthModel:
         wrong_factor: Wrong responses are longer by this factor.
         max_new_tokens: Longer responses are cut to this length.
         measured: Measured lengths. A standard normal number chooses one by its quantile. Empty for the log-normal.
+        measured_wrong: Measured lengths of wrong responses. Empty where `measured` has those of all responses.
     """
 
     median: float = 20.0
@@ -142,6 +143,7 @@ class LengthModel:
     wrong_factor: float = 1.3
     max_new_tokens: int = 400
     measured: tuple[int, ...] = ()
+    measured_wrong: tuple[int, ...] = ()
 
     @property
     def mean_tokens(self) -> int:
@@ -151,12 +153,20 @@ class LengthModel:
     def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
         """Lengths of responses [N], from their labels and standard normal numbers."""
         if self.measured:
-            sorted_L = np.sort(np.array(self.measured, np.int64))
             share_N = np.array([NORMAL.cdf(z) for z in normal_N])
-            return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
+            tokens_N = _quantile(self.measured, share_N)
+            if not self.measured_wrong:
+                return tokens_N
+            return np.where(positive_N, tokens_N, _quantile(self.measured_wrong, share_N))
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
         tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
         return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)
+
+
+def _quantile(measured: tuple[int, ...], share_N: FloatArray) -> IntArray:
+    """The measured lengths at these shares of their distribution."""
+    sorted_L = np.sort(np.array(measured, np.int64))
+    return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
 
 
 @dataclass(frozen=True, slots=True)

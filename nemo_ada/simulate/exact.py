@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,6 +61,7 @@ class Summary:
     size_distribution: dict[int, float]
 
 
+@lru_cache(maxsize=8)  # callers ask for several figures of one prompt, one after the other
 def endings(rule: StopRule, p: float) -> Endings:
     """Distribution of the pool's end for pass rate p. It takes O(first wave x cap^2) operations."""
     first = min(rule.wave_sizes[0], rule.cap)

@@ -1,0 +1,131 @@
+"""The command `nemo-ada whatif`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nemo_ada.errors import UserError
+from nemo_ada.whatif.answer import Options, answer, backtest
+from nemo_ada.whatif.formats import NAMES
+from nemo_ada.whatif.logs import read_logs
+from nemo_ada.whatif.render import as_json, checks_table, introduction, tables
+
+WIDTH = 180  # columns of the table when the output is not a terminal
+LIMITS: dict[str, tuple[float, float]] = {
+    "group": (2, 64),
+    "max-responses": (2, 1024),
+    "threshold": (-1e12, 1e12),
+    "prompts": (1, 100_000),
+    "slots": (1, 10_000_000),
+    "max-samples": (1, 2**53),
+    "max-tokens": (1, 2**53),
+    "max-seconds": (1e-3, 1e9),
+    "sampling-seconds": (1e-6, 1e9),
+    "other-seconds": (0, 1e9),
+    "gpus": (1, 1_000_000),
+    "price": (0, 1e9),
+    "steps": (1, 1_000_000_000),
+    "retry": (0, 0.999),
+    "seeds": (2, 1000),
+}
+"""Bounds of options. Outside them there is no answer, or it takes hours."""
+
+
+def whatif(
+    context: typer.Context,
+    logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts (.jsonl, .parquet)")],
+    group: Annotated[
+        int | None, typer.Option(help="n, rows per prompt (default: responses per prompt of the log)")
+    ] = None,
+    preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all that fit)")] = None,
+    max_responses: Annotated[
+        list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help=f"name of your own field, as reward=FIELD; one of {', '.join(NAMES)}")
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="a response is correct when its reward is above this")] = 0.7,
+    prompts: Annotated[int | None, typer.Option(help="prompts per step (default: those of the log)")] = None,
+    slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
+    max_samples: Annotated[int | None, typer.Option(help="cap: responses per step")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="cap: tokens per step")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="cap: seconds of a step's sampling phase")] = None,
+    sampling_seconds: Annotated[
+        float | None, typer.Option(help="mean seconds of the sampling phase of the logged run, with n responses")
+    ] = None,
+    other_seconds: Annotated[float, typer.Option(help="seconds of the rest of a step")] = 0.0,
+    gpus: Annotated[int | None, typer.Option(help="number of GPUs, for GPU hours")] = None,
+    price: Annotated[float | None, typer.Option(help="price of a GPU hour")] = None,
+    steps: Annotated[int | None, typer.Option(help="training steps of GPU hours (default: those of the log)")] = None,
+    retry: Annotated[
+        float, typer.Option(help="probability with which Never Give Up takes an unsolved prompt again")
+    ] = 0.5,
+    seeds: Annotated[int, typer.Option(help="repetitions of the simulation behind the times")] = 3,
+    check: Annotated[
+        bool, typer.Option("--backtest", help="predict whole groups from half of each, and compare")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say what adaptive sampling would have changed, from rollouts that you already have. It needs no GPU.
+
+    Reads NeMo-RL's train_data_step*.jsonl, NeMo-Gym's rollouts, dumps of verl, TRL, prime-rl and open-instruct, and any
+    JSONL with prompt, reward and tokens.
+    """
+    _check_limits(context)
+    if price is not None and gpus is None:
+        raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
+    options = Options(
+        group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, max_samples, max_tokens,
+        max_seconds, sampling_seconds, other_seconds, gpus, price, steps, retry, seeds,
+    )  # fmt: skip
+    rollouts = read_logs(logs, _columns(column or []))
+    if check:
+        checks = backtest(rollouts, options)
+        if json:
+            typer.echo(as_json(checks))
+        else:
+            _wide().print(checks_table(checks))
+        return
+    found = answer(rollouts, options)
+    if gpus is not None and found.costs is None:
+        raise UserError(f"--gpus={gpus}: the log has no seconds; give --sampling-seconds, too")
+    if json:
+        typer.echo(as_json(found))
+        return
+    typer.echo(introduction(found))
+    for table in tables(found):
+        _wide().print(table)
+
+
+def _wide() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def _columns(pairs: list[str]) -> dict[str, str]:
+    """Parse the values of --column."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        what, _, name = pair.partition("=")
+        if what not in NAMES or not name:
+            raise UserError(
+                f"--column={pair[:80]}: write what it is and your name for it, such as reward=my_score; known are "
+                f"{', '.join(NAMES)}"
+            )
+        found[what] = name
+    return found
+
+
+def _check_limits(context: typer.Context) -> None:
+    for option in context.command.params:
+        name, value = option.opts[0].removeprefix("--"), context.params[str(option.name)]
+        if name in LIMITS and value is not None:
+            low, high = LIMITS[name]
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if not low <= number <= high or math.isnan(number):
+                    raise UserError(f"--{name}={str(number)[:40]} must lie between {low:g} and {high:g}")
