@@ -120,7 +120,8 @@ class _Columns:
         reader: Reader | None = None
         batch: list[Response] = []
         for number, row in read_parquet(file):
-            reader, responses = self._responses(dict(row), f"{file}, row {number}", reader, columns)
+            record = row if isinstance(row, dict) else {}
+            reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses
         summary = hashlib.blake2b(digest_size=16)
         for response in batch:

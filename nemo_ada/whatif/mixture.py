@@ -25,7 +25,7 @@ SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as 
 
 def pass_rates() -> FloatArray:
     """The pass rates of the mixture: 0, 1, and others that are dense near both."""
-    angles = np.sin(np.linspace(0.0, np.pi / 2.0, 62)[1:-1]) ** 2
+    angles = np.sin(np.linspace(0.0, np.pi / 2.0, 63)[1:-1]) ** 2
     tail = np.geomspace(1e-5, angles[0], 9)[:-1]
     return np.concatenate([[0.0], tail, angles, (1.0 - tail)[::-1], [1.0]])
 
