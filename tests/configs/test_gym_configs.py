@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -131,3 +132,20 @@ def test_a_data_set_without_requests_says_who_writes_one(tmp_path):
     found = [one for one in rules.findings(config) if one.key == "data.train.data_path" and one.level == "error"]
     (columns,) = [one.message for one in found if "no column 'responses_create_params'" in one.message]
     assert "ng_prepare_data" in columns
+
+
+@pytest.mark.nemo_rl
+@every_recipe
+def test_nemo_rl_itself_loads_it(path, data):
+    """Its own recipe beneath lacks a key that its loop asks for."""
+    import typing
+
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]  # pydantic insists below Python 3.12
+    try:
+        grpo = importlib.import_module("nemo_rl.algorithms.grpo")
+    except ImportError as error:
+        pytest.skip(f"NeMo-RL cannot be imported: {error}")
+    loaded = importlib.import_module("nemo_ada.nemo.launch.command").load(path, data)
+    assert grpo.MasterConfig(**loaded).policy["megatron_cfg"]["enabled"] is True
