@@ -188,7 +188,7 @@ class AdaSampler:
         self._learn(prompt_ids, result, features_PF)
         again: list[int] = []
         if self.chains is not None and earlier_P is not None:
-            reward_P = np.bincount(result.prompt_N, result.reward_N, len(prompt_ids))
+            reward_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
             again = self.chains.observe(step, prompt_ids, result.pos_P, result.size_P, reward_P)
             metrics |= {"retried_prompts": int((earlier_P[0] > 0).sum())}
         return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P), tuple(again))

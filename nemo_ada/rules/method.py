@@ -175,8 +175,8 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
     if ada.retry_probability:
         yield error(
             f"{SECTION}.retry_probability",
-            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for the next step, and "
-            "NeMo-RL's data loader does that; set it to 0, or try it on the CPU back end",
+            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for the next "
+            "step, and NeMo-RL's data loader does that; set it to 0, or try it on the CPU back end",
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"

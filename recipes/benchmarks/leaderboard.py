@@ -1,8 +1,10 @@
 """The bench behind recipes/results/bench.md: the runs of a protocol, one result file per run.
 
-    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]   runs what is missing
-    python recipes/benchmarks/leaderboard.py list                                                      says what is missing
-    python recipes/benchmarks/leaderboard.py page                                                      writes the page
+    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]
+    python recipes/benchmarks/leaderboard.py list
+    python recipes/benchmarks/leaderboard.py page
+
+`run` runs what is missing, `list` says what is missing, and `page` writes the page.
 
 The protocol is leaderboard.yaml. A run trains until it has drawn the budget of responses, with a warm-up counted in
 responses, and it evaluates at the same numbers of responses for every method. The learning rate (and where a stage says
@@ -327,7 +329,7 @@ class Bench:
                 raise
             if trainer.totals.responses < values["budget"]:
                 raise KeyboardInterrupt  # a signal ended the run
-        zero = {name: 0 for name in (*COSTS, "steps", "prompts", "seconds", "updates")}
+        zero = dict.fromkeys((*COSTS, "steps", "prompts", "seconds", "updates"), 0)
         points = [zero | scored(base.heldout_P[:, None].repeat(4, axis=1), tiers), *trainer.points]
         points[0]["pass4"] = round(float((1.0 - (1.0 - base.heldout_P) ** 4).mean()), 5)
         means = {key: np.array([float(record[key]) for record in trainer.records if key in record]) for key in WHY}

@@ -25,6 +25,7 @@ LAST = 3  # evaluations whose mean is a run's final accuracy
 NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
 LEVEL = 0.05
 Result = Mapping[str, Any]
+KEPT = ("task", "method", "updates", "rate", "seed", "base", "version", "commit", "date", "seconds", "area")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +279,8 @@ another base, other problems and another held-out set.
 
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
 have paired differences with 95 % intervals. *responses* is the ratio of the responses that a method and the baseline
-need for the baseline's final accuracy; `>` says that some runs never reach it. *live rows* is the difference of areas at
-equal rows with a gradient. Bold: significant after Holm's correction over the table.
+need for the baseline's final accuracy; `>` says that some runs never reach it. *live rows* is the difference of areas
+at equal rows with a gradient. Bold: significant after Holm's correction over the table.
 """
 
 
@@ -312,8 +313,7 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
 
 def packed(result: Result, reported: bool) -> dict[str, Any]:
     """Return a result for bench.jsonl. A try that is not reported keeps its score only."""
-    kept = {key: result[key] for key in ("task", "method", "updates", "rate", "seed", "base", "version", "commit", "date",
-                                         "seconds", "area")}  # fmt: skip
+    kept = {key: result[key] for key in KEPT}
     if not reported:
         return kept
     points = result["points"]

@@ -40,8 +40,8 @@ def result(job, gain=0.0, slope=3000.0):
         for x in places
     ]  # fmt: skip
     made = {"task": job.task, "method": job.method, "updates": job.updates, "rate": job.rate, "seed": job.seed,
-            "base": job.seed % 2, "version": 1, "commit": "abc", "date": "", "seconds": 1.0, "why": {"ada/live_rows": 3.0},
-            "tier_sizes": [9, 9, 9, 0], "points": points}  # fmt: skip
+            "base": job.seed % 2, "version": 1, "commit": "abc", "date": "", "seconds": 1.0,
+            "why": {"ada/live_rows": 3.0}, "tier_sizes": [9, 9, 9, 0], "points": points}  # fmt: skip
     return made | {"area": pages.area(made, "responses", 8192)}
 
 
