@@ -82,7 +82,7 @@ def advantages(
         weight_N: w_grad of each response (`objectives.gradient_weight`).
         rate_P: pass rates, needed for objective weighting of selected rows.
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Without a prior the baseline is the pool's.
-        earlier_P: responses and rewards of each prompt's earlier attempts (`retry_probability`). Its mean includes them.
+        earlier_P: responses and rewards of each prompt's earlier attempts, which its mean includes (retry.py).
 
     Returns:
         The advantages, in the shape of `row`.
