@@ -30,7 +30,6 @@ LIMITS: dict[str, tuple[float, float]] = {
     "gpus": (1, 1_000_000),
     "price": (0, 1e9),
     "steps": (1, 1_000_000_000),
-    "retry": (0, 0.999),
     "seeds": (2, 1000),
 }
 """Bounds of options. Outside them there is no answer, or it takes hours."""
@@ -62,9 +61,6 @@ def whatif(
     gpus: Annotated[int | None, typer.Option(help="number of GPUs, for GPU hours")] = None,
     price: Annotated[float | None, typer.Option(help="price of a GPU hour")] = None,
     steps: Annotated[int | None, typer.Option(help="training steps of GPU hours (default: those of the log)")] = None,
-    retry: Annotated[
-        float, typer.Option(help="probability with which Never Give Up takes an unsolved prompt again")
-    ] = 0.5,
     seeds: Annotated[int, typer.Option(help="repetitions of the simulation behind the times")] = 3,
     check: Annotated[
         bool, typer.Option("--backtest", help="predict whole groups from half of each, and compare")
@@ -81,7 +77,7 @@ def whatif(
         raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
     options = Options(
         group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, max_samples, max_tokens,
-        max_seconds, sampling_seconds, other_seconds, gpus, price, steps, retry, seeds,
+        max_seconds, sampling_seconds, other_seconds, gpus, price, steps, seeds,
     )  # fmt: skip
     rollouts = read_logs(logs, _columns(column or []))
     if check:

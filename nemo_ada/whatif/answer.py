@@ -47,7 +47,6 @@ class Options:
         gpus: Number of GPUs.
         price: Price of a GPU hour.
         steps: Training steps. None takes those of the log.
-        retry: See `forecast.Setup`.
         seeds: Repetitions of the simulation.
     """
 
@@ -65,7 +64,6 @@ class Options:
     gpus: int | None = None
     price: float | None = None
     steps: int | None = None
-    retry: float = 0.5
     seeds: int = 3
 
 
@@ -200,8 +198,7 @@ def answer(rollouts: Rollouts, options: Options) -> Answer:
     lengths, token_error = _lengths(rollouts, options.threshold)
     tokens_J = None if lengths is None else _tokens_by_rate(rollouts, logged, mixture, options.threshold)
     setup = Setup(
-        group, prompts, lengths or LengthModel(), tokens_J, token_error, options.slots, retry=options.retry,
-        seeds=options.seeds,
+        group, prompts, lengths or LengthModel(), tokens_J, token_error, options.slots, seeds=options.seeds,
     )  # fmt: skip
     if lengths is None:
         notes.append("the log has no tokens: times come from assumed lengths (median 20 tokens, log-normal)")

@@ -26,7 +26,7 @@ from nemo_ada.simulate.steps import MeanAndError, MeasuredRates, Setting, Simula
 from nemo_ada.simulate.variants import preset_variant
 from nemo_ada.whatif.mixture import RATE_J, Figure, Mixture
 
-GRPO = "grpo"
+GRPO, NEVER_GIVE_UP = "grpo", "ngu"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
@@ -46,7 +46,6 @@ class Setup:
         token_error: Relative standard error of the mean tokens.
         slots: Largest number of responses that the engine runs at once. None means that all run.
         caps: The caps of a step, with seconds in engine steps.
-        retry: Probability with which Never Give Up takes a prompt without a correct response again.
         seeds: Repetitions of the simulation.
     """
 
@@ -57,7 +56,6 @@ class Setup:
     token_error: float
     slots: int | None = None
     caps: Budget = field(default_factory=Budget)
-    retry: float = 0.5
     seeds: int = 3
 
     @property
@@ -115,6 +113,8 @@ def rows(
     engine = Engine(mixture, setup)
     found, left_out = [], list[str]()
     for name in names or presets():
+        if name == NEVER_GIVE_UP:
+            continue
         try:
             settings = ada_settings({"preset": name})
             variant = preset_variant(name, settings, setup.group, setup.lengths)
@@ -317,13 +317,13 @@ def _never_give_up(engine: Engine) -> Row:
     The attempts of a prompt make one group. They are spread over steps, so a step takes as long as GRPO's and the
     figures are per prompt that is finished.
     """
-    n, retry = engine.setup.group, engine.setup.retry
+    n, retry = engine.setup.group, ada_settings({"preset": NEVER_GIVE_UP}).retry_probability
     wrong_J, right_J = (1.0 - RATE_J) ** n, RATE_J**n
     attempts_J = 1.0 / (1.0 - retry * wrong_J)
     zero_J = right_J + wrong_J * (1.0 - retry) * attempts_J
     tokens_J = _grpo_tokens(engine)
     tokens_J = None if tokens_J is None else tokens_J * attempts_J
-    row = engine.exact(f"Never Give Up, retry {retry:g}", None, n * attempts_J, tokens_J, zero_J)
+    row = engine.exact(f"{NEVER_GIVE_UP} (Never Give Up, retry {retry:g})", None, n * attempts_J, tokens_J, zero_J)
     return replace(row, time=engine.mixture.mean(attempts_J))
 
 

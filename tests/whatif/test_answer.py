@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import presets
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -133,7 +133,7 @@ def test_the_answer_agrees_with_what_grpo_drew():
     assert balance.responses.value > 2 * grpo.responses.value
     assert balance.zero_signal.value < grpo.zero_signal.value
     assert refill.responses.value == pytest.approx(4 * refill.time.value)
-    assert 4 < chain.responses.value < 8
+    assert 4 < chain.responses.value < 4 / (1 - 0.8)
     assert found.costs is None
 
 
@@ -237,7 +237,7 @@ def test_the_command_prints_tables_and_json(tmp_path):
     "arguments",
     [
         ("--price", "2"), ("--gpus", "8"), ("--column", "reward"), ("--column", "rewards=x"), ("--group", "1"),
-        ("--threshold", "nan"), ("--max-responses", "1"), ("--retry", "1"), ("--max-seconds", "5"),
+        ("--threshold", "nan"), ("--max-responses", "1"), ("--max-seconds", "5"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_work_are_refused(arguments, tmp_path):
@@ -251,7 +251,4 @@ def test_options_that_cannot_work_are_refused(arguments, tmp_path):
 def test_every_preset_has_a_row_or_a_reason():
     found = answer(rollouts(rates(200), 4), Options(seeds=2, prompts=4))
     names = " ".join([row.name for row in found.rows] + list(found.notes))
-    from nemo_ada.config.presets import presets
-
     assert all(name in names for name in presets())
-    assert ada_settings({"preset": "grpo"})
