@@ -19,32 +19,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.learning.rows import StepRows, weigh
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN
-from nemo_ada.nemo.asynchronous.step import GROUP, RANK
+from nemo_ada.nemo.asynchronous.rows import GroupRows
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource, SampleRollout
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.training_batch import PoolRewards, build_batch, pool_rewards
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0  # the interval at which a group without new responses checks its time limit
-_NONE = np.zeros(0, np.int64)
-_NO_ROWS = StepRows(_NONE, _NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0), {})
 
 
 class GroupRollouts:
@@ -67,11 +61,7 @@ class GroupRollouts:
         """
         self._settings, self._rollout, self._may_start, self._version = settings, rollout, may_start, version
         self._sampler = settings.sampler()
-        rows = self._sampler.rows
-        self._always_live = rows.shrunk_baseline  # With it every row of a pool has an advantage. The step computes it.
-        rate = "pool" if rows.advantage.pass_rate == "shrunk" else rows.advantage.pass_rate
-        advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
-        self._rows = replace(rows, advantage=advantage)
+        self._rows = GroupRows(settings, self._sampler)
         self.changed = threading.Condition()
         self._ledgers: dict[int, StepLedger] = {}
         self._prompts: Counter[tuple[int, ...]] = Counter()  # token ids of the prompts that are drawn now
@@ -173,7 +163,7 @@ class GroupRollouts:
                 self._prompts -= Counter(tokens)  # this also removes prompts with a count of 0
                 ledger.end()
                 self.changed.notify_all()
-        return self._rows_of(prompts, source, pool, target, ledger.number, int(batch["length"][0]))
+        return self._rows_of(prompts, source, pool, ledger.number, int(batch["length"][0]))
 
     def _sample(
         self, source: _GroupSource, prompts: Prompts, ledger: GroupLedger, target: int, redrawn: bool
@@ -198,28 +188,11 @@ class GroupRollouts:
         )
 
     def _rows_of(
-        self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, target: int, number: int, length: int
+        self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, number: int, length: int
     ) -> tuple[Any, dict[str, Any]]:
-        rows, rewards, responses = _NO_ROWS, PoolRewards(np.zeros(0), np.zeros(0), np.zeros(0)), []
-        settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
-        if pool is not None:
-            result = pool.result
-            selection = self._sampler.select(target, result)
-            rows = weigh(result, selection, self._rows, run_seed=self._settings.seed, step=target, prior_P=None)
-            rewards = pool_rewards(result, result.reward_N)
-            responses = [source.response(row) for row in result.response_id_N.tolist()]
-        batch, skipped = build_batch(prompts, source, rows, rewards, settings, target, whole=False)
-        n = self._settings.group
-        rank_R = rows.pool_R if pool is not None else np.full(n, -1, np.int64)
-        dead = responses and not bool((batch["loss_multiplier"] > 0).any())
-        group = {
-            "number": number,
-            "pool": None if pool is None else pool.as_dict(),
-            "spare": (responses[0].message_log, length) if dead else None,
-            "skipped": skipped,
-        }
-        batch[RANK] = torch.from_numpy(rank_R)
-        batch[GROUP] = [group, *[None] * (n - 1)]
+        batch = self._rows.of(prompts, source, pool, number=number, length=length)
+        ids = [] if pool is None else pool.result.response_id_N.tolist()
+        responses = [source.response(row) for row in ids]
         tokens_N = np.array([response.tokens for response in responses] or [0])
         metrics: dict[str, Any] = source.reported | {
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
