@@ -220,18 +220,19 @@ class AdaSampler:
         plan = self.plan
         return StepLedger(plan.budget, groups=groups, first=plan.first_issue, most=plan.max_responses)
 
-    def group_session(self, step: int, ledger: GroupLedger) -> SamplingSession:
-        """Make a session for one prompt. The group's number within its step is a part of every seed.
+    def group_session(self, step: int, ledger: GroupLedger, uid: int | None = None) -> SamplingSession:
+        """Make a session for one prompt. The step and the prompt's number within it are a part of every seed.
 
         All sessions share the latency model, so they must not run at the same moment in two threads.
 
         Args:
             step: number of the step.
             ledger: ledger of the group.
+            uid: number of the prompt in the seeds. None takes the group's number in the ledger.
         """
         if self.allocation is not None or not self.plan.stopping.in_waves:
             raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
-        state = StepState(self.plan, np.array([ledger.number], np.int64))
+        state = StepState(self.plan, np.array([ledger.number if uid is None else uid], np.int64))
         return SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
 
     def finish_step(self, pools: Sequence[GroupPool], selection: Selection | None = None) -> SampledStep:

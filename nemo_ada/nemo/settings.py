@@ -14,7 +14,6 @@ from nemo_ada.cluster.nemo_config import NemoConfig, Values
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.errors import UserError
 from nemo_ada.nemo.features import WIDTH
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.rules.gym import GYM, uses_gym
@@ -27,6 +26,7 @@ from nemo_ada.rules.method import (
     reinforce_ada,
     uses_async_engine,
 )
+from nemo_ada.rules.single_controller import controller_ignores, controller_needs, uses_single_controller
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,11 @@ def uses_async_grpo(master_config: Any) -> bool:
     return bool(get(master_config, "grpo.async_grpo.enabled", False))
 
 
+def uses_controller(master_config: Any) -> bool:
+    """Whether the configuration is one for the single controller."""
+    return uses_single_controller(Values(plain(master_config)))
+
+
 def uses_gym_servers(master_config: Any) -> bool:
     """Whether NeMo-Gym's servers run the rollouts."""
     return bool(get(master_config, GYM, False))
@@ -115,13 +120,9 @@ def uses_gym_servers(master_config: Any) -> bool:
 
 def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
-    if "single_controller" in type(master_config).__module__:
-        raise UserError(
-            "examples/run_grpo_single_controller.py draws a fixed number of responses per prompt in a RolloutManager "
-            "of its own; train with the trainer of examples/run_grpo.py (nemo-ada train) instead"
-        )
     values = Values(plain(master_config))
     findings = [*reinforce_ada(values), *asynchronous_training(values)]
+    findings += [*controller_needs(values), *controller_ignores(values)]
     rules.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)

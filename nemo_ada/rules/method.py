@@ -14,6 +14,7 @@ from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.single_controller import CONTROLLER, controller_groups, uses_single_controller
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
@@ -38,6 +39,13 @@ def uses_async_engine(values: Values) -> bool:
     """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
     switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
     return switch is not None and bool(values.get(switch, False))
+
+
+def single_group_loop(values: Values) -> str | None:
+    """The setting that makes NeMo-RL draw every group by itself. None for synchronous training."""
+    if uses_single_controller(values):
+        return CONTROLLER
+    return ASYNC_ON if values.get(ASYNC, False) else None
 
 
 def method_settings(values: Values) -> AdaSettings:
@@ -118,11 +126,11 @@ def asynchronous_training(values: Values) -> Findings:
 
 def other_paths(values: Values, ada: AdaSettings) -> Findings:
     """Trainers and rollouts that do not run through the functions that the hooks replace."""
-    if values.get("data_plane.enabled", False):
+    if values.get("data_plane.enabled", False) and not uses_single_controller(values):
         yield error(
             "data_plane.enabled",
             "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
-            "not arrive; set data_plane.enabled=false (grpo_train)",
+            f"not arrive; set data_plane.enabled=false (grpo_train), or use the single controller ({CONTROLLER})",
         )
     if values.get("policy.router_replay.enabled", False):
         yield error(
@@ -155,12 +163,14 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
 
 def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
     """What works over NeMo-Gym: synchronous training, with every response drawn to its end."""
-    if uses_gym(values) and values.get(ASYNC, False):
+    loop = single_group_loop(values)
+    if uses_gym(values) and loop is not None:
+        key = CONTROLLER if loop == CONTROLLER else ASYNC
         yield error(
-            ASYNC,
-            f"{ASYNC_ON} does not work with {GYM}=true: asynchronous training gives up a group that takes too long, "
-            "and NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; set "
-            f"{ASYNC}=false",
+            key,
+            f"{loop} does not work with {GYM}=true: asynchronous training gives up a group that takes too long, and "
+            "NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; remove "
+            f"{key}, or set {GYM}=false",
         )
 
 
@@ -215,30 +225,31 @@ def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
 
 def single_groups(values: Values, ada: AdaSettings) -> Findings:
     """Asynchronous training draws every group by itself, before its step. These settings need the whole step."""
-    if not values.get(ASYNC, False):
+    loop = single_group_loop(values)
+    if loop is None:
         return
     if isinstance(ada.sampling, EstimationSampling):
         yield error(
             f"{SECTION}.sampling.kind",
             f"{SECTION}.sampling.kind=estimation divides a step's responses among its prompts before the first is "
-            f"drawn, and {ASYNC_ON} draws every group by itself; use sampling.kind=sequential",
+            f"drawn, and {loop} draws every group by itself; use sampling.kind=sequential",
         )
     elif ada.sampling.stopping.kind == "issue_order":
         yield error(
             f"{SECTION}.sampling.stopping.kind",
             f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
-            f"only do for all groups of the same prompt at once, and {ASYNC_ON} runs several; use stopping.kind=wave",
+            f"only do for all groups of the same prompt at once, and {loop} runs several; use stopping.kind=wave",
         )
     if ada.budget.mode == "idle":
         yield error(
             f"{SECTION}.budget.mode",
-            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {ASYNC_ON} there is no such "
+            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {loop} there is no such "
             "phase: the engine never waits for a step's slowest response; use budget.mode=capped",
         )
     if ada.budget.max_seconds is not None:
         yield error(
             f"{SECTION}.budget.max_seconds",
-            f"{SECTION}.budget.max_seconds={ada.budget.max_seconds:g} bounds a sampling phase, and with {ASYNC_ON} "
+            f"{SECTION}.budget.max_seconds={ada.budget.max_seconds:g} bounds a sampling phase, and with {loop} "
             "there is none: sampling runs beside the updates; set it to null, and cap max_samples or max_tokens "
             "(max_group_seconds bounds a single group)",
         )
@@ -246,13 +257,13 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
         yield error(
             f"{SECTION}.candidate_prompts",
             f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
-            f"with {ASYNC_ON} groups begin one by one, steps ahead; set it to 0",
+            f"with {loop} groups begin one by one, steps ahead; set it to 0",
         )
     if ada.advantage.keep_fraction < 1.0:
         yield error(
             f"{SECTION}.advantage.keep_fraction",
             f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and "
-            f"with {ASYNC_ON} the rows without gradient leave before the step is known; set it to 1",
+            f"with {loop} the rows without gradient leave before the step is known; set it to 1",
         )
 
 
@@ -391,6 +402,7 @@ def reinforce_ada(values: Values) -> Findings:
         return
     for rule in ADA_RULES:
         yield from rule(values, ada)
+    yield from controller_groups(values)
 
 
 METHOD: tuple[Callable[[Values], Findings], ...] = (estimator, asynchronous_training, reinforce_ada)

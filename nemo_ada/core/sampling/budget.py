@@ -119,13 +119,29 @@ class StepLedger(Ledger):
         self._numbers = list(range(groups))  # numbers of groups that have not started, in their order
         self._open: list[GroupLedger] = []  # groups that run, in the order of their start
 
-    def start(self) -> GroupLedger:
-        """Make the ledger of the next group. Raises InvariantError when all groups have started."""
-        if not self._numbers:
+    def start(self, number: int | None = None) -> GroupLedger:
+        """Make the ledger of a group.
+
+        Args:
+            number: number of a group that was abandoned and starts again. None takes the next number.
+
+        Raises:
+            InvariantError: all groups have started, or this one has.
+        """
+        if not self._numbers or number not in (None, *self._numbers):
             raise InvariantError("a step has no place for another group")
-        group = GroupLedger(self, self._numbers.pop(0))
+        group = GroupLedger(self, self._numbers[0] if number is None else number)
+        self._numbers.remove(group.number)
         self._open.append(group)
         return group
+
+    def abandon(self, group: GroupLedger) -> None:
+        """Undo a group that failed and will start again. What it has drawn no longer counts."""
+        self.end(group)
+        self.samples -= group.samples
+        self.tokens_used -= group.tokens_used
+        self.tokens_reserved -= group.tokens_reserved
+        self._numbers = sorted([*self._numbers, group.number])
 
     def restore(self, number: int, samples: int, tokens: int) -> None:
         """Book a group whose responses an earlier attempt has drawn.
@@ -200,3 +216,7 @@ class GroupLedger(Ledger):
     def end(self) -> None:
         """End the group. Groups that wait for it may go on."""
         self._step.end(self)
+
+    def abandon(self) -> None:
+        """Undo the group, which failed and will start again."""
+        self._step.abandon(self)

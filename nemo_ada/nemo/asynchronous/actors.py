@@ -26,17 +26,14 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from nemo_ada.cluster.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
-from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
@@ -45,7 +42,6 @@ from nemo_ada.nemo.rollouts.call import RolloutCall
 log = logging.getLogger(__name__)
 
 ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
-LOADER_FILE = "train_dataloader.pt"
 POLL_SECONDS = 0.1
 START_SECONDS = 60.0  # longest wait for the start of a collector's thread
 
@@ -64,7 +60,9 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     module, classes = importlib.import_module(ACTORS), check_actors()
     settings = nemo_settings.read(master_config)
     actors = {
-        "AsyncTrajectoryCollector": Watched(collector_class(classes["AsyncTrajectoryCollector"], _saved(checkpointer))),
+        "AsyncTrajectoryCollector": Watched(
+            collector_class(classes["AsyncTrajectoryCollector"], saved_queue(checkpointer.get_latest_checkpoint_path()))
+        ),
         "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
     with replaced(module, actors):
@@ -91,21 +89,6 @@ def _original(module: Any, name: str) -> type:
         if found != expected:
             raise UserError(f"{name}.{method} takes ({', '.join(found)}), expected ({', '.join(expected)}): {ADVICE}")
     return plain  # type: ignore[no-any-return]
-
-
-def _saved(checkpointer: Any) -> dict[str, Any] | None:
-    """Read the queue's state from the newest checkpoint. None without one."""
-    newest = checkpointer.get_latest_checkpoint_path()
-    path = None if newest is None else Path(newest) / LOADER_FILE
-    if path is None or not path.exists():
-        return None
-    state = torch.load(path, weights_only=True)
-    if "started" not in state:
-        raise UserError(
-            f"{newest} was not made by asynchronous Reinforce-Ada, so nobody knows which prompts it has seen; name "
-            "another checkpointing.checkpoint_dir"
-        )
-    return dict(state)
 
 
 class Watched:

@@ -14,13 +14,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.errors import UserError
 
 TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
+LOADER_FILE = "train_dataloader.pt"
 
 
 @dataclass
@@ -63,6 +66,7 @@ class PromptQueue:
     """Yields batches of prompts without end, with a ticket per prompt. It is safe to use from many threads.
 
     Attributes:
+        size: prompts per batch.
         error: the error that ended the iteration. NeMo-RL's collector only prints it.
     """
 
@@ -90,7 +94,7 @@ class PromptQueue:
         loader = getattr(loader, "dataloader", loader)  # v0.8.0 wraps it so that it has no end (pull request 3248)
         self._data: Any = loader.dataset
         self._collate: Callable[[list[Any]], Any] = loader.collate_fn
-        self._size, self._shuffled = size, seed is not None
+        self.size, self._shuffled = size, seed is not None
         self._order = PromptOrder(len(self._data), seed or 0, where="data.train")
         self._delivered = delivered
         self._interrupted: set[int] = set()
@@ -100,12 +104,14 @@ class PromptQueue:
         self._next = self._delivered.low
         self._returned: list[int] = []
         self._started: set[int] = set()  # tickets in flight
+        self._held: set[int] = set()  # tickets whose groups wait to be trained on
+        self._yielded: list[int] = []  # tickets of the last batch
         self._lock = threading.Lock()
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            tickets = self._take()
+            tickets = self._yielded = self._take()
             try:
                 batch = self._collate([self._data[self._row(ticket)] for ticket in tickets])
             except Exception as error:
@@ -120,12 +126,21 @@ class PromptQueue:
 
     def _take(self) -> list[int]:
         with self._lock:
-            taken, self._returned = self._returned[: self._size], self._returned[self._size :]
-            while len(taken) < self._size:
-                if self._next not in self._delivered:
+            taken, self._returned = self._returned[: self.size], self._returned[self.size :]
+            while len(taken) < self.size:
+                if self._next not in self._delivered and self._next not in self._held:
                     taken.append(self._next)
                 self._next += 1
             return taken
+
+    def hold(self, tickets: Iterable[int]) -> None:
+        """Skip these prompts in this process. Their groups wait for their step, so they are not delivered yet."""
+        with self._lock:
+            self._held.update(tickets)
+
+    def use(self, count: int) -> None:
+        """Return all but the first `count` prompts of the last batch. Nobody has begun them."""
+        self.put_back(self._yielded[count:])
 
     def put_back(self, tickets: Iterable[int]) -> None:
         """Return prompts that were not used. They come first in the next batch."""
@@ -148,3 +163,21 @@ class PromptQueue:
         with self._lock:
             delivered = self._delivered
             return {"low": delivered.low, "above": sorted(delivered.above), "started": sorted(self._started)}
+
+
+def saved_queue(checkpoint: str | Path | None) -> dict[str, Any] | None:
+    """Read the queue's state from a checkpoint of NeMo-RL. None without one.
+
+    Raises:
+        UserError: the checkpoint was made by another loop.
+    """
+    path = None if checkpoint is None else Path(checkpoint) / LOADER_FILE
+    if path is None or not path.exists():
+        return None
+    state = torch.load(path, weights_only=True)
+    if "started" not in state:
+        raise UserError(
+            f"{checkpoint} was not made by asynchronous Reinforce-Ada, so nobody knows which prompts it has seen; name "
+            "another checkpointing.checkpoint_dir"
+        )
+    return dict(state)

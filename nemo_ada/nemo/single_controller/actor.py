@@ -1,0 +1,192 @@
+"""The single controller's actor with Reinforce-Ada.
+
+    actor_args, timings = setup_single_controller(config, tokenizer)
+    controller = controller_actor(config).remote(master_config=config, actor_args=actor_args,
+                                                 setup_timing_metrics=timings)
+
+`controller_actor` stands where NeMo-RL's example has `SingleControllerActor`. The actor replaces these objects when it
+starts:
+
+rollout_manager      a group draws waves until its session has enough (rollout.py)
+tq_buffer            pools beside the buffer, sample mask 0 for rows outside the loss (buffer.py)
+dataloader           prompts by ticket, so that a resumed run trains on each of them once
+advantage_estimator  the pools' advantages (step.py)
+sampler              whole steps only (step.py)
+
+The estimator of pass rates is saved in reinforce_ada.json of a checkpoint, prompts in train_dataloader.pt, pools in
+replay_buffer.pt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from nemo_rl.algorithms.single_controller import SingleControllerActor
+from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
+from nemo_rl.experience.rollout_manager import AsyncRolloutImpl
+
+from nemo_ada.core.sampler import SampledStep
+from nemo_ada.errors import UserError
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, saved_queue
+from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
+from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.single_controller.buffer import AdaBuffer
+from nemo_ada.nemo.single_controller.rollout import AdaRollout, AdaRolloutManager, DrawnGroup, Groups
+from nemo_ada.nemo.single_controller.step import ControllerEstimator, StepSampler
+
+LOOKAHEAD = "async_rl.sampler.max_lookahead_versions"
+PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+def controller_actor(master_config: Any) -> Any:
+    """Return the Ray actor class for a configuration: ours, or NeMo-RL's with another estimator.
+
+    Args:
+        master_config: the single controller's MasterConfig with our section `reinforce_ada:`.
+
+    Raises:
+        UserError: for settings that cannot work together. It is raised before anything starts.
+    """
+    if not nemo_settings.uses_reinforce_ada(master_config):
+        return SingleControllerActor
+    nemo_settings.read(master_config)
+    return importlib.import_module("ray").remote(num_cpus=1, num_gpus=0)(AdaController)
+
+
+class Parts:
+    """The objects of Reinforce-Ada in one controller.
+
+    Attributes:
+        settings: settings of the run.
+        sampler: the run's sampler. All sessions and the advantages use it.
+        queue: the prompts.
+        groups: what the groups in flight share.
+        estimator: it computes the advantages.
+        buffer: the buffer.
+        manager: the rollout manager.
+        steps: steps that were put together so far.
+        lists: metrics of the last step that are lists, which NeMo-RL's loggers do not take.
+    """
+
+    def __init__(self, master_config: Any, actor_args: Any) -> None:
+        """Build the objects that replace NeMo-RL's.
+
+        Raises:
+            UserError: NeMo-RL's rollouts are not the native ones, or the newest checkpoint is not ours.
+        """
+        manager = actor_args.rollout_manager
+        if type(manager._impl) is not AsyncRolloutImpl:
+            raise UserError(
+                f"the single controller draws with {type(manager._impl).__name__}, and Reinforce-Ada knows its native "
+                "rollouts only; set env.should_use_nemo_gym=false"
+            )
+        self.settings = settings = nemo_settings.read(master_config)
+        self.sampler = settings.sampler()
+        self.steps, self.lists = 0, dict[str, list[int]]()
+        self.manager: Any = as_subclass(manager, AdaRolloutManager)
+        rounds = max(int(get(master_config, LOOKAHEAD, 1)), 1)
+        self.groups = Groups(settings, self.sampler, lambda: self.manager._weight_version, rounds)
+        shuffled = bool(get(master_config, "data.shuffle", True))
+        self.queue = PromptQueue(
+            actor_args.dataloader,
+            size=settings.prompts,
+            seed=settings.seed if shuffled else None,
+            delivered=Delivered(),
+            state=saved_queue(actor_args.last_checkpoint_path),
+        )
+        self.estimator = ControllerEstimator(settings, self.sampler, self._finished)
+        self.manager._impl = as_subclass(manager._impl, AdaRollout, groups=self.groups, begun=self.queue.begin)
+        self.manager.dropped = self._dropped
+        self.buffer: Any = as_subclass(
+            actor_args.tq_buffer, AdaBuffer, drawn={}, restored=self._restored, evicted=self._evicted
+        )
+
+    def _finished(self, sampled: SampledStep) -> None:
+        self.steps += 1
+        self.lists = sampled.lists
+
+    def _dropped(self, target: int, ticket: int) -> None:
+        self.groups.drop(target, ticket)
+        self.queue.done(ticket)
+
+    def _restored(self, drawn: DrawnGroup) -> None:
+        self.groups.restore(drawn)
+        self.queue.hold([drawn.ticket])
+
+    def _evicted(self, ticket: int) -> None:
+        self.queue.put_back([ticket])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the last step."""
+        return self.estimator.last_metrics | self.estimator.counted
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for reinforce_ada.json of a checkpoint."""
+        return {"draws": self.steps, "sampler": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.steps = int(state["draws"])
+        if state["sampler"] is not None:
+            self.sampler.load_state_dict(state["sampler"])
+
+
+class AdaController(PLAIN):  # type: ignore[misc]
+    """NeMo-RL's controller with the objects of Reinforce-Ada."""
+
+    def __init__(self, master_config: Any, actor_args: Any, setup_timing_metrics: Any) -> None:
+        self._ada = ada = Parts(master_config, actor_args)
+        super().__init__(
+            master_config,
+            dataclasses.replace(
+                actor_args,
+                rollout_manager=ada.manager,
+                tq_buffer=ada.buffer,
+                dataloader=ada.queue,
+                advantage_estimator=ada.estimator,
+            ),
+            setup_timing_metrics,
+        )
+        ada.groups.bind(self._rollout_permitted)
+        sampler: Any = vars(self)["_sampler"]
+        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator)
+        state = restore(self._checkpointer)
+        if state is not None:
+            ada.load_state_dict(state)
+        self._ada_stack = ExitStack()  # it lives as long as the actor
+        self._ada_stack.enter_context(saved_with(self._checkpointer, ada.state_dict))
+        log_metrics = self._logger.log_metrics
+
+        def with_ours(metrics: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("prefix") == "train":
+                metrics = {**metrics, **ada.metrics}
+            return log_metrics(metrics, *args, **kwargs)
+
+        self._ada_stack.enter_context(methods_replaced(self._logger, {"log_metrics": with_ours}))
+
+    async def _advantage_stage(self, meta: Any) -> Any:
+        """Compute the advantages of a step. The estimator also compares engine and learner."""
+        if self._policy_logprobs_required:
+            name = self._advantage_cfg.generation_logprobs_field
+            data = await self._call_dp(
+                "get_samples", sample_ids=meta.sample_ids, partition_id=meta.partition_id, select_fields=[name]
+            )
+            self._ada.estimator.generation_logprobs = tensor_field(data, name)
+        return await super()._advantage_stage(meta)
+
+    async def _save_checkpoint(self, step_metrics: dict[str, Any]) -> None:
+        """Save a checkpoint. `checkpointing.metric_name` may name one of our metrics."""
+        await super()._save_checkpoint({**step_metrics, **self._ada.metrics})
+
+
+def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
+    """A copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
+    copy = cls.__new__(cls)
+    vars(copy).update({**vars(instance), **attributes})
+    return copy

@@ -1,0 +1,254 @@
+"""NeMo-RL's rollout manager and its rollout class, so that a group draws waves until it has enough.
+
+All groups of the controller share one event loop. So the ledgers of the steps need no lock (core/sampling/budget.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.experience.interfaces import Completion, PromptGroupRecord
+from nemo_rl.experience.rollout_manager import AsyncRolloutImpl, RolloutManager, RolloutOutcome
+
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
+from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET
+from nemo_ada.nemo.asynchronous.rows import GroupRows
+from nemo_ada.nemo.asynchronous.step import GROUP, RANK
+from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.rollouts.call import Prompts
+from nemo_ada.nemo.rollouts.response import Response, read
+from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.single_controller.drawing import Drawing
+
+log = logging.getLogger(__name__)
+
+TARGET = "ada_target"
+COLUMNS = (RANK, "ada_reward", "ada_weight", "ada_saved")
+
+
+@dataclass(frozen=True)
+class DrawnGroup:
+    """A group that was drawn. It waits beside the buffer for its step, because a pool has no fixed number of entries.
+
+    Attributes:
+        ticket: position of the prompt in the queue.
+        target: version of the weights that its step starts from.
+        group: the dictionary of step.py (number, pool, spare, skipped).
+        columns: column of step.py -> its values for the n rows, [n].
+        mask_R: 1.0 for rows in the loss, [n].
+    """
+
+    ticket: int
+    target: int
+    group: dict[str, Any]
+    columns: dict[str, torch.Tensor]
+    mask_R: torch.Tensor
+
+
+class Groups:
+    """What the groups of a controller share: ledgers, versions of the weights, and the gate of refits."""
+
+    def __init__(self, settings: NemoSettings, sampler: AdaSampler, version: Callable[[], int], rounds: int) -> None:
+        """Prepare for a run.
+
+        Args:
+            settings: settings of the run.
+            sampler: the run's sampler.
+            version: returns the version of the engine's weights.
+            rounds: training steps that share a number in the seeds, as the updates of one synchronous step do.
+        """
+        self.settings, self.sampler, self.rows = settings, sampler, GroupRows(settings, sampler)
+        self._version, self._rounds = version, rounds
+        self._ledgers: dict[int, StepLedger] = {}
+        self._numbers: dict[int, int] = {}  # ticket of a group that failed -> its number
+        self._permitted: asyncio.Event | None = None
+        self._ended = asyncio.Condition()
+
+    def bind(self, permitted: asyncio.Event) -> None:
+        """Learn the controller's gate, which is closed during a refit."""
+        self._permitted = permitted
+
+    @property
+    def version(self) -> int:
+        """Version of the weights of a response that starts now."""
+        return self._version()
+
+    async def may_start(self) -> None:
+        """Wait until no refit is under way."""
+        if self._permitted is not None:
+            await self._permitted.wait()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until another group ends, or until so much time has passed."""
+        async with self._ended:
+            try:
+                await asyncio.wait_for(self._ended.wait(), seconds)
+            except TimeoutError:
+                return
+
+    def seeds(self, target: int, number: int) -> tuple[int, int]:
+        """Return step and number of a group in the seeds. `rounds` steps are numbered as one synchronous step."""
+        return target // self._rounds + 1, target % self._rounds * self.settings.prompts + number
+
+    def start(self, target: int, ticket: int) -> GroupLedger:
+        """Begin a group."""
+        return self._ledger(target).start(self._numbers.pop(ticket, None))
+
+    async def end(self, ledger: GroupLedger, ticket: int, *, whole: bool) -> None:
+        """End a group. One that failed keeps its number for its next attempt."""
+        if whole:
+            ledger.end()
+        else:
+            ledger.abandon()
+            self._numbers[ticket] = ledger.number
+        async with self._ended:
+            self._ended.notify_all()
+
+    def drop(self, target: int, ticket: int) -> None:
+        """Give up a group whose retries have failed. Its step closes without it."""
+        self._ledger(target).restore(self._numbers.pop(ticket), 0, 0)
+
+    def restore(self, drawn: DrawnGroup) -> None:
+        """Book a group that an earlier attempt of the run has drawn."""
+        pool = drawn.group["pool"]
+        result = None if pool is None else GroupPool.from_dict(pool).result
+        issued = 0 if result is None else int(result.issued_P.sum())
+        generated = 0 if result is None else int(result.generated_P.sum())
+        self._ledger(drawn.target).restore(drawn.group["number"], issued, generated)
+
+    def _ledger(self, target: int) -> StepLedger:
+        if target not in self._ledgers:
+            for step in [step for step in self._ledgers if step < self._version()]:
+                del self._ledgers[step]
+            self._ledgers[target] = self.sampler.step_ledger(self.settings.prompts)
+        return self._ledgers[target]
+
+
+class AdaRolloutManager(RolloutManager):  # type: ignore[misc]
+    """NeMo-RL's manager. Its rollouts learn the step that they are drawn for, and dropped prompts are noted."""
+
+    dropped: Callable[[int, int], None]
+
+    async def generate_and_push(self, input_sample: Any, *, target_step: int | None = None, **rest: Any) -> Any:
+        """Draw a group and commit it, as NeMo-RL does."""
+        sample = {**input_sample, TARGET: target_step}
+        outcome = await super().generate_and_push(sample, target_step=target_step, **rest)
+        if outcome is RolloutOutcome.SKIPPED:
+            self.dropped(int(target_step or 0), int(input_sample[TICKET]))
+        return outcome
+
+
+class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
+    """NeMo-RL's native rollout. A group draws waves until its session has enough, and returns n of its responses."""
+
+    groups: Groups
+    begun: Callable[[int], None]
+
+    async def run_rollout(self, input_sample: Any) -> PromptGroupRecord:
+        """Draw the group of a prompt.
+
+        Args:
+            input_sample: NeMo-RL's DatumSpec, with the columns of the queue and the target step.
+        """
+        groups, ticket, target = self.groups, int(input_sample[TICKET]), int(input_sample[TARGET])
+        prompts = Prompts(_batch(input_sample), 1, whole=False)
+        self.begun(ticket)
+        ledger = groups.start(target, ticket)
+        settings = groups.settings
+        limit = settings.ada.budget.max_group_seconds
+
+        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
+            return await self._response(prompts, input_sample, index)
+
+        drawing = Drawing(respond, groups, longest=settings.longest, limit=limit)
+        whole = False
+        try:
+            step, uid = groups.seeds(target, ledger.number)
+            pool = None
+            if prompts.ids:
+                result = await drawing.run(groups.sampler.group_session(step, ledger, uid))
+                pool = self._pool(prompts, result, drawing, step, redrawn=bool(input_sample[REDRAWN]))
+            whole = True
+        finally:
+            await groups.end(ledger, ticket, whole=whole)
+        return self._record(input_sample, prompts, drawing, pool, ticket, target, ledger.number)
+
+    async def _response(self, prompts: Prompts, sample: Any, index: int) -> tuple[Response, dict[str, Any]]:
+        """One response, and NeMo-RL's metrics of it."""
+        completion, metrics = await self._run_single_rollout(sample, index)
+        return read(prompts.logs[0], completion.message_log, completion.reward, completion.truncated), metrics
+
+    def _pool(self, prompts: Prompts, result: Any, drawing: Drawing, step: int, *, redrawn: bool) -> GroupPool:
+        given_up = drawing.gave_up and not bool(result.resolved_P[0])
+        if given_up:
+            log.warning("prompt %s is given up after %s responses", prompts.ids[0], result.size_P[0])
+        featured = self.groups.settings.ada.estimator.kind == "value"
+        return GroupPool(
+            step=step,
+            prompt_id=prompts.ids[0],
+            result=result,
+            # Steps count from 1. So the weights of version v are those that step v + 1 starts from.
+            version_N=np.array([drawing.versions[row] + 1 for row in result.response_id_N.tolist()], np.int64),
+            redrawn=redrawn,
+            given_up=given_up,
+            features_F=prompt_features(prompts.logs)[0] if featured else None,
+        )
+
+    def _record(
+        self,
+        sample: Any,
+        prompts: Prompts,
+        drawing: Drawing,
+        pool: GroupPool | None,
+        ticket: int,
+        target: int,
+        number: int,
+    ) -> PromptGroupRecord:
+        batch = self.groups.rows.of(prompts, drawing, pool, number=number, length=int(sample["length"]))
+        group = batch[GROUP][0]
+        if pool is not None:
+            group["pool"]["step"] = target + 1
+        drawn = DrawnGroup(
+            ticket, target, group, {name: batch[name] for name in COLUMNS}, batch["loss_multiplier"].to(torch.float32)
+        )
+        rewards, truncated = batch["total_reward"].tolist(), batch["truncated"].tolist()
+        return PromptGroupRecord(
+            prompt_idx=sample["idx"],
+            prompt=sample["message_log"],
+            extra_env_info=sample["extra_env_info"],
+            metadata={"task_name": sample["task_name"], GROUP: drawn},
+            completions=[
+                Completion(message_log=one, env_extras=None, truncated=cut, reward=reward)
+                for one, cut, reward in zip(batch["message_log"], truncated, rewards, strict=True)
+            ],
+            rollout_metrics=self._metrics(drawing),
+        )
+
+    def _metrics(self, drawing: Drawing) -> dict[str, Any]:
+        """NeMo-RL's metrics of all responses, and not of the selected rows."""
+        responses = drawing.responses
+        if not responses:
+            return {}
+        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in responses]
+        return dict(self._aggregate_rollout_metrics(completions, list(drawing.samples.values())))
+
+
+def _batch(sample: Any) -> Any:
+    """The batch of NeMo-RL's data loader that has this prompt only."""
+    columns = {
+        name: torch.as_tensor(value).reshape(1)
+        if torch.is_tensor(value) or name in ("length", "loss_multiplier")
+        else [value]
+        for name, value in sample.items()
+        if name not in (TARGET, TICKET, REDRAWN)
+    }
+    return BatchedDataDict(columns)

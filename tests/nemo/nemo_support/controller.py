@@ -1,0 +1,244 @@
+"""NeMo-RL's own single controller on a CPU, in this process.
+
+Real: the controller with its pumps, the rollout manager and its native rollouts, the replay buffer, the samplers, the
+checkpoint manager, the loss, and a data plane of NeMo-RL's (its reference one, or TransferQueue). Tiny: the policy, the
+engine, the data set, as in harness.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
+from nemo_rl.algorithms.grpo import _get_grpo_save_state
+from nemo_rl.algorithms.loss import ClippedPGLossFn
+from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
+from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
+from nemo_rl.algorithms.single_controller_utils.setup import SingleControllerActorArgs, _build_retry_policy
+from nemo_rl.algorithms.utils import set_seed
+from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
+from nemo_rl.data_plane.column_io import read_columns, write_columns
+from nemo_rl.experience.rollout_manager import RolloutManager, RolloutTimeouts
+from nemo_rl.utils.checkpoint import CheckpointManager
+
+from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
+from nemo_support.environment import environment
+from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
+from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
+from nemo_support.tiny_model import tiny_model, tiny_tokenizer
+from nemo_support.tiny_policy import TinyPolicy
+
+PARTITION = "rollout_data"
+PROMPTS = 4
+SETTINGS: dict[str, Any] = {
+    **OURS,
+    "grpo.async_grpo": None,
+    "grpo.val_period": 0,
+    "grpo.val_at_start": False,
+    "grpo.val_at_end": False,
+    "data.shuffle": False,
+    "data_plane": {"enabled": True},
+    "loss_fn.use_importance_sampling_correction": True,
+    "policy.generation.vllm_cfg.enable_prefix_caching": False,
+    "policy.generation.colocated.enabled": False,
+    "policy.generation.colocated.resources.gpus_per_node": 1,
+    "logger.tensorboard_enabled": False,
+}
+
+
+def controller_config(
+    folder: Path, steps: int, ada: Mapping[str, Any], *, versions: int = 0, prompts: int = PROMPTS, **changes: Any
+) -> dict[str, Any]:
+    """A config for the single controller; `changes` by dotted key with __ for the dots."""
+    group = changes.get("grpo__num_generations_per_prompt", 4)
+    async_rl = {
+        "sampler": {"name": "in_order", "max_lookahead_versions": versions},
+        "min_groups_for_streaming_train": prompts,
+        "max_inflight_prompts": prompts * (versions + 1),
+        "max_buffered_rollouts": prompts * (versions + 1),
+    }
+    overrides = {
+        **SETTINGS,
+        "reinforce_ada": dict(ada),
+        "grpo.num_prompts_per_step": prompts,
+        "policy.train_global_batch_size": prompts * group,
+        "async_rl": async_rl,
+        **{key.replace("__", "."): value for key, value in changes.items()},
+    }
+    return make_config(folder, steps, overrides, async_engine=True)
+
+
+class Trainer:
+    """A TinyPolicy behind the calls that the controller makes of NeMo-RL's TQPolicy."""
+
+    def __init__(self, policy: TinyPolicy, client: Any, before_train: Callable[[int], None]) -> None:
+        self.policy, self._client, self._before_train = policy, client, before_train
+        self.steps = 0
+        self.metas: list[Any] = []
+
+    def prepare_for_lp_inference(self, keep_train_buffers: bool = False) -> None:
+        self.policy.finish_training()
+
+    def prepare_for_training(self) -> None:
+        self.policy.prepare_for_training()
+
+    def _read(self, meta: Any, *more: str) -> Any:
+        fields = ["input_ids", "input_lengths", "token_mask", "sample_mask", *more]
+        return read_columns(self._client, meta, fields)
+
+    def get_logprobs_from_meta(self, meta: Any) -> None:
+        logprobs = self.policy.get_logprobs(self._read(meta))["logprobs"]
+        write_columns(self._client, meta, {"prev_logprobs": logprobs})
+
+    def begin_train_step(self, loss_fn: Any) -> None:
+        self._before_train(self.steps)
+        self._loss_fn, self._parts = loss_fn, []
+
+    def train_microbatches_from_meta(self, meta: Any) -> None:
+        self.metas.append(meta)
+        self._parts.append(self._read(meta, "generation_logprobs", "prev_logprobs", "advantages", "total_reward"))
+
+    def finish_train_step(self) -> dict[str, Any]:
+        batch = type(self._parts[0]).from_batches(self._parts)
+        self.steps += 1
+        return self.policy.train(batch, self._loss_fn, gbs=batch.size)
+
+    def save_checkpoint(self, **arguments: Any) -> None:
+        self.policy.save_checkpoint(**arguments)
+
+    def finalize_async_save(self) -> None:
+        """Nothing is written in the background."""
+
+
+class Refits:
+    """NeMo-RL's weight synchronizer. `during` is called while the engine takes the weights."""
+
+    def __init__(self, policy: TinyPolicy, generation: TinyGeneration, during: Callable[[], None]) -> None:
+        self._policy, self._generation, self._during = policy, generation, during
+
+    def sync_weights(self, kv_scales: Any = None) -> None:
+        self._policy.broadcast_weights_for_collective()
+        self._during()
+        self._generation._refit()
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+
+def run_controller(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    labels: Labels | None = None,
+    prompts: Mapping[str, float] = TRAIN_PROMPTS,
+    seconds_per_token: float = 0.0,
+    fails: Callable[[str, int], bool] = lambda prompt, draw: False,
+    before_train: Callable[[int], None] = lambda step: None,
+    during_refit: Callable[[], None] = lambda: None,
+    client: Any = None,
+    ours: bool = True,
+    each: Callable[[Any], None] = lambda controller: None,
+) -> SimpleNamespace:
+    """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs."""
+    master = MasterConfig(**config)
+    grpo = config["grpo"]
+    set_seed(grpo["seed"])
+    checkpointer = CheckpointManager(config["checkpointing"])
+    newest = checkpointer.get_latest_checkpoint_path()
+    weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
+    tokenizer, channel = tiny_tokenizer(), WeightChannel()
+    train = loader(config, prompts, tokenizer, grpo["num_prompts_per_step"], shuffle=config["data"]["shuffle"],
+                   drop_last=True)  # fmt: skip
+    if newest is not None:  # as setup_single_controller does
+        train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
+    policy = TinyPolicy(
+        config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, channel, weights_path=weights_path,
+        optimizer_path=optimizer_path, data_parallel=1,
+    )  # fmt: skip
+    generation = TinyGeneration(
+        config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel,
+        max_length=config["policy"]["max_total_sequence_length"], labels=labels or seeded_labels(dict(prompts)),
+        seconds_per_token=seconds_per_token, fails=fails,
+    )  # fmt: skip
+    if client is None:
+        client = NoOpDataPlaneClient()
+    client.register_partition(PARTITION, [], 0, ["train"])
+    trainer = Trainer(policy, client, before_train)
+    pad = int(tokenizer.pad_token_id)
+    buffer = TQReplayBuffer(client, partition_id=PARTITION, pad_value_dict={"token_ids": pad, "input_ids": pad})
+    environments = {TASK: environment("train")}
+    native = master.async_rl.rollout_failure.native
+    arguments = SingleControllerActorArgs(
+        gen_handle=generation,
+        trainer_handle=trainer,
+        env_handles=environments,
+        train_cluster=None,
+        inference_cluster=None,
+        dp_client=client,
+        dataloader=train,
+        weight_synchronizer=Refits(policy, generation, during_refit),
+        advantage_estimator=None,
+        loss_fn=ClippedPGLossFn(master.loss_fn),
+        rollout_manager=RolloutManager(
+            tokenizer=tokenizer,
+            task_to_env=environments,
+            num_generations_per_prompt=grpo["num_generations_per_prompt"],
+            max_seq_len=config["policy"]["max_total_sequence_length"],
+            max_rollout_turns=1,
+            policy_generation=generation,
+            tq_buffer=buffer,
+            timeouts=RolloutTimeouts(generation_s=native.generation_timeout_s, env_s=native.env_timeout_s),
+            retry_policy=_build_retry_policy(master),
+        ),
+        tq_buffer=buffer,
+        partition_id=PARTITION,
+        save_state=_get_grpo_save_state(checkpointer.load_training_info(newest)),
+        last_checkpoint_path=newest,
+    )
+    recorder = MetricRecorder()
+    trained: list[list[Any]] = []
+
+    async def run() -> Any:
+        controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics())
+        controller._logger.loggers.append(recorder)
+        if ours:
+            finish = controller._ada.sampler.finish_step
+            controller._ada.sampler.finish_step = lambda pools, rows: (trained.append(pools), finish(pools, rows))[1]
+        each(controller)
+        return await controller.run(), controller
+
+    result, controller = asyncio.run(run())
+    return SimpleNamespace(
+        result=result,
+        controller=controller,
+        metrics=recorder.metrics,
+        batches=policy.batches,
+        pools=trained,
+        generation=generation.log,
+        metas=trainer.metas,
+        client=client,
+        config=config,
+    )
+
+
+def rows_of(batch: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
+    """The rows of a training batch in a fixed order: tokens, whether they count, advantage to the bit."""
+    rows = []
+    for row, length in enumerate(batch["input_lengths"].tolist()):
+        counted = (batch["token_mask"][row, :length] * batch["sample_mask"][row]) > 0
+        values = batch["advantages"][row, :length][counted].unique().tolist()
+        tokens = batch["input_ids"][row, :length].tolist()
+        rows.append((tokens, counted.tolist(), values, float(batch["sample_mask"][row])))
+    return sorted(rows)
+
+
+def columns_of(result: Any) -> dict[str, list[Any]]:
+    """The columns of a SamplingResult without the numbers that a session gives its responses."""
+    names = [field.name for field in dataclasses.fields(result) if field.name.endswith(("_N", "_P"))]
+    return {name: getattr(result, name).tolist() for name in names if name not in ("response_id_N", "uid_P")}
