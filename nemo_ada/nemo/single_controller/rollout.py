@@ -28,11 +28,11 @@ from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.single_controller.drawing import Drawing
+from nemo_ada.nemo.training_batch import COLUMNS
 
 log = logging.getLogger(__name__)
 
 TARGET = "ada_target"
-COLUMNS = (RANK, "ada_reward", "ada_weight", "ada_saved")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         if pool is not None:
             group["pool"]["step"] = target + 1
         drawn = DrawnGroup(
-            ticket, target, group, {name: batch[name] for name in COLUMNS}, batch["loss_multiplier"].to(torch.float32)
+            ticket, target, group, {name: batch[name] for name in (RANK, *COLUMNS)}, batch["loss_multiplier"].to(torch.float32)
         )
         rewards, truncated = batch["total_reward"].tolist(), batch["truncated"].tolist()
         return PromptGroupRecord(
