@@ -1,12 +1,17 @@
 """Reinforce-Ada inside the real single controller of NeMo-RL main (nemo_support/controller.py).
 
-1. At age 0 rows, pools and advantages are those of the synchronous path, to the bit.
+1. At age 0 rows, pools and advantages are those of the synchronous path, to the bit. Eight steps with an eighth of the
+   prompts are one synchronous step with eight updates.
+2. Groups that are drawn ahead may mix versions of the weights. They are counted, and no older than the lookahead.
+3. No prompt is lost or trained on twice: not by age, not by a failure of the engine, not by a resume.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import time
+from collections import Counter
 
 import pytest
 
@@ -27,8 +32,20 @@ def single(harness):
     return importlib.import_module("nemo_support.controller")
 
 
-@pytest.mark.parametrize("ada", [BALANCE, {"preset": "ada_seq_lean"}, {"preset": "grpo"}], ids=["balance", "lean", "grpo"])
-def test_at_age_0_a_step_is_the_synchronous_step(harness, single, tmp_path, ada):
+@pytest.fixture
+def run(single, tmp_path):
+    """run(steps, ada, ...): a run in the test's folder, whose weights never change unless `lr` says so."""
+
+    def train(steps, ada=BALANCE, *, versions=0, prompts=4, changes=None, lr=0.0, **options):
+        changes = {"policy__optimizer__kwargs__lr": lr} | (changes or {})
+        config = single.controller_config(tmp_path / "run", steps, ada, versions=versions, prompts=prompts, **changes)
+        return single.run_controller(tmp_path / "run", config, **options)
+
+    return train
+
+
+def synchronous(harness, folder, steps, ada, **changes):
+    """A run of NeMo-RL's synchronous loop, with the sampler's steps."""
     sampled = []
 
     def hooks(parts):
@@ -47,12 +64,19 @@ def test_at_age_0_a_step_is_the_synchronous_step(harness, single, tmp_path, ada)
         return Watching()
 
     overrides = {**harness.OURS, **FROZEN, "reinforce_ada": ada, "data.shuffle": False, "grpo.val_period": 0,
-                 "grpo.val_at_start": False}  # fmt: skip
-    expected = harness.run_grpo(tmp_path / "synchronous", 3, overrides, async_engine=True, hooks=hooks)
-    changes = {name.replace(".", "__"): value for name, value in FROZEN.items()}
-    found = single.run_controller(
-        tmp_path / "controller", single.controller_config(tmp_path / "controller", 3, ada, **changes)
-    )
+                 "grpo.val_at_start": False, **changes}  # fmt: skip
+    return harness.run_grpo(folder, steps, overrides, async_engine=True, hooks=hooks), sampled
+
+
+ADA = {"balance": BALANCE, "lean": {"preset": "ada_seq_lean"}, "grpo": {"preset": "grpo"}}
+
+
+@pytest.mark.parametrize(
+    "name", ["balance", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lean", "grpo"))]
+)
+def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path, name):
+    expected, sampled = synchronous(harness, tmp_path / "synchronous", 3, ADA[name])
+    found = run(3, ADA[name])
     assert len(found.batches) == len(expected.batches) == 3
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert single.rows_of(ours) == single.rows_of(theirs)
@@ -65,3 +89,107 @@ def test_at_age_0_a_step_is_the_synchronous_step(harness, single, tmp_path, ada)
         for name, value in theirs.items():
             if not any(word in name for word in clock):
                 assert ours[name] == pytest.approx(value), name
+
+
+def test_eight_steps_are_a_synchronous_step_with_eight_updates(harness, single, run, tmp_path):
+    whole = {"grpo.num_prompts_per_step": 16, "policy.train_global_batch_size": 8}
+    expected, _ = synchronous(harness, tmp_path / "synchronous", 1, BALANCE, **whole)
+    found = run(8, versions=8, prompts=2)
+    assert len(found.batches) == 8 and len(expected.batches) == 1
+    rows = sorted(row for batch in found.batches for row in single.rows_of(batch))
+    assert rows == single.rows_of(expected.batches[0])
+    assert found.result["train_steps"] == 8
+
+
+def prompts_of(trained):
+    """The prompt ids of each step that was trained on. A step that began twice counts once."""
+    return {pools[0].step: [pool.prompt_id for pool in pools] for pools in trained}
+
+
+def each_prompt_once(trained, steps=4, count=16):
+    """Whether these steps have trained on each of `count` prompts once."""
+    prompts = prompts_of(trained)
+    counts = Counter(prompt for ids in prompts.values() for prompt in ids)
+    return sorted(prompts) == list(range(1, steps + 1)) and len(counts) == count and set(counts.values()) == {1}
+
+
+@pytest.mark.parametrize("versions", [1, 2])
+def test_pools_mix_versions_no_older_than_the_lookahead(run, versions):
+    def slow():
+        time.sleep(0.05)  # waves end while the engine takes new weights
+
+    record = run(4, versions=versions, seconds_per_token=0.005, during_refit=slow, lr=0.01)
+    for step in range(1, 5):
+        metrics = record.metrics[step]
+        assert 0.0 <= metrics["train/ada/response_age"] <= versions
+        assert 0.0 <= metrics["train/ada/pools_mixed_versions"] <= 1.0
+        assert metrics["train/ada/newest_prob_error"] == pytest.approx(1.0, abs=1e-3) or versions > 0
+    for pools in record.pools:
+        for pool in pools:
+            assert pool.step - versions <= pool.version_N.min() and pool.version_N.max() <= pool.step
+    mixed = [pool for pools in record.pools for pool in pools if len(set(pool.version_N.tolist())) > 1]
+    assert mixed, "no pool has waves of two versions, so the test shows nothing"
+
+
+def test_hard_prompts_are_not_lost_by_their_age(run):
+    """Their groups draw up to four waves, and every response takes time. Each step still trains on its own prompts."""
+    record = run(4, versions=2, seconds_per_token=0.01)
+    assert each_prompt_once(record.pools)  # the whole epoch, so its pass rates are the data's
+    assert all(record.metrics[step]["train/evicted_stale_prompt_groups"] == 0 for step in (1, 2, 3, 4))
+    waves = [int(pool.result.waves_P[0]) for pools in record.pools for pool in pools]
+    assert max(waves) > 1
+
+
+class Killed(Exception):
+    """The test ends a run here."""
+
+
+@pytest.mark.parametrize("versions", [0, 2])
+def test_a_resumed_run_trains_on_every_prompt_once(run, versions):
+    def kill(step):
+        if step == 2:
+            raise Killed
+
+    pools = []
+    with pytest.raises(Killed):
+        run(4, versions=versions, before_train=kill, seconds_per_token=0.003, pools=pools)
+    record = run(4, versions=versions, seconds_per_token=0.003, pools=pools)
+    assert record.result["train_steps"] == 4
+    assert [step for step in record.metrics if "train/loss" in record.metrics[step]] == [3, 4]
+    assert each_prompt_once(pools)
+
+
+def test_an_engine_that_fails_costs_no_prompt_and_no_budget(run):
+    """NeMo-RL draws the group again. The attempt that failed leaves the budget of the step."""
+    broken = iter([True])
+
+    def fails(prompt, draw):
+        return prompt == "p12=" and draw == 5 and next(broken, False)
+
+    cap = BALANCE | {"budget": {"max_samples": 24}}
+    record = run(4, cap, fails=fails)
+    assert next(broken, None) is None
+    assert each_prompt_once(record.pools)
+    assert all(16 <= record.metrics[step]["train/ada/samples_drawn"] <= 24 for step in (1, 2, 3, 4))
+
+
+def test_a_prompt_that_fails_for_good_is_given_up_by_nemo_rls_own_budget(run):
+    failure = {"max_skipped_prompts": 1, "min_step_batch_fraction": 0.5}
+    record = run(4, fails=lambda prompt, draw: prompt == "p12=", changes={"async_rl__rollout_failure": failure})
+    sizes = [len(pools) for pools in record.pools]
+    assert sorted(sizes) == [3, 4, 4, 4] and record.metrics[1]["train/dropped_prompt_groups"] == 1
+
+
+def test_a_step_without_signal_has_one_row_in_the_loss(single, run):
+    record = run(1, labels=lambda prompt, draw: True)
+    rows = single.rows_of(record.batches[0])
+    live = [row for row in rows if row[3] > 0]
+    assert len(rows) == 16 and len(live) == 1
+    tokens, counted, advantages, _ = live[0]
+    assert advantages == [0.0] and sum(counted) == len(tokens) - len("p10=")
+
+
+def test_a_verifier_without_a_verdict_gives_no_label(run):
+    record = run(1, labels=lambda prompt, draw: "=" if draw == 1 and prompt == "p10=" else draw % 2 == 0)
+    assert record.metrics[1]["train/ada/failed/verifier_timeout"] == 1
+    assert all(len(pool.result.reward_N) >= 4 for pool in record.pools[0])

@@ -144,9 +144,11 @@ def run_controller(
     during_refit: Callable[[], None] = lambda: None,
     client: Any = None,
     ours: bool = True,
+    pools: list[list[Any]] | None = None,
     each: Callable[[Any], None] = lambda controller: None,
 ) -> SimpleNamespace:
-    """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs."""
+    """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs. `pools`
+    collects the groups of each step."""
     master = MasterConfig(**config)
     grpo = config["grpo"]
     set_seed(grpo["seed"])
@@ -203,7 +205,7 @@ def run_controller(
         last_checkpoint_path=newest,
     )
     recorder = MetricRecorder()
-    trained: list[list[Any]] = []
+    trained = [] if pools is None else pools
 
     async def run() -> Any:
         controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics())
@@ -242,4 +244,4 @@ def rows_of(batch: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
 def columns_of(result: Any) -> dict[str, list[Any]]:
     """The columns of a SamplingResult without the numbers that a session gives its responses."""
     names = [field.name for field in dataclasses.fields(result) if field.name.endswith(("_N", "_P"))]
-    return {name: getattr(result, name).tolist() for name in names if name not in ("response_id_N", "uid_P")}
+    return {name: getattr(result, name).tolist() for name in names if name != "response_id_N"}
