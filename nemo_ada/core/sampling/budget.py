@@ -136,8 +136,9 @@ class StepLedger(Ledger):
         return group
 
     def abandon(self, group: GroupLedger) -> None:
-        """Undo a group that failed and will start again. What it has drawn no longer counts."""
-        self.end(group)
+        """Undo a group that failed, perhaps after its end, and will start again. What it drew no longer counts."""
+        if group in self._open:
+            self.end(group)
         self.samples -= group.samples
         self.tokens_used -= group.tokens_used
         self.tokens_reserved -= group.tokens_reserved

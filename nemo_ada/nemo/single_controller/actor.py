@@ -155,7 +155,7 @@ class AdaController(PLAIN):  # type: ignore[misc]
         )
         ada.groups.bind(self._rollout_permitted)
         sampler: Any = vars(self)["_sampler"]
-        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator)
+        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
         state = restore(self._checkpointer)
         if state is not None:
             ada.load_state_dict(state)

@@ -95,9 +95,9 @@ class Drawing:
         return self._done[response_id]
 
     @property
-    def responses(self) -> list[Response]:
-        """All responses that were reported."""
-        return list(self._done.values())
+    def responses(self) -> dict[int, Response]:
+        """All responses that were reported, by response_id."""
+        return dict(self._done)
 
     def _late(self) -> Literal[True] | None:
         """Return True once, when the group takes too long. Time spent in refits does not count."""

@@ -70,6 +70,7 @@ class Groups:
         self._version, self._rounds = version, rounds
         self._ledgers: dict[int, StepLedger] = {}
         self._numbers: dict[int, int] = {}  # ticket of a group that failed -> its number
+        self._drawn: dict[int, GroupLedger] = {}  # by the tickets of groups that wait for their step
         self._permitted: asyncio.Event | None = None
         self._ended = asyncio.Condition()
 
@@ -100,22 +101,33 @@ class Groups:
         return target // self._rounds + 1, target % self._rounds * self.settings.prompts + number
 
     def start(self, target: int, ticket: int) -> GroupLedger:
-        """Begin a group."""
+        """Begin a group. A group that was drawn before did not reach the buffer, and is undone."""
+        drawn = self._drawn.pop(ticket, None)
+        if drawn is not None:
+            drawn.abandon()
+            self._numbers[ticket] = drawn.number
         return self._ledger(target).start(self._numbers.pop(ticket, None))
 
     async def end(self, ledger: GroupLedger, ticket: int, *, whole: bool) -> None:
         """End a group. One that failed keeps its number for its next attempt."""
         if whole:
             ledger.end()
+            self._drawn[ticket] = ledger
         else:
             ledger.abandon()
             self._numbers[ticket] = ledger.number
         async with self._ended:
             self._ended.notify_all()
 
+    def trained(self, ticket: int) -> None:
+        """Forget a group whose step trains on it."""
+        self._drawn.pop(ticket, None)
+
     def drop(self, target: int, ticket: int) -> None:
         """Give up a group whose retries have failed. Its step closes without it."""
-        self._ledger(target).restore(self._numbers.pop(ticket), 0, 0)
+        if ticket in self._numbers:
+            self._ledger(target).restore(self._numbers.pop(ticket), 0, 0)
+        self._drawn.pop(ticket, None)
 
     def restore(self, drawn: DrawnGroup) -> None:
         """Book a group that an earlier attempt of the run has drawn."""
@@ -217,9 +229,8 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         group = batch[GROUP][0]
         if pool is not None:
             group["pool"]["step"] = target + 1
-        drawn = DrawnGroup(
-            ticket, target, group, {name: batch[name] for name in (RANK, *COLUMNS)}, batch["loss_multiplier"].to(torch.float32)
-        )
+        columns = {name: batch[name] for name in (RANK, *COLUMNS)}
+        drawn = DrawnGroup(ticket, target, group, columns, batch["loss_multiplier"].to(torch.float32))
         rewards, truncated = batch["total_reward"].tolist(), batch["truncated"].tolist()
         return PromptGroupRecord(
             prompt_idx=sample["idx"],
@@ -234,12 +245,12 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         )
 
     def _metrics(self, drawing: Drawing) -> dict[str, Any]:
-        """NeMo-RL's metrics of all responses, and not of the selected rows."""
-        responses = drawing.responses
-        if not responses:
+        """NeMo-RL's metrics of all responses with a label, and not of the selected rows."""
+        judged = {row: one for row, one in drawing.responses.items() if one.reward == one.reward}
+        if not judged:
             return {}
-        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in responses]
-        return dict(self._aggregate_rollout_metrics(completions, list(drawing.samples.values())))
+        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in judged.values()]
+        return dict(self._aggregate_rollout_metrics(completions, [drawing.samples[row] for row in judged]))
 
 
 def _batch(sample: Any) -> Any:

@@ -59,7 +59,14 @@ class StepSampler:
     It keeps the queue's books when a batch of prompts is admitted, and the estimator's when a step is selected.
     """
 
-    def __init__(self, sampler: Any, buffer: AdaBuffer, queue: PromptQueue, estimator: ControllerEstimator) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        buffer: AdaBuffer,
+        queue: PromptQueue,
+        estimator: ControllerEstimator,
+        trained: Callable[[int], None],
+    ) -> None:
         """Wrap a sampler.
 
         Args:
@@ -67,8 +74,10 @@ class StepSampler:
             buffer: the buffer that it selects from.
             queue: the prompts.
             estimator: it computes the advantages.
+            trained: called with the ticket of every group of a step that is selected.
         """
         self._sampler, self._buffer, self._queue, self._estimator = sampler, buffer, queue, estimator
+        self._trained = trained
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)
@@ -91,4 +100,5 @@ class StepSampler:
             self._estimator.expect(groups)
             for one in groups:
                 self._queue.done(one.ticket)
+                self._trained(one.ticket)
         return meta, count

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ SETTINGS: dict[str, Any] = {
     "policy.generation.colocated.enabled": False,
     "policy.generation.colocated.resources.gpus_per_node": 1,
     "logger.tensorboard_enabled": False,
+    "policy.generation.max_new_tokens": 4,
 }
 
 
@@ -118,7 +120,10 @@ class Trainer:
 
 
 class Refits:
-    """NeMo-RL's weight synchronizer. `during` is called while the engine takes the weights."""
+    """NeMo-RL's weight synchronizer. `during` is called while the engine takes the weights.
+
+    The engine goes on counting the draws of a prompt, because groups go on over a refit.
+    """
 
     def __init__(self, policy: TinyPolicy, generation: TinyGeneration, during: Callable[[], None]) -> None:
         self._policy, self._generation, self._during = policy, generation, during
@@ -126,7 +131,9 @@ class Refits:
     def sync_weights(self, kv_scales: Any = None) -> None:
         self._policy.broadcast_weights_for_collective()
         self._during()
+        drawn = Counter(self._generation._drawn)
         self._generation._refit()
+        self._generation._drawn.update(drawn)
 
     def shutdown(self) -> None:
         """Nothing runs."""
@@ -137,7 +144,7 @@ def run_controller(
     config: dict[str, Any],
     *,
     labels: Labels | None = None,
-    prompts: Mapping[str, float] = TRAIN_PROMPTS,
+    data: Mapping[str, float] = TRAIN_PROMPTS,
     seconds_per_token: float = 0.0,
     fails: Callable[[str, int], bool] = lambda prompt, draw: False,
     before_train: Callable[[int], None] = lambda step: None,
@@ -156,7 +163,7 @@ def run_controller(
     newest = checkpointer.get_latest_checkpoint_path()
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
-    train = loader(config, prompts, tokenizer, grpo["num_prompts_per_step"], shuffle=config["data"]["shuffle"],
+    train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], shuffle=config["data"]["shuffle"],
                    drop_last=True)  # fmt: skip
     if newest is not None:  # as setup_single_controller does
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
@@ -166,7 +173,7 @@ def run_controller(
     )  # fmt: skip
     generation = TinyGeneration(
         config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel,
-        max_length=config["policy"]["max_total_sequence_length"], labels=labels or seeded_labels(dict(prompts)),
+        max_length=config["policy"]["max_total_sequence_length"], labels=labels or seeded_labels(dict(data)),
         seconds_per_token=seconds_per_token, fails=fails,
     )  # fmt: skip
     if client is None:
