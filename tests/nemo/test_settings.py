@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings
-from nemo_ada.nemo.asynchronous import actors
+from nemo_ada.nemo.asynchronous.prompt_queue import LOADER_FILE, saved_queue
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -28,16 +26,14 @@ def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
 
 
 def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
-    checkpointer = SimpleNamespace(get_latest_checkpoint_path=lambda: None)
-    assert actors._saved(checkpointer) is None
-    checkpointer.get_latest_checkpoint_path = lambda: str(tmp_path)
-    assert actors._saved(checkpointer) is None, "a checkpoint without the file"
+    assert saved_queue(None) is None
+    assert saved_queue(str(tmp_path)) is None, "a checkpoint without the file"
     state = {"low": 3, "above": [5], "started": [4]}
-    torch.save(state, tmp_path / actors.LOADER_FILE)
-    assert actors._saved(checkpointer) == state
-    torch.save({"_index": 3}, tmp_path / actors.LOADER_FILE)
+    torch.save(state, tmp_path / LOADER_FILE)
+    assert saved_queue(tmp_path) == state
+    torch.save({"_index": 3}, tmp_path / LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
-        actors._saved(checkpointer)
+        saved_queue(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["normalize_rewards", "use_leave_one_out_baseline"])

@@ -207,3 +207,20 @@ def test_a_verifier_without_a_verdict_gives_no_label(run):
     record = run(1, labels=lambda prompt, draw: "=" if draw == 1 and prompt == "p10=" else draw % 2 == 0)
     assert record.metrics[1]["train/ada/failed/verifier_timeout"] == 1
     assert all(len(pool.result.reward_N) >= 4 for pool in record.pools[0])
+
+
+@pytest.mark.slow
+def test_transfer_queue_carries_the_same_rows(single, run, tmp_path):
+    """NeMo-RL's own data plane in place of its reference one. It needs the package transferqueue."""
+    pytest.importorskip("transfer_queue")
+    from nemo_rl.data_plane import build_data_plane_client
+
+    expected = run(2)
+    config = single.controller_config(tmp_path / "queue", 2, BALANCE, policy__optimizer__kwargs__lr=0.0)
+    client = build_data_plane_client(config["data_plane"] | {"storage_capacity": 1000}, bootstrap=True)
+    try:
+        found = single.run_controller(tmp_path / "queue", config, client=client)
+    finally:
+        client.close()
+    for ours, theirs in zip(found.batches, expected.batches, strict=True):
+        assert single.rows_of(ours) == single.rows_of(theirs)

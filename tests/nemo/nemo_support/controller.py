@@ -178,7 +178,7 @@ def run_controller(
     )  # fmt: skip
     if client is None:
         client = NoOpDataPlaneClient()
-    client.register_partition(PARTITION, [], 0, ["train"])
+        client.register_partition(PARTITION, [], 0, ["train"])
     trainer = Trainer(policy, client, before_train)
     pad = int(tokenizer.pad_token_id)
     buffer = TQReplayBuffer(client, partition_id=PARTITION, pad_value_dict={"token_ids": pad, "input_ids": pad})
