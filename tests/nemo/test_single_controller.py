@@ -210,11 +210,14 @@ def test_a_verifier_without_a_verdict_gives_no_label(run):
 
 
 @pytest.mark.slow
-def test_transfer_queue_carries_the_same_rows(single, run, tmp_path):
+def test_transfer_queue_carries_the_same_rows(single, run, tmp_path, monkeypatch):
     """NeMo-RL's own data plane in place of its reference one. It needs the package transferqueue."""
     pytest.importorskip("transfer_queue")
     from nemo_rl.data_plane import build_data_plane_client
+    from nemo_rl.data_plane.adapters import transfer_queue
 
+    # It would install the package for its actors. They run in this interpreter, which has it.
+    monkeypatch.setattr(transfer_queue, "_patch_tq_actor_runtime_env", lambda: None)
     expected = run(2)
     config = single.controller_config(tmp_path / "queue", 2, BALANCE, policy__optimizer__kwargs__lr=0.0)
     client = build_data_plane_client(config["data_plane"] | {"storage_capacity": 1000}, bootstrap=True)
