@@ -8,11 +8,11 @@ Real: the training loop, rollouts, loss, advantage estimator, data loader, logge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import nemo_rl
@@ -77,9 +77,10 @@ OURS: dict[str, Any] = {
 class TinyPrompts(torch.utils.data.Dataset):
     """Prompts as NeMo-RL's data processors make them (``DatumSpec``)."""
 
-    def __init__(self, prompts: list[str], tokenizer: Any) -> None:
+    def __init__(self, prompts: list[str], tokenizer: Any, tasks: Sequence[str] = (TASK,)) -> None:
         self._prompts = prompts
         self._tokenizer = tokenizer
+        self._tasks = tasks
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -93,7 +94,7 @@ class TinyPrompts(torch.utils.data.Dataset):
             "extra_env_info": {"prompt": prompt},
             "loss_multiplier": 1.0,
             "idx": index,
-            "task_name": TASK,
+            "task_name": self._tasks[index % len(self._tasks)],
         }
 
 
@@ -146,9 +147,16 @@ def make_config(folder: Path, steps: int, overrides: Mapping[str, Any], async_en
     return OmegaConf.to_container(config, resolve=True)
 
 
-def loader(config: dict[str, Any], prompts: Iterable[str], tokenizer: Any, size: int, **options: Any) -> Any:
+def loader(
+    config: dict[str, Any],
+    prompts: Iterable[str],
+    tokenizer: Any,
+    size: int,
+    tasks: Sequence[str] = (TASK,),
+    **options: Any,
+) -> Any:
     """A data loader as NeMo-RL's ``setup`` makes it."""
-    data = TinyPrompts(list(prompts), tokenizer)
+    data = TinyPrompts(list(prompts), tokenizer, tasks)
     workers = config["data"]["num_workers"]
     return StatefulDataLoader(data, batch_size=size, collate_fn=rl_collate_fn, num_workers=workers, **options)
 
@@ -165,11 +173,13 @@ def run_grpo(
     seconds_per_token: float = 0.0,
     fails: Callable[[str, int], bool] = lambda prompt, draw: False,
     before_train: Callable[[int], None] = lambda step: None,
+    kinds: Mapping[str, str] = MappingProxyType({TASK: "plain"}),
 ) -> RunRecord:
     """Train until step ``steps`` in ``folder``; ``resume`` continues what is there and is needed exactly then.
 
     ``hooks`` gets the master_config and the checkpointer. ``labels`` default to the pass rates of the prompts;
-    ``before_train(k)`` is called before training step k of this process, which is where a test kills it.
+    ``before_train(k)`` is called before training step k of this process, which is where a test kills it. ``kinds`` are
+    the tasks of the training prompts, in turn, with the kind of environment of each.
     """
     config = make_config(folder, steps, overrides or {}, async_engine)
     found = any(Path(config["checkpointing"]["checkpoint_dir"]).glob("step_*"))
@@ -185,7 +195,8 @@ def run_grpo(
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
     size = int(settings["num_prompts_per_step"] * settings["batch_multiplier"])
-    train = loader(config, TRAIN_PROMPTS, tokenizer, size, shuffle=config["data"]["shuffle"], drop_last=True)
+    shuffle = config["data"]["shuffle"]
+    train = loader(config, TRAIN_PROMPTS, tokenizer, size, tuple(kinds), shuffle=shuffle, drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(
@@ -207,7 +218,8 @@ def run_grpo(
         seconds_per_token=seconds_per_token,
         fails=fails,
     )
-    environments = [environment("train"), environment("validation")]
+    training = {task: environment("train", kind) for task, kind in kinds.items()}
+    validation = environment("validation")
     try:
         with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)) as ours:
             grpo.grpo_train(
@@ -217,7 +229,8 @@ def run_grpo(
                 loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(loss),
-                *({TASK: one} for one in environments),
+                training,
+                {TASK: validation},
                 logger,
                 checkpointer,
                 _save_state(checkpointer.load_training_info(newest)),
@@ -230,7 +243,8 @@ def run_grpo(
     return RunRecord(
         [float(metrics[step]["train/loss"]) for step in sorted(metrics) if "train/loss" in metrics[step]],
         metrics,
-        *(ray.get(one.rows.remote()) for one in environments),
+        [rows for one in training.values() for rows in ray.get(one.rows.remote())],
+        ray.get(validation.rows.remote()),
         policy.batches,
         policy.logprob_lengths,
         generation.log,
