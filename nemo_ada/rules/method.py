@@ -138,6 +138,14 @@ def other_paths(values: Values, ada: AdaSettings) -> Findings:
             "policy.router_replay.enabled=true needs the expert routes of every token of a row; placeholder rows have "
             "none, and NeMo-RL v0.7 drops those of prompts; set it to false",
         )
+    for split in ("default", "train", "validation"):
+        key = f"data.{split}.processor"
+        if values.get(key) == "vlm_hf_data_processor":
+            yield error(
+                key,
+                "vlm_hf_data_processor packs images or audio, which NeMo-RL cannot repeat per response, so the first "
+                "rollout would end the run; train on text",
+            )
     if values.get("loss_fn.use_kl_in_reward", False):
         yield error(
             "loss_fn.use_kl_in_reward",
