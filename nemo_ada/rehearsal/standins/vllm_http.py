@@ -20,27 +20,6 @@ ERRORS, MOVED_ERRORS = "vllm.entrypoints.openai.engine.protocol", "vllm.entrypoi
 RENDER = "vllm.entrypoints.serve.render.serving"
 
 
-@REPLACEMENTS.after(
-    "nemo_rl.models.generation.vllm.vllm_worker_async",
-    "VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server",
-    why="Its imports name modules that later releases of vLLM have moved; the server itself is NeMo-RL's own.",
-)
-def _moved_modules(names: Names) -> None:
-    setup = names.get("VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server")
-
-    @functools.wraps(setup)
-    def _setup_vllm_openai_api_server(self: Any, app: Any) -> Any:
-        if not _exists(ERRORS):
-            _alias(ERRORS, importlib.import_module(MOVED_ERRORS))
-        if not _exists(RENDER):
-            module = ModuleType(RENDER)
-            vars(module)["OpenAIServingRender"] = _serving_render()
-            _alias(RENDER, module)
-        return setup(self, app)
-
-    names.put("VllmAsyncGenerationWorkerImpl._setup_vllm_openai_api_server", _setup_vllm_openai_api_server)
-
-
 def _exists(module: str) -> bool:
     """Whether this release of vLLM has the module."""
     try:
@@ -82,7 +61,7 @@ def _serving_render() -> type:
 @REPLACEMENTS.after(
     "vllm.entrypoints.openai.chat_completion.serving",
     "OpenAIServingChat.__init__",
-    why="The argument openai_serving_render is now online_renderer.",
+    why="NeMo-RL's server names an argument and two modules of vLLM 0.20; it imports this module before those two.",
 )
 def _chat(names: Names) -> None:
     create = names.get("OpenAIServingChat.__init__")
@@ -92,6 +71,12 @@ def _chat(names: Names) -> None:
         create(self, *args, **_renamed(kwargs))
 
     names.put("OpenAIServingChat.__init__", __init__)
+    if not _exists(ERRORS):
+        _alias(ERRORS, importlib.import_module(MOVED_ERRORS))
+    if not _exists(RENDER):
+        module = ModuleType(RENDER)
+        vars(module)["OpenAIServingRender"] = _serving_render()
+        _alias(RENDER, module)
 
 
 @REPLACEMENTS.after(
