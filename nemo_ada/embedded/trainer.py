@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 ENGINE_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32, CPU attention
 EVALUATION_STREAM = 11
+MEASURED = ("gradient_cosine", "effective_updates")  # of the learner, logged as ada/NAME
 
 
 @dataclass(slots=True)
@@ -247,7 +248,8 @@ class Trainer:
         self.control.observe_step(seconds)
         record = {
             "step": step,
-            **{f"train/{name}": value for name, value in learned.items()},
+            **{f"train/{name}": value for name, value in learned.items() if name not in MEASURED},
+            **named({name: value for name, value in learned.items() if name in MEASURED}),
             **data.metrics,
             **(named({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
             "engine_steps": data.engine_steps,

@@ -57,7 +57,7 @@ PAGES = ROOT / "recipes" / "results"
 PUBLISHED = PAGES / "bench.jsonl"
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
-WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine", "train/grad_norm", "train/entropy",
+WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine", "ada/effective_updates", "train/grad_norm", "train/entropy",
        "train/clip_fraction", "train/updates", "ada/live_rows", "ada/samples_drawn", "ada/response_length_pools",
        "ada/retried_prompts")  # fmt: skip
 """Metrics whose means over the steps a result keeps."""
@@ -140,6 +140,7 @@ class Protocol:
             f"policy.megatron_cfg.scheduler.lr_warmup_iters={warmup_steps}",
             "checkpointing.enabled=false",
             "logger.tensorboard=false",
+            *(["logger.gradient_cosine=true"] if job.seed in self.values["reported_seeds"] else []),
             f"run_dir='{folder}'",
         ]
         return load_run(ROOT / "configs" / "cpu" / f"{task['config']}.yaml", overrides)

@@ -185,13 +185,12 @@ class Learner:
 
     def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
         """Take one optimizer step. Returns the gradient norm and lr, and on the last stage the named metrics, too."""
-        mine = self._deal(rows, row_R)
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        sums = self._pass(rows, mine, loss, forward_only=False)
+        sums, cosine = self._gradient(rows, row_R, loss)
         with shim.cuda_tensor_methods():
             norm = self._apply()
-        metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])}
+        metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | cosine
         if not self.last_stage:
             return metrics
         total = torch.stack([torch.as_tensor(sum(s[name] for s in sums), dtype=torch.float32) for name in names])
@@ -200,6 +199,24 @@ class Learner:
         tokens = values.pop("tokens")
         metrics["loss"] = values.pop("loss")
         return metrics | {name: value / max(tokens, 1.0) for name, value in values.items()}
+
+    def _gradient(self, rows: TokenRows, row_R: Ints, loss: RowLoss) -> tuple[list[Sums], dict[str, float]]:
+        """Compute the gradient of the rows.
+
+        Returns:
+            The sums of each micro-batch. With `halves` also the cosine between the gradients of the first and of the
+            second half of the rows, where both have one. The rows are in the order of their prompts, so one prompt at
+            most has rows in both.
+        """
+        if not self.config.halves or len(row_R) < 2:
+            return self._pass(rows, self._deal(rows, row_R), loss, forward_only=False), {}
+        first_R, second_R = np.array_split(row_R, 2)
+        sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
+        first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
+        sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
+        both = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
+        lengths = float(first.norm() * (both - first).norm())
+        return sums, {"gradient_cosine": float(first @ (both - first)) / lengths} if lengths > 0 else {}
 
     def _apply(self) -> float:
         """Clip the gradient and update the weights. Returns the norm before clipping.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from nemo_ada.config.run import LossSettings, OptimizerSettings, PolicySettings
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.processes.actors import START_SECONDS
+from nemo_ada.errors import UserError
 
 _POLICY = PolicySettings()  # the YAML's defaults are the only ones
 
@@ -30,12 +31,13 @@ class LearnerConfig:
         warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to `optimizer.lr`.
         decay_updates: The learning rate falls linearly to 0 at this update. None keeps it constant.
         loss: Section `loss_fn` of the run.
+        halves: Whether an update also measures the cosine between the gradients of two halves of its rows.
         seed: Seed of a random model.
         start_timeout_s: Seconds for the start of the ranks.
         call_timeout_s: Seconds for a call.
 
     Raises:
-        UserError: The model does not split into the layout.
+        UserError: The model does not split into the layout, or halves are measured on several ranks.
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
@@ -50,12 +52,18 @@ class LearnerConfig:
     warmup_updates: int = 0
     decay_updates: int | None = None
     loss: LossSettings = field(default_factory=LossSettings)
+    halves: bool = False
     seed: int = 0
     start_timeout_s: float = START_SECONDS
     call_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         self.shape.check_parallel(self.tensor_parallel, self.pipeline_parallel)
+        if self.halves and self.world_size > 1:
+            raise UserError(
+                f"logger.gradient_cosine=true needs one learner rank, and this layout has {self.world_size}; set it to "
+                "false, or every parallel size to 1"
+            )
 
     @property
     def world_size(self) -> int:

@@ -26,6 +26,8 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
 
     Returns:
         The means over mini-batches of the learner's metrics, the number of updates, and the number of trained rows.
+        `logger.gradient_cosine` adds the mean cosine, and the number of updates that count: (sum of the gradient
+        norms)^2 / sum of their squares.
 
     Raises:
         InvariantError: A metric is not finite.
@@ -37,6 +39,7 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
     size = config.policy.train_global_batch_size or len(real_R)
     order = shuffled(data.prompt_R, config.grpo.seed, step)
     collected: list[dict[str, float]] = []
+    cosines: list[float] = []
     for start in range(0, len(order), size):
         chosen = np.sort(order[start : start + size])
         trained = chosen[live_R[chosen]]
@@ -45,6 +48,13 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
         metrics = learner.train(batch)
         if not all(math.isfinite(value) for value in metrics.values()):
             raise InvariantError(f"step {step}: the update is not finite: {metrics}")
+        cosines += [metrics.pop("gradient_cosine")] if "gradient_cosine" in metrics else []
         collected.append(metrics)
     means = {name: float(np.mean([metrics[name] for metrics in collected])) for name in collected[0]}
-    return means | {"updates": len(collected), "trained_rows": float(live_R.sum())}
+    means |= {"updates": len(collected), "trained_rows": float(live_R.sum())}
+    if config.logger.gradient_cosine:
+        norm_U = np.array([metrics["grad_norm"] for metrics in collected])
+        means["effective_updates"] = float(norm_U.sum() ** 2 / max((norm_U**2).sum(), 1e-30))
+        if cosines:
+            means["gradient_cosine"] = float(np.mean(cosines))
+    return means

@@ -194,6 +194,25 @@ def test_micro_batches_and_placeholder_rows_do_not_change_the_update(
     )
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_halves_of_an_update_agree_or_disagree_and_leave_it_as_it_is(group: LearnerGroup, sign: int) -> None:
+    once = _batch(0)
+    twice = {name: np.concatenate([column, column]) for name, column in once.columns(np.arange(ROWS)).items()}
+    twice["advantage_R"][ROWS:] *= sign
+    measured, plain = ({}, {})
+    for found, halves in ((measured, True), (plain, False)):
+        group.restart(_config(halves=halves))
+        found |= group.train(TrainBatch(**twice, denominator=100.0))
+    cosine = measured.pop("gradient_cosine")
+    assert cosine == pytest.approx(1.0, abs=1e-4) if sign > 0 else cosine < -0.3, "the clip is not symmetric"
+    assert measured == pytest.approx(plain, rel=1e-3, abs=1e-6)
+
+
+def test_halves_need_one_rank() -> None:
+    with pytest.raises(UserError, match="gradient_cosine"):
+        _config(dp=2, halves=True)
+
+
 def test_a_data_rank_without_rows_takes_part(group: LearnerGroup) -> None:
     results = []
     for dp in (1, 2):
