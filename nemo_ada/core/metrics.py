@@ -54,9 +54,10 @@ TABLE: Mapping[str, str] = {
     "thinned_rows": "rows with an advantage that `keep_fraction` left out of the update",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
     "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
-    "gradient_cosine": "CPU, with logger.gradient_cosine: cosine between the gradients of two halves of an update's rows, "
-    "mean over the updates. 1 means that they agree, 0 that noise decides",
-    "effective_updates": "CPU, with logger.gradient_cosine: (sum of the updates' gradient norms)^2 / sum of their squares",
+    "gradient_cosine": "with logger.gradient_cosine (CPU): cosine between the gradients of two halves of an update's "
+    "rows, mean over the updates. 1 means that they agree, 0 that noise decides",
+    "effective_updates": "with logger.gradient_cosine (CPU): (sum of the updates' gradient norms)^2 / sum of their "
+    "squares",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",
     "budget_used_samples": "samples_drawn / max_samples",
     "budget_used_tokens": "tokens_drawn / max_tokens",

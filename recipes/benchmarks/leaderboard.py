@@ -57,9 +57,9 @@ PAGES = ROOT / "recipes" / "results"
 PUBLISHED = PAGES / "bench.jsonl"
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
-WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine", "ada/effective_updates", "train/grad_norm", "train/entropy",
-       "train/clip_fraction", "train/updates", "ada/live_rows", "ada/samples_drawn", "ada/response_length_pools",
-       "ada/retried_prompts")  # fmt: skip
+WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine",
+       "ada/effective_updates", "train/grad_norm", "train/entropy", "train/clip_fraction", "train/updates", "ada/live_rows",
+       "ada/samples_drawn", "ada/response_length_pools", "ada/retried_prompts")  # fmt: skip
 """Metrics whose means over the steps a result keeps."""
 
 
