@@ -70,7 +70,7 @@ class SampledStep:
         metrics = self.sampling_metrics | self.rows.metrics
         if self.rows.equal_labels_teach:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("zero_signal_groups")}
-        if self.predicted_P is not None:
+        if self.predicted_P is not None and not ((self.raw_reward_N > 0.0) & (self.raw_reward_N < 1.0)).any():
             result = self.result
             share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
             metrics |= {} if share is None else {"explained_variance": share}
@@ -211,7 +211,10 @@ class AdaSampler:
 
     def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
-            self.estimator.update(prompt_ids, result.pos_P, result.size_P, features_PF)
+            learned_P: IntArray | FloatArray = result.pos_P
+            if self.rows.shrunk_baseline:  # the baseline predicts rewards, which may lie between 0 and 1
+                learned_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
+            self.estimator.update(prompt_ids, learned_P, result.size_P, features_PF)
 
     # groups that are drawn independently ------------------------------------------------------------------------------
 

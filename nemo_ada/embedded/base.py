@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import verify_folder, write_folder
 from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.settings import data_facts
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def base_folder(config: RunConfig, task: Task) -> Path:
     shape = model_shape(config, task)
     facts = {
         "version": VERSION,
-        "task": asdict(config.task),
+        "task": data_facts(config.task),
         "data": getattr(task, "fingerprint", ""),
         "shape": {name: getattr(shape, name) for name in (*HF_NAMES, "tied_embeddings")},
         "base": config.base.model_dump(exclude={"cache_dir"}),

@@ -208,7 +208,7 @@ class Rollout:
             source.close()
 
     def evaluate(self, indices: Sequence[int] | None, k: int, temperature: float, seed: int) -> HeldoutScores:
-        """Draw and score responses for held-out prompts. A response whose verifier fails counts as wrong.
+        """Draw and score responses for held-out prompts. A label below 1 and a failed verifier count as wrong.
 
         Args:
             indices: positions of the prompts in the held-out set. None takes all.
@@ -246,7 +246,7 @@ class Rollout:
         causes, count = Counter(str(cause) for _, cause in failed), len(answers)
         share = self._live_sampler().plan.max_failed_share
         check_failures(causes, count, count, share, "of an evaluation", [name for name, _ in failed])
-        reward_N = np.array([verdict.label or 0.0 for verdict in verdicts], np.float64)
+        reward_N = np.array([float(verdict.label == 1.0) for verdict in verdicts], np.float64)
         length_N = np.array([len(payload) for payloads in payloads_PK for payload in payloads], np.int64)
         samples = tuple(
             {

@@ -129,7 +129,7 @@ def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
 
 
 class Task(Protocol):
-    """Prompts with a verifier. Labels are 0.0 or 1.0."""
+    """Prompts with a verifier. Labels are 0.0 or 1.0, or between them where the task grades responses."""
 
     @property
     def name(self) -> str:

@@ -17,7 +17,6 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -30,7 +29,7 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run_folder.files import write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
-from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
+from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -38,6 +37,7 @@ log = logging.getLogger(__name__)
 # score_answer gives parts of a point, and only exactly 1.0 is correct. ">= .999" would be wrong. spell_backward adds
 # 1/n for each correct letter, so a correct answer with further letters gets 1 +- 2e-16 for 6, 7, 9 and 10 letters.
 FULL_MARKS = 1.0
+LARGEST_PART = 0.99  # of an answer without full marks
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 FORMAT = 1  # version of the cache files
@@ -100,11 +100,16 @@ class ReasoningTask(ABC):
         return self._splits
 
     def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """Label a response 1.0 when it ended by itself and the package gives full marks, else 0.0."""
+        """Label a response 1.0 when it ended by itself and the package gives full marks.
+
+        Another response that ended by itself gets 0.0, or with `graded` the part of it that is right.
+        """
         if not finished:
             return 0.0
         answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
-        return float(self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS)
+        if self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
+            return 1.0
+        return min(self._part(prompt, answer), LARGEST_PART) if self.settings.graded else 0.0
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
         """Label responses (prompt, text, finished). This verifier never fails."""
@@ -120,7 +125,7 @@ class ReasoningTask(ABC):
 
     @cached_property
     def _splits(self) -> Splits:
-        facts = {"reasoning-gym": version("reasoning-gym"), **asdict(self.settings)}
+        facts = {"reasoning-gym": version("reasoning-gym"), **data_facts(self.settings)}
         started = time.perf_counter()
         splits = cached_splits(self._cache_dir, self.name, facts, self._build)
         sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
@@ -182,6 +187,10 @@ class ReasoningTask(ABC):
         """A response in the form that the package's verifier reads."""
 
     @abstractmethod
+    def _part(self, prompt: Prompt, answer: str) -> float:
+        """The part of an answer that is right, in [0, 1]."""
+
+    @abstractmethod
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         """The answers with this task's errors."""
 
@@ -205,6 +214,12 @@ class MiniSudoku(ReasoningTask):
 
     def _package_answer(self, text: str) -> str:
         return "\n".join(" ".join(text[start : start + 4]) for start in range(0, len(text), 4))
+
+    def _part(self, prompt: Prompt, answer: str) -> float:
+        blank = [i for i, cell in enumerate(prompt.text[: len(prompt.answer)]) if cell == "?"]
+        if len(answer) != len(prompt.answer) or not blank:
+            return 0.0
+        return sum(answer[i] == prompt.answer[i] for i in blank) / len(blank)
 
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         cell_RC = np.array([list(text[:16]) for text in texts])
@@ -236,6 +251,9 @@ class SpellBackward(ReasoningTask):
     def _package_answer(self, text: str) -> str:
         return text
 
+    def _part(self, prompt: Prompt, answer: str) -> float:
+        return max(0.0, 1.0 - edit_distance(answer, prompt.answer) / len(prompt.answer))
+
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         length_R = np.array([len(answer) for answer in answers])
         padded = [answer.ljust(self.lengths[-1][1], "a") for answer in answers]
@@ -243,6 +261,16 @@ class SpellBackward(ReasoningTask):
         rate_AB = rate_table(SPELLING_BANDS, (len(LETTERS), len(LETTERS) + 1), self._rng(1), self.settings.noise_scale)
         noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, self._rng(2)).tolist()
         return ["".join(LETTERS[i] for i in row[:n]) for row, n in zip(noisy_RL, length_R.tolist(), strict=True)]
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Return the smallest number of letters to insert, delete or replace (Levenshtein)."""
+    costs = list(range(len(second) + 1))
+    for i, left in enumerate(first, start=1):
+        before, costs[0] = costs[0], i
+        for j, right in enumerate(second, start=1):
+            before, costs[j] = costs[j], min(costs[j] + 1, costs[j - 1] + 1, before + (left != right))
+    return costs[-1]
 
 
 def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any], build: Callable[[], Splits]) -> Splits:

@@ -5,8 +5,8 @@ All defaults and bounds stand here, and pydantic checks them.
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Literal, Self
+from dataclasses import asdict, field
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -30,6 +30,13 @@ Seed = Annotated[
 ]
 TrainPrompts = Annotated[int, Field(ge=1, le=100_000, description="Prompts kept for RL.")]
 HeldoutPrompts = Annotated[int, Field(ge=1, le=10_000, description="Prompts kept for evaluation only.")]
+Graded = Annotated[
+    bool,
+    Field(
+        description="Whether a training response earns a part of the reward: the share of blank cells that are right, "
+        "or 1 - edit distance / letters. Evaluations count whole answers only."
+    ),
+]
 NoiseScale = Annotated[
     float,
     Field(
@@ -53,6 +60,7 @@ class MiniSudokuSettings:
     heldout_prompts: HeldoutPrompts = 256
     noise_scale: NoiseScale = 1.0
     drafts: Drafts = 1
+    graded: Graded = False
     min_empty: Annotated[int, Field(ge=1, le=12, description="Fewest blank cells of a board.")] = 2
     max_empty: Annotated[
         int, Field(ge=1, le=12, description="Most blank cells of a board (with more, few boards have one solution).")
@@ -78,6 +86,7 @@ class SpellBackwardSettings:
     heldout_prompts: HeldoutPrompts = 256
     noise_scale: NoiseScale = 1.0
     drafts: Drafts = 1
+    graded: Graded = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -165,3 +174,8 @@ class ArithmeticSettings:
 
 AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings | ArithmeticSettings
 TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]
+
+
+def data_facts(settings: AnyTaskSettings) -> dict[str, Any]:
+    """Return the settings that decide the problems and the demonstrations. How responses are judged is left out."""
+    return {name: value for name, value in asdict(settings).items() if name != "graded"}

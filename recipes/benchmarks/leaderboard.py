@@ -57,9 +57,20 @@ PAGES = ROOT / "recipes" / "results"
 PUBLISHED = PAGES / "bench.jsonl"
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
-WHY = ("ada/explained_variance", "ada/zero_signal_groups", "ada/gradient_cosine",
-       "ada/effective_updates", "train/grad_norm", "train/entropy", "train/clip_fraction", "train/updates", "ada/live_rows",
-       "ada/samples_drawn", "ada/response_length_pools", "ada/retried_prompts")  # fmt: skip
+WHY = (
+    "ada/explained_variance",
+    "ada/zero_signal_groups",
+    "ada/gradient_cosine",
+    "ada/effective_updates",
+    "ada/live_rows",
+    "ada/samples_drawn",
+    "ada/response_length_pools",
+    "ada/retried_prompts",
+    "train/grad_norm",
+    "train/entropy",
+    "train/clip_fraction",
+    "train/updates",
+)
 """Metrics whose means over the steps a result keeps."""
 
 
@@ -306,7 +317,7 @@ class Bench:
 
     def __init__(self, protocol: Protocol, results: Results, exits: ExitStack) -> None:
         self.protocol, self.results, self._exits = protocol, results, exits
-        self._place: tuple[str, int] | None = None
+        self._place: tuple[str, int, str] | None = None
         self._stack: Stack | None = None
         self._task: Any = None
         self._base: Base | None = None
@@ -354,7 +365,7 @@ class Bench:
         self._place = self._stack = None
 
     def _ready(self, job: Job, folder: Path) -> tuple[Stack, Base]:
-        place = (job.task, self.protocol.base(job.seed))
+        place = (job.task, self.protocol.base(job.seed), str(self.protocol.methods[job.method].get("overrides")))
         if self._stack is None or self._base is None or self._place != place:
             self.close()
             config = self.protocol.config(job, folder)
@@ -364,7 +375,7 @@ class Bench:
             self._place = place
         return self._stack, self._base
 
-    def _measured(self, config: RunConfig, stack: Stack, place: tuple[str, int]) -> Base:
+    def _measured(self, config: RunConfig, stack: Stack, place: tuple[str, int, str]) -> Base:
         """Train the base if it is missing, and measure it. The measurement is kept beside the results."""
         folder = prepare_base(config, self._task, stack)
         values = self.protocol.values

@@ -257,3 +257,13 @@ def test_a_broken_promise_of_our_own_code_is_no_silent_number(ask, refused):
 def advantage_of_two(**options):
     labels, row = np.array([1.0, 0.0]), np.arange(2)[None]
     return advantages_of(labels, labels > 0, np.zeros(2, int), row, np.ones((1, 2)), weight_P=np.ones(1), **options)
+
+
+def test_the_estimator_of_a_shrunk_baseline_learns_mean_rewards():
+    rows = RowSettings(4, StopRule(FixedExit(4), (4,), 4), AdvantageSettings(baseline="shrunk"))
+    own = AdaSampler(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), rows, run_seed=3, estimator=EmaBeta())
+    graded = Script(np.tile([0.5, 0.25, 0.0, 0.75], (1, 64)), np.full((1, 256), 3, np.int64))
+    sampled = own.run_step(1, ["a"], ScriptedSource(graded, np.random.default_rng(1)))
+    assert sampled is not None and own.estimator is not None
+    np.testing.assert_allclose(own.estimator.predict(["a"]), [(1.5 + 1) / (4 + 2)])
+    assert "ada/explained_variance" not in sampled.metrics, "predicted rewards are not pass rates"

@@ -228,3 +228,30 @@ def test_settings_that_the_registry_forgets_are_an_error_and_no_other_task() -> 
     forgotten: Any = object()
     with pytest.raises(AssertionError):
         build_task(forgotten)
+
+
+def test_a_graded_answer_earns_the_part_that_is_right() -> None:
+    sudoku, words = made("mini_sudoku", graded=True), made("spell_backward", graded=True)
+    board = max(sudoku.splits().train, key=lambda prompt: prompt.text.count("?"))
+    blanks = [i for i, cell in enumerate(board.text) if cell == "?"]
+    wrong = list(board.answer)
+    wrong[blanks[0]] = "1" if wrong[blanks[0]] != "1" else "2"
+    assert sudoku.score(board, board.answer, True) == 1.0
+    assert sudoku.score(board, "".join(wrong), True) == pytest.approx(1 - 1 / len(blanks))
+    assert sudoku.score(board, board.answer[:-1], True) == 0.0
+    assert sudoku.score(board, "".join(wrong), False) == 0.0
+    word = Prompt("x", "abcd=", "dcba", {"answer": "dcba", "metadata": {"word": "abcd"}, "question": ""})
+    assert words.score(word, "dcbx", True) == pytest.approx(0.75)
+    assert words.score(word, "dba", True) == pytest.approx(0.75)
+    assert words.score(word, "xxxxxxxxx", True) == 0.0
+
+
+def test_grading_changes_neither_the_problems_nor_their_place_in_the_cache(tmp_path: Path) -> None:
+    first = small("spell_backward", tmp_path).splits()
+    assert small("spell_backward", tmp_path, graded=True).splits() == first
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_edit_distance_counts_insertions_deletions_and_replacements() -> None:
+    pairs = [("", "", 0), ("", "ab", 2), ("kitten", "sitting", 3), ("abc", "abc", 0), ("ab", "ba", 2)]
+    assert [reasoning.edit_distance(first, second) for first, second, _ in pairs] == [n for _, _, n in pairs]

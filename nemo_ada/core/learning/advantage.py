@@ -18,10 +18,10 @@ and n-h incorrect rows has c+ = h (1-b) w and c- = (n-h) b w. With h = n/2 and b
 `baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b). This is the posterior mean
 of p from the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i. So on all rows of a pool of
 fixed size, (*) is exactly N grad p w. Its error is the posterior variance, which is below the error p (1-p) / (N-1) of
-the others' mean. A group with equal labels keeps a gradient: its labels against the prior. The prior is one of labels,
-so rewards must be 0 or 1. A weight that depends on a pass rate takes the same b_i: then (*) is N grad p E[f'(b_i)]. A
-weight from the whole pool would hold r_i: with n = 1 and f = log it was 100 for an incorrect response and 1 for a
-correct one, whatever p was.
+the others' mean. A group with equal labels keeps a gradient: its labels against the prior. Rewards between 0 and 1 are
+allowed: S, a and b then sum rewards, and b_i still does not hold r_i. A weight that depends on a pass rate takes the
+same b_i: then (*) is N grad p E[f'(b_i)]. A weight from the whole pool would hold r_i: with n = 1 and f = log it was
+100 for an incorrect response and 1 for a correct one, whatever p was.
 
 `weighting: objective`: rows carry the inverse of the sampling design. Let q be an estimate of p. Correct rows share the
 mass n' q and incorrect rows n' (1-q), with n' = R/P rows per prompt (of the prompts with rows). With the baseline b = q
@@ -88,7 +88,7 @@ def advantages(
         The advantages, in the shape of `row`.
 
     Raises:
-        UserError: the rewards are not all 0 or 1 with `baseline: shrunk`.
+        UserError: a reward is outside [0, 1] with `baseline: shrunk`.
     """
     reward_N, positive_N, prompt_N = result.reward_N, result.positive_N, result.prompt_N
     prompts, weighting, normalize = len(result.uid_P), settings.advantage.weighting, settings.advantage.normalize
@@ -156,10 +156,10 @@ def _recentred(
 def _against_posterior(
     reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
 ) -> FloatArray:
-    if not ((reward_N == 0.0) | (reward_N == 1.0)).all():
+    if not ((reward_N >= 0.0) & (reward_N <= 1.0)).all():
         raise UserError(
-            "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of pass rates, so they must be 0 or "
-            "1; with other rewards use baseline: pool"
+            "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of mean rewards in [0, 1], and "
+            "there are others; with these use baseline: pool"
         )
     return np.asarray(reward_N[pool_R] - without_own(reward_N, prompt_N, prior_P, pool_R))
 

@@ -35,9 +35,16 @@ class PassRateEstimator(Protocol):
         ...
 
     def update(
-        self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
+        self,
+        prompt_ids: Sequence[str],
+        pos_P: IntArray | FloatArray,
+        total_P: IntArray,
+        features_PF: FloatArray | None = None,
     ) -> None:
-        """Learn that pos_P of total_P responses were correct. Prompts without responses do not change."""
+        """Learn that pos_P of total_P responses were correct, or that their rewards sum to pos_P.
+
+        Prompts without responses do not change.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +134,11 @@ class EmaBeta:
         return mass * mean, mass * (1.0 - mean)
 
     def update(
-        self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
+        self,
+        prompt_ids: Sequence[str],
+        pos_P: IntArray | FloatArray,
+        total_P: IntArray,
+        features_PF: FloatArray | None = None,
     ) -> None:
         """Learn that pos_P of total_P responses were correct."""
         drawn_P = np.asarray(total_P) > 0
@@ -175,7 +186,7 @@ class LabelMemory:
         kept_P2 = np.array([self._kept.get(prompt_id, (0.0, 0.0)) for prompt_id in prompt_ids]).reshape(-1, 2)
         return kept_P2[:, 0], kept_P2[:, 1]
 
-    def add(self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray) -> None:
+    def add(self, prompt_ids: Sequence[str], pos_P: IntArray | FloatArray, total_P: IntArray) -> None:
         """Add the pools of one step."""
         if not self.decay:
             return
@@ -248,7 +259,11 @@ class ValueRegressor:
         return mass_P * rate_P + pos_P, mass_P * (1.0 - rate_P) + neg_P
 
     def update(
-        self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
+        self,
+        prompt_ids: Sequence[str],
+        pos_P: IntArray | FloatArray,
+        total_P: IntArray,
+        features_PF: FloatArray | None = None,
     ) -> None:
         """Learn that pos_P of total_P responses were correct."""
         drawn_P = np.asarray(total_P) > 0

@@ -55,10 +55,19 @@ def test_with_the_right_prior_it_has_less_variance_than_leave_one_out():
     assert (ours - gradient).var() < 0.97 * (others - gradient).var()
 
 
-def test_rewards_that_are_no_labels_are_refused():
+def test_a_graded_reward_is_compared_with_the_mean_of_the_others_and_the_prior():
+    row, reward = np.arange(4), np.array([0.0, 1.0, 0.5, 0.25])
+    found = advantages_of(
+        reward, row > 1, np.zeros(4, int), row, np.ones(4),
+        weight_P=np.ones(1), prior_P=(np.ones(1), np.ones(1)),
+    )  # fmt: skip
+    np.testing.assert_allclose(found, reward - (reward.sum() - reward + 1.0) / (3 + 2))
+
+
+def test_rewards_outside_of_0_and_1_are_refused():
     row = np.arange(4)
-    with pytest.raises(UserError, match="must be 0 or 1; with other rewards use baseline: pool"):
+    with pytest.raises(UserError, match="baseline: pool"):
         advantages_of(
-            np.array([0.0, 1.0, 0.5, 1.0]), row > 0, np.zeros(4, int), row, np.ones(4),
+            np.array([0.0, 1.0, 1.5, 1.0]), row > 0, np.zeros(4, int), row, np.ones(4),
             weight_P=np.ones(1), prior_P=(np.ones(1), np.ones(1)),
         )  # fmt: skip
