@@ -115,7 +115,11 @@ class KnownRates:
         return rate_P, 1.0 - rate_P
 
     def update(
-        self, prompt_ids: Sequence[str], pos_P: IntArray, total_P: IntArray, features_PF: FloatArray | None = None
+        self,
+        prompt_ids: Sequence[str],
+        pos_P: IntArray | FloatArray,
+        total_P: IntArray,
+        features_PF: FloatArray | None = None,
     ) -> None:
         """Do nothing, because the rates are known."""
 

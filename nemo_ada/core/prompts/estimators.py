@@ -269,7 +269,7 @@ class ValueRegressor:
         drawn_P = np.asarray(total_P) > 0
         raw_PF = self._checked(prompt_ids, features_PF)[drawn_P]
         seen = [prompt_id for prompt_id, drawn in zip(prompt_ids, drawn_P.tolist(), strict=True) if drawn]
-        self._memory.add(seen, np.asarray(pos_P)[drawn_P], np.asarray(total_P)[drawn_P])
+        self._memory.add(seen, np.asarray(pos_P, np.float64)[drawn_P], np.asarray(total_P)[drawn_P])
         if len(raw_PF) == 0:
             return
         self._observe(raw_PF)
