@@ -17,6 +17,7 @@ from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
+from nemo_ada.rules.single_controller import uses_single_controller
 
 
 def site(values: Values) -> Findings:
@@ -75,7 +76,8 @@ def checkout(values: Values) -> Findings:
     home = Path(site_setting(HOME) or ".missing")
     if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
         asynchronous = bool(values.get("grpo.async_grpo.enabled", False))
-        problems = list(misfits(Checkout(home), asynchronous=asynchronous, gym=uses_gym(values)))
+        single = uses_single_controller(values)
+        problems = list(misfits(Checkout(home), asynchronous=asynchronous, gym=uses_gym(values), controller=single))
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:

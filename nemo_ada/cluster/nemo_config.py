@@ -393,7 +393,7 @@ class NemoConfig:
         model_name: a folder or a repository of the hub.
         nodes: nodes of the job.
         gpus_per_node: GPUs of a node.
-        async_grpo: whether NeMo-RL trains asynchronously.
+        async_grpo: whether NeMo-RL trains asynchronously, in the older loop or in the single controller.
         rollout: what a step samples.
         batch: how the learner cuts the rows of a step.
         engine: vLLM.
@@ -426,7 +426,7 @@ class NemoConfig:
             model_name=str(values.get("policy.model_name", "")),
             nodes=nodes,
             gpus_per_node=gpus_per_node,
-            async_grpo=bool(values.get("grpo.async_grpo.enabled", False)),
+            async_grpo=bool(values.get("grpo.async_grpo.enabled", False)) or values.get("async_rl") is not None,
             rollout=rollout,
             batch=Batch.of(values, rollout.rows),
             engine=engine,

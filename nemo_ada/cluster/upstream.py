@@ -71,6 +71,32 @@ PER_BATCH = {
     ),
     "_enqueue_rollout_group": ("self", "rollout_result", "generation_weight_version", "target_weight_version"),
 }  # fmt: skip
+CONTROLLER = "nemo_rl.algorithms.single_controller.SingleControllerActor"
+CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
+_BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
+_MANAGER = "nemo_rl.experience.rollout_manager"
+CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
+    f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
+    f"{CONTROLLER}.run": ("self",),
+    f"{CONTROLLER}._advantage_stage": ("self", "meta"),
+    f"{CONTROLLER}._save_checkpoint": ("self", "step_metrics"),
+    f"{_MANAGER}.RolloutManager.generate_and_push": ("self", "input_sample", "target_step", "inflight_registry"),
+    f"{_MANAGER}.AsyncRolloutImpl.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
+    f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
+    f"{_BUFFER}.commit": ("self", "group_id", "record"),
+    f"{_BUFFER}._call_dp": ("self", "method_name"),
+    f"{_BUFFER}.remove": ("self", "idxs", "remove_in_dp"),
+    f"{_BUFFER}.count_for_target_step": ("self", "target_step"),
+    f"{_BUFFER}.state_dict": ("self", "saved_capacity"),
+    f"{_BUFFER}.load_state_dict": ("self", "state"),
+    "nemo_rl.experience.payload.record_to_train_batch": ("record", "pad_value_dict"),
+    "nemo_rl.experience.payload.pack_payload": ("train_batch", "weight_version", "group_id"),
+    "nemo_rl.algorithms.async_utils.staleness_sampler.InOrderSampler.select": (
+        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
+    ),
+}  # fmt: skip
+"""What the single controller's subclasses use: function or method -> its first parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +163,20 @@ def gym_point(loop: Any) -> PatchPoint:
     return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
-def misfits(checkout: Checkout, *, asynchronous: bool = False, gym: bool = False) -> Iterator[str]:
+def misfits(
+    checkout: Checkout, *, asynchronous: bool = False, gym: bool = False, controller: bool = False
+) -> Iterator[str]:
     """What in a checkout is not as the hooks need it. Empty where they fit.
 
     Args:
         checkout: the source of a NeMo-RL.
         asynchronous: whether the actors of asynchronous training count, too.
         gym: whether the rollout functions of NeMo-Gym count, too.
+        controller: whether the single controller counts, and nothing else.
     """
+    if controller:
+        yield from controller_misfits(checkout)
+        return
     on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
     of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
     needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym)
@@ -167,6 +199,16 @@ def misfits(checkout: Checkout, *, asynchronous: bool = False, gym: bool = False
                     yield f"{path}.{method} does not exist"
                 else:
                     yield from _other_parameters(f"{path}.{method}", function, expected)
+
+
+def controller_misfits(checkout: Checkout) -> Iterator[str]:
+    """What in a checkout's single controller is not as our subclasses need it."""
+    for name, expected in CONTROLLER_METHODS.items():
+        function = _function(checkout, name)
+        if function is None:
+            yield f"{name} does not exist"
+        else:
+            yield from _other_parameters(name, function, expected)
 
 
 def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:

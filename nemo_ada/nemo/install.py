@@ -14,6 +14,7 @@ from typing import Any
 
 from nemo_ada.cluster.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
 from nemo_ada.core.sampling.schedulers import StopCheck
+from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.asynchronous.actors import adaptive_actors, check_actors
@@ -23,6 +24,8 @@ from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
+
+CONTROLLER_ACTOR = "nemo_ada.nemo.single_controller.actor"
 
 
 @contextmanager
@@ -92,6 +95,9 @@ def check_config(master_config: Any) -> None:
     Call it before NeMo-RL's set-up, which loads engine and learner for minutes.
     """
     if nemo_settings.uses_reinforce_ada(master_config):
+        if nemo_settings.uses_controller(master_config):
+            importlib.import_module(CONTROLLER_ACTOR).controller_actor(master_config)
+            return
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.async_grpo:
             check_actors()
@@ -100,6 +106,12 @@ def check_config(master_config: Any) -> None:
 def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
     """The settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
+    if nemo_settings.uses_controller(master_config):
+        raise UserError(
+            "async_rl: this is a config for the single controller, and grpo_train is another loop; start the actor of "
+            f"{CONTROLLER_ACTOR}.controller_actor(config), or remove async_rl",
+            key="async_rl",
+        )
     for target in PATCH_POINTS:
         target.check(loop)
     SAMPLE_ROLLOUT.check(rollouts)

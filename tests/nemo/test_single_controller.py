@@ -16,7 +16,9 @@ from collections import Counter
 import pytest
 
 from nemo_ada.core.sampling.result import joined
+from nemo_ada.job_control import STOP_FILE
 from nemo_ada.nemo import reinforce_ada
+from nemo_ada.run_folder.folder import read_lines
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
 
@@ -207,6 +209,27 @@ def test_a_verifier_without_a_verdict_gives_no_label(run):
     record = run(1, labels=lambda prompt, draw: "=" if draw == 1 and prompt == "p10=" else draw % 2 == 0)
     assert record.metrics[1]["train/ada/failed/verifier_timeout"] == 1
     assert all(len(pool.result.reward_N) >= 4 for pool in record.pools[0])
+
+
+def test_a_stop_file_saves_and_ends_and_records_are_written(run, tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+
+    def stop(step):
+        if step == 1:
+            (folder / STOP_FILE).touch()
+
+    record = run(4, before_train=stop, run_dir=folder)
+    assert record.result["train_steps"] == 2 and "stop file" in record.result["reason"]
+    lines = read_lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        assert line["total/rows"] == 16 * line["step"] and line["ada/samples_drawn"] >= 16 and line["time/step"] > 0
+        assert len(line["ada/pass_rate_histogram"]) > 1
+    (folder / STOP_FILE).unlink()
+    resumed = run(3, run_dir=folder)
+    assert resumed.result == {"train_steps": 3, "trainer_version": 3, "reason": None}
+    assert [line["step"] for line in read_lines(folder / "metrics.jsonl")] == [1, 2, 3]
 
 
 @pytest.mark.slow

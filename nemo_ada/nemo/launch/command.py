@@ -20,7 +20,7 @@ import yaml
 
 from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
-from nemo_ada.cluster.upstream import LOOP
+from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
@@ -29,6 +29,7 @@ from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
+from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
@@ -139,8 +140,10 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     """
     if not judged:
         rules.refuse(resolved, upstream)
+    single = nemo_settings.uses_controller(resolved)
     loop = importlib.import_module(LOOP)
-    master_config = loop.MasterConfig(**resolved)
+    module = importlib.import_module(CONTROLLER_CONFIG) if single else loop
+    master_config = module.MasterConfig(**resolved)
     check_config(master_config)
     check_environments(resolved)
     check_architectures(resolved)
@@ -154,11 +157,16 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     parts: dict[str, Any] = {}
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
-        loader = None if nemo_settings.uses_async_grpo(master_config) else parts["dataloader"]
+        ahead = single or nemo_settings.uses_async_grpo(master_config)
+        loader = None if ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         clear_abandoned(parts["checkpointer"])
-        stopped = supervised(loop, parts, control, progress)
+        if single:
+            with _signals(control, progress):
+                stopped = controller.supervised(parts, control, progress)
+        else:
+            stopped = supervised(loop, parts, control, progress)
         reason = str(progress.reason) if stopped else None
         saved = bool(get(parts["master_config"], "checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
@@ -180,6 +188,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
     """End Gym's servers, and the workers of the engine and of the learner. Both may be one object."""
+    controller.shut_down(parts)
     end_servers(parts.get("task_to_env", {}).get(ENVIRONMENT))
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
@@ -259,6 +268,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     master_config.logger["log_dir"] = get_next_experiment_dir(master_config.logger["log_dir"])
     continue_tracking(master_config.logger, run_dir)
     init_ray()
+    if nemo_settings.uses_controller(resolved):
+        return controller.set_up(master_config)
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     policy = resolved["policy"]
     master_config.policy["generation"] = configure_generation_config(

@@ -23,6 +23,7 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from nemo_rl.algorithms.single_controller import SingleControllerActor
@@ -31,13 +32,17 @@ from nemo_rl.experience.rollout_manager import AsyncRolloutImpl
 
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
+from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
+from nemo_ada.nemo.launch.records import TIMING, Records
+from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_saves
 from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
 from nemo_ada.nemo.single_controller.rollout import AdaRollout, AdaRolloutManager, DrawnGroup, Groups
 from nemo_ada.nemo.single_controller.step import ControllerEstimator, StepSampler
+from nemo_ada.run_folder.folder import RunDir
 
 LOOKAHEAD = "async_rl.sampler.max_lookahead_versions"
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
@@ -140,7 +145,18 @@ class Parts:
 class AdaController(PLAIN):  # type: ignore[misc]
     """NeMo-RL's controller with the objects of Reinforce-Ada."""
 
-    def __init__(self, master_config: Any, actor_args: Any, setup_timing_metrics: Any) -> None:
+    def __init__(
+        self, master_config: Any, actor_args: Any, setup_timing_metrics: Any, run_dir: str | None = None
+    ) -> None:
+        """Start NeMo-RL's controller with our objects.
+
+        Args:
+            master_config: NeMo-RL's configuration.
+            actor_args: what `setup_single_controller` has built.
+            setup_timing_metrics: its timings.
+            run_dir: folder of a run of `nemo-ada train`. It gets the records of the steps, and a stop file there ends
+                the run.
+        """
         self._ada = ada = Parts(master_config, actor_args)
         super().__init__(
             master_config,
@@ -154,8 +170,7 @@ class AdaController(PLAIN):  # type: ignore[misc]
             setup_timing_metrics,
         )
         ada.groups.bind(self._rollout_permitted)
-        sampler: Any = vars(self)["_sampler"]
-        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
+        self._sampler = StepSampler(vars(self)["_sampler"], ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
         state = restore(self._checkpointer)
         if state is not None:
             ada.load_state_dict(state)
@@ -169,6 +184,34 @@ class AdaController(PLAIN):  # type: ignore[misc]
             return log_metrics(metrics, *args, **kwargs)
 
         self._ada_stack.enter_context(methods_replaced(self._logger, {"log_metrics": with_ours}))
+        self._control: JobControl | None = None
+        if run_dir is not None:
+            self._supervise(Path(run_dir))
+
+    def _supervise(self, run_dir: Path) -> None:
+        """Write records, and ask the files of the job whether to stop. NeMo-RL's own TimeoutChecker asks, too."""
+        ada, config = self._ada, self._master_config
+        self._control = control = JobControl(run_dir, int(config.grpo.max_num_steps))
+        self._progress = progress = Progress.of(self._save_state, None, ada.settings.prompts)
+        timeout = job_timeout(type(vars(self)["_timeout"]), control, progress, None, None)
+        self._timeout = timeout(timeout=config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True)
+        self._timeout.start_iterations()
+        self._ada_stack.enter_context(timed_saves(self._checkpointer, control, progress))
+        rows = ada.settings.group * ada.settings.prompts
+        records = Records.continued(
+            RunDir(run_dir), rows, lambda: {**ada.lists, **ada.estimator.counted}, progress.total_steps, TIMING
+        )
+        self._ada_stack.enter_context(records.of(self._logger))
+
+    async def stop(self, reason: str) -> None:
+        """Save and end after the current step."""
+        if self._control is not None:
+            self._control.request(reason)
+
+    async def run(self) -> dict[str, Any]:
+        """Train to the end, or until a stop is requested. The result also has the reason of a stop."""
+        result: dict[str, Any] = await super().run()
+        return result | {"reason": None if self._control is None else self._progress.reason}
 
     async def _advantage_stage(self, meta: Any) -> Any:
         """Compute the advantages of a step. The estimator also compares engine and learner."""

@@ -150,6 +150,7 @@ def run_controller(
     before_train: Callable[[int], None] = lambda step: None,
     during_refit: Callable[[], None] = lambda: None,
     client: Any = None,
+    run_dir: Path | None = None,
     ours: bool = True,
     pools: list[list[Any]] | None = None,
     each: Callable[[Any], None] = lambda controller: None,
@@ -215,7 +216,8 @@ def run_controller(
     trained = [] if pools is None else pools
 
     async def run() -> Any:
-        controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics())
+        more = {} if run_dir is None else {"run_dir": str(run_dir)}
+        controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics(), **more)
         controller._logger.loggers.append(recorder)
         if ours:
             finish = controller._ada.sampler.finish_step

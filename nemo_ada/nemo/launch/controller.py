@@ -1,0 +1,101 @@
+"""Trains with the single controller of NeMo-RL main, in the order of its examples/run_grpo_single_controller.py.
+
+The controller is a Ray actor. So the driver only sets up, watches it and passes on a stop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from nemo_ada.errors import StallError
+from nemo_ada.job_control import JobControl
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.launch.stop_and_save import Progress
+from nemo_ada.nemo.lookup import get
+
+WATCH_SECONDS = 5.0
+
+
+def set_up(master_config: Any) -> dict[str, Any]:
+    """Call NeMo-RL's set-up functions. Ray must run.
+
+    Returns:
+        The arguments of the actor and the parts that the driver ends, by name.
+    """
+    from nemo_rl.algorithms.single_controller_utils import setup_single_controller
+    from nemo_rl.algorithms.utils import get_tokenizer
+    from nemo_rl.models.generation import configure_generation_config
+    from nemo_rl.utils.checkpoint import CheckpointManager
+
+    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
+    master_config.policy["generation"] = configure_generation_config(
+        master_config.policy["generation"],
+        tokenizer,
+        has_refit_draft_weights=bool(get(master_config, "policy.draft.enabled", False)),
+        trains_mtp=bool(get(master_config, "policy.megatron_cfg.mtp_num_layers")),
+    )
+    actor_args, timings = setup_single_controller(master_config, tokenizer)
+    return {
+        "actor_args": actor_args,
+        "timings": timings,
+        "save_state": actor_args.save_state,
+        "policy_generation": actor_args.gen_handle,
+        "policy": actor_args.trainer_handle,
+        "environments": actor_args.env_handles,
+        "checkpointer": CheckpointManager(master_config.checkpointing),
+        "master_config": master_config,
+    }
+
+
+def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
+    """Run the controller to its end under the job's control.
+
+    Args:
+        parts: what `set_up` returned.
+        control: files of the job.
+        progress: where the run is.
+
+    Returns:
+        Whether it was stopped before its last step.
+
+    Raises:
+        StallError: the controller has not answered for as long as async_rl.stall_watchdog.stall_timeout_s.
+    """
+    import ray
+
+    config = parts["master_config"]
+    actor_class = importlib.import_module("nemo_ada.nemo.single_controller.actor").controller_actor(config)
+    folder = {"run_dir": str(control.run_dir.resolve())} if nemo_settings.uses_reinforce_ada(config) else {}
+    controller = actor_class.remote(
+        master_config=config, actor_args=parts["actor_args"], setup_timing_metrics=parts["timings"], **folder
+    )
+    patience = float(get(config, "async_rl.stall_watchdog.stall_timeout_s", 600.0))
+    finished, silent, told = controller.run.remote(), 0.0, False
+    while not ray.wait([finished], timeout=WATCH_SECONDS)[0]:
+        if progress.signals and folder and not told:
+            controller.stop.remote(progress.signals[0])
+            told = True
+        try:
+            answer = ray.get(controller.ping.remote(), timeout=WATCH_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            silent += 2 * WATCH_SECONDS
+            if silent > patience:
+                raise StallError(f"the single controller has not answered for {silent:.0f} s") from None
+            continue
+        silent, progress.total_steps = 0.0, int(answer["train_steps"])
+        control.heartbeat(progress.total_steps, "training")
+    result = ray.get(finished)
+    progress.total_steps, progress.reason = int(result["train_steps"]), result.get("reason")
+    return progress.reason is not None and progress.total_steps < control.max_steps
+
+
+def shut_down(parts: Mapping[str, Any]) -> None:
+    """End the environments. Engine and learner are ended as in every run."""
+    for handle in parts.get("environments", {}).values():
+        import ray
+
+        with suppress(Exception):  # an error here must not hide the error of the run
+            ray.get(handle.shutdown.remote(), timeout=WATCH_SECONDS)
