@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,7 @@ from nemo_rl.algorithms.single_controller import SingleControllerActor
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
 from nemo_rl.experience.rollout_manager import AsyncRolloutImpl
 
+from nemo_ada.cluster.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import JobControl
@@ -60,7 +62,23 @@ def controller_actor(master_config: Any) -> Any:
     if not nemo_settings.uses_reinforce_ada(master_config):
         return SingleControllerActor
     nemo_settings.read(master_config)
+    check_methods()
     return importlib.import_module("ray").remote(num_cpus=1, num_gpus=0)(AdaController)
+
+
+def check_methods() -> None:
+    """Raise UserError when the imported single controller is not as our subclasses need it."""
+    for name, expected in CONTROLLER_METHODS.items():
+        owner, _, last = name.rpartition(".")
+        module, _, cls = owner.rpartition(".")
+        holder: Any = PLAIN if owner == CONTROLLER else None
+        if holder is None:
+            holder = importlib.import_module(owner if cls.islower() else module)
+            holder = holder if cls.islower() else getattr(holder, cls, None)
+        function = getattr(holder, last, None)
+        found = () if function is None else tuple(inspect.signature(function).parameters)
+        if found[: len(expected)] != expected:
+            raise UserError(f"{name} takes ({', '.join(found)}) first, expected ({', '.join(expected)}): {ADVICE}")
 
 
 class Parts:

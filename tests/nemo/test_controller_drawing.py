@@ -1,0 +1,263 @@
+"""A group of the single controller, drawn in one event loop over a scripted engine. It needs no NeMo-RL.
+
+1. A group draws waves until its session has enough. A refit delays the next wave, whose responses have the new version.
+2. An error cancels the other responses and undoes the group's budget. A group that hangs is given up.
+3. Groups that share a budget wait for those that started earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import numpy as np
+import pytest
+from standin import config
+
+from nemo_ada.core.sampling.budget import Budget, StepLedger
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.rollouts.response import Response
+from nemo_ada.nemo.single_controller.drawing import Drawing
+
+BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
+CONTROLLER = {
+    "grpo__async_grpo": None,
+    "data_plane": {"enabled": True},
+    "async_rl": {
+        "sampler": {"name": "in_order", "max_lookahead_versions": 1},
+        "min_groups_for_streaming_train": 3,
+        "max_inflight_prompts": 6,
+        "max_buffered_rollouts": 6,
+    },
+    "policy__generation__colocated": {"enabled": False, "resources": {"gpus_per_node": 1}},
+    "policy__generation__vllm_cfg": {"async_engine": True, "enable_prefix_caching": False},
+    "loss_fn__use_importance_sampling_correction": True,
+}
+
+
+def settings_of(ada=BALANCE, **changes):
+    return nemo_settings.read(config(4, 3, ada, asynchronous=True, **{**CONTROLLER, **changes}))
+
+
+class Engine:
+    """The gate and the version of the weights."""
+
+    def __init__(self):
+        self.version, self.gate, self.ended = 0, asyncio.Event(), asyncio.Condition()
+        self.gate.set()
+
+    async def may_start(self):
+        await self.gate.wait()
+
+    async def wait(self, seconds):
+        async with self.ended:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), seconds)
+
+
+def answer(reward, tokens=5):
+    return Response([], [], float(reward), False, tokens), {}
+
+
+class Group:
+    """One group of a step."""
+
+    def __init__(self, respond, engine, ledger, sampler, limit=1800.0):
+        self.ledger = ledger.start()
+        self.drawing = Drawing(respond, engine, longest=64, limit=limit)
+        self.session = sampler.group_session(1, self.ledger)
+        self._engine = engine
+
+    async def run(self):
+        result = await self.drawing.run(self.session)
+        self.ledger.end()
+        async with self._engine.ended:
+            self._engine.ended.notify_all()
+        return result
+
+
+def ledger_of(sampler, groups=1):
+    return sampler.step_ledger(groups)
+
+
+def test_waves_go_on_until_the_session_has_enough_and_later_ones_have_the_new_version():
+    async def scenario():
+        sampler, engine = settings_of().sampler(), Engine()
+        begun = []
+
+        async def respond(index):
+            begun.append(index)
+            if index == 0:
+                engine.gate.clear()  # a refit begins while the first wave runs
+            await asyncio.sleep(0)
+            return answer(index >= 4)
+
+        group = Group(respond, engine, ledger_of(sampler), sampler)
+        running = asyncio.ensure_future(group.run())
+        while len(begun) < 4 or group.session.state.in_flight != 4 or not group.session.state.table.n > 4:
+            await asyncio.sleep(0)
+        assert begun == [0, 1, 2, 3], "the second wave waits for the refit"
+        engine.version = 7
+        engine.gate.set()
+        return await running, group.drawing
+
+    result, drawing = asyncio.run(scenario())
+    assert (int(result.pos_P[0]), int(result.neg_P[0])) == (4, 4)
+    assert [drawing.versions[row] for row in result.response_id_N.tolist()] == [0] * 4 + [7] * 4
+
+
+def test_an_error_cancels_the_other_responses_and_the_group_can_start_again():
+    cancelled = []
+
+    async def scenario():
+        sampler, engine = settings_of(BALANCE | {"budget": {"max_samples": 48}}).sampler(), Engine()
+        ledger = sampler.step_ledger(3)
+        ledger.start()
+
+        async def respond(index):
+            if index == 3:
+                raise ValueError("the engine said no")
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.append(index)
+                raise
+
+        group = Group(respond, engine, ledger, sampler)
+        with pytest.raises(ValueError, match="said no"):
+            await group.run()
+        group.ledger.abandon()
+        return ledger, group.ledger
+
+    ledger, group = asyncio.run(scenario())
+    assert sorted(cancelled) == [0, 1, 2] and group.number == 1
+    assert (ledger.samples, ledger.tokens_reserved, ledger.tokens_used) == (0, 0, 0)
+    assert ledger.start(number=1).number == 1 and ledger.start().number == 2
+    with pytest.raises(InvariantError):
+        ledger.start()
+
+
+def test_a_group_that_hangs_is_given_up_with_its_complete_waves(monkeypatch):
+    monkeypatch.setattr("nemo_ada.nemo.single_controller.drawing.WAIT_SECONDS", 0.01)
+
+    async def scenario():
+        sampler, engine = settings_of().sampler(), Engine()
+
+        async def respond(index):
+            if index == 5:
+                await asyncio.sleep(3600)
+            return answer(False)
+
+        group = Group(respond, engine, ledger_of(sampler), sampler, limit=0.05)
+        return await group.run(), group.drawing
+
+    result, drawing = asyncio.run(scenario())
+    assert drawing.gave_up and result.size_P.tolist() == [4] and not result.resolved_P[0]
+
+
+def test_groups_that_share_a_budget_take_it_in_the_order_of_their_start():
+    async def scenario():
+        sampler, engine = settings_of(BALANCE | {"budget": {"max_samples": 16}}).sampler(), Engine()
+        ledger = sampler.step_ledger(3)
+
+        def group(wait):
+            async def respond(index):
+                await asyncio.sleep(wait)
+                return answer(False)
+
+            return Group(respond, engine, ledger, sampler)
+
+        groups = [group(wait) for wait in (0.02, 0.01, 0.0)]
+        return await asyncio.gather(*(one.run() for one in groups))
+
+    sizes = [int(result.size_P[0]) for result in asyncio.run(scenario())]
+    assert sizes == [8, 4, 4]  # the earliest one gets the only further wave, although it is the slowest
+
+
+def test_an_abandoned_group_may_have_ended_before():
+    ledger = StepLedger(Budget(max_samples=24), groups=2, first=4, most=16)
+    group = ledger.start()
+    group.reserve(8, 80)
+    group.settle(80, 40)
+    group.end()
+    group.abandon()
+    assert (ledger.samples, ledger.tokens_used) == (0, 0) and ledger.start(number=0).number == 0
+
+
+REFUSED = [
+    ({"async_rl": {"sampler": {"name": "windowed"}}}, "async_rl.sampler.name"),
+    ({"async_rl": {"sampler": {"name": "weight_fifo"}}}, "async_rl.sampler.name"),
+    ({"async_rl": {"sampler": {"name": "ready_first"}}}, "async_rl.sampler.name"),
+    ({"async_rl": {"min_groups_for_streaming_train": 2}}, "async_rl.min_groups_for_streaming_train"),
+    ({"async_rl": {"max_buffered_rollouts": 5}}, "async_rl.max_buffered_rollouts"),
+    ({"async_rl": {"rollout_failure": {"on_dropped_prompt": "replace"}}}, "async_rl.rollout_failure.on_dropped_prompt"),
+    ({"grpo__async_grpo": {"enabled": False}}, "grpo.async_grpo"),
+    ({"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling"),
+    ({"grpo__reward_scaling": {"enabled": True}}, "grpo.reward_scaling.enabled"),
+    ({"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled"),
+    ({"grpo__overlong_filtering": True}, "grpo.overlong_filtering"),
+    ({"grpo__advantage_clip_low": -1.0}, "grpo.advantage_clip_low"),
+    ({"grpo__val_period": 10}, "grpo.val_period"),
+    ({"policy__train_global_batch_size": 4}, "policy.train_global_batch_size"),
+    ({"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled"),
+    ({"policy__generation__vllm_cfg": {"async_engine": True}}, "policy.generation.vllm_cfg.enable_prefix_caching"),
+    ({"loss_fn__use_importance_sampling_correction": False}, "loss_fn.use_importance_sampling_correction"),
+    ({"data_plane": {"enabled": False}}, "data_plane.enabled"),
+    ({"checkpointing": {"metric_name": "val:accuracy"}}, "checkpointing.metric_name"),
+    ({"env": {"should_use_nemo_gym": True}}, "async_rl"),
+]
+
+
+@pytest.mark.parametrize(("changes", "key"), REFUSED, ids=[f"{row[1]}-{number}" for number, row in enumerate(REFUSED)])
+def test_what_the_single_controller_cannot_do_is_refused_by_its_key(changes, key):
+    merged = {**CONTROLLER, **changes}
+    if "async_rl" in changes:
+        merged["async_rl"] = {**CONTROLLER["async_rl"], **changes["async_rl"]}
+    with pytest.raises(UserError) as refused:
+        nemo_settings.read(config(4, 3, BALANCE, asynchronous=True, **merged))
+    assert refused.value.key == key
+
+
+ADA_REFUSED = [
+    ({"preset": "ada_est_ema"}, "sampling.kind"),
+    (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, "sampling.stopping.kind"),
+    ({"preset": "ada_seq_idle"}, "budget.mode"),
+    (BALANCE | {"budget": {"max_seconds": 9.0}}, "budget.max_seconds"),
+    (BALANCE | {"advantage": {"keep_fraction": 0.5}}, "advantage.keep_fraction"),
+]
+
+
+@pytest.mark.parametrize(("ada", "key"), ADA_REFUSED, ids=[row[1] for row in ADA_REFUSED])
+def test_what_a_group_by_itself_cannot_do_is_refused_by_its_key(ada, key):
+    group = {"grpo__num_generations_per_prompt": 8, "policy__train_global_batch_size": 24}
+    with pytest.raises(UserError) as refused:
+        settings_of(ada, **group)
+    assert refused.value.key == f"reinforce_ada.{key}"
+
+
+def test_with_no_version_ahead_engine_and_learner_may_share_gpus_and_the_cache_may_be_emptied():
+    async_rl = {**CONTROLLER["async_rl"], "sampler": {"name": "in_order", "max_lookahead_versions": 0},
+                "recompute_kv_cache_after_weight_updates": True}  # fmt: skip
+    settings = settings_of(
+        async_rl=async_rl,
+        policy__generation__colocated={"enabled": True},
+        policy__generation__vllm_cfg={"async_engine": True},
+        loss_fn__use_importance_sampling_correction=False,
+    )
+    assert settings.async_grpo and settings.prompts == 3
+
+
+def test_seeds_of_a_group_depend_on_its_step_and_place_only():
+    sampler = settings_of().sampler()
+    ledger = sampler.step_ledger(3)
+    numbers = [ledger.start().number for _ in range(3)]
+    seeds = [
+        sampler.group_session(2, StepLedger(Budget(), groups=9, first=4, most=16).start(number), uid=number + 3)
+        .next_requests(0.0)
+        .seed_N.tolist()
+        for number in numbers
+    ]
+    assert len({seed for row in seeds for seed in row}) == 12
+    again = sampler.group_session(2, StepLedger(Budget(), groups=1, first=4, most=16).start(), uid=4).next_requests(0.0)
+    assert np.array_equal(again.seed_N, seeds[1])
