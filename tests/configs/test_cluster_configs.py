@@ -44,6 +44,7 @@ COMBINATIONS = [
     ["configs/qwen2.5-0.5b-one-gpu.yaml"],
     ["configs/qwen2.5-math-7b-lora-one-gpu.yaml"],
     ["configs/qwen2.5-32b-lora.yaml"],
+    *([f"configs/qwen2.5-math-{size}.yaml", "configs/methods/single-controller.yaml"] for size in ("1.5b", "7b")),
 ]
 NAMES = ("run_dir", "checkpointing.checkpoint_dir", "logger.log_dir", "logger.wandb.name")
 PRESET = {
@@ -137,7 +138,7 @@ def test_the_shipped_combinations_are_models_and_overlays_that_exist():
     there = {str(path.relative_to(CONFIGS.parent)) for path in (*MODELS, *METHODS)}
     over_gym = {f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")}
     assert used | over_gym == there, "those over NeMo-Gym: test_gym_configs.py"
-    assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 41
+    assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 43
 
 
 @needs_checkout

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import sys
 import time
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
 
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.job_control import STOP_FILE
@@ -230,6 +235,26 @@ def test_a_stop_file_saves_and_ends_and_records_are_written(run, tmp_path):
     resumed = run(3, run_dir=folder)
     assert resumed.result == {"train_steps": 3, "trainer_version": 3, "reason": None}
     assert [line["step"] for line in read_lines(folder / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_the_actor_is_ours_or_nemo_rls_and_starts_in_its_own_process(single, tmp_path):
+    from nemo_rl.algorithms.single_controller import SingleControllerActor
+    from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
+
+    from nemo_ada.nemo.single_controller.actor import controller_actor
+
+    config = single.controller_config(tmp_path, 1, BALANCE)
+    plain = single.controller_config(tmp_path, 1, BALANCE, grpo__adv_estimator={"name": "grpo"})
+    assert controller_actor(MasterConfig(**plain)) is SingleControllerActor
+    actor = controller_actor(MasterConfig(**config))
+    here = Path(__file__).parent
+    path = os.pathsep.join([*map(str, (here / "nemo_support" / "startup", here.parents[1], here)), *sys.path])
+    arguments = SimpleNamespace(rollout_manager=SimpleNamespace(_impl=None))  # not NeMo-RL's native rollouts
+    started = actor.options(runtime_env={"env_vars": {"PYTHONPATH": path}}).remote(
+        MasterConfig(**config), arguments, None
+    )
+    with pytest.raises(ray.exceptions.RayActorError, match="UserError"):
+        ray.get(started.ping.remote())
 
 
 @pytest.mark.slow
