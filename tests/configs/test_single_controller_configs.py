@@ -1,0 +1,72 @@
+"""The configs for the single controller, which only NeMo-RL main has.
+
+1. `check` finds no error in them, and each of them asks for one update per step.
+2. A checkout without the single controller is refused, and so is a section that it would ignore.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.check.command import examine
+from nemo_ada.check.site import checkout
+from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
+from nemo_ada.cluster.upstream import CONTROLLER
+from nemo_ada.planning.command import PlanOptions, make_plan
+from nemo_ada.rules.single_controller import LOOKAHEAD, lookahead
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+OVERLAY = str(CONFIGS / "methods/single-controller.yaml")
+WORDS = [
+    (CONFIGS / "qwen2.5-math-1.5b.yaml", [OVERLAY]),
+    (CONFIGS / "qwen2.5-math-7b.yaml", [OVERLAY, str(CONFIGS / "methods/ada-lean.yaml")]),
+    (CONFIGS / "qwen3-30b-a3b-single-controller.yaml", []),
+]
+OF_A_SITE = {"policy.megatron_cfg.gradient_accumulation_fusion"}  # apex has to be installed
+HOME = Path(os.environ.get("NEMO_RL_HOME", ".missing"))
+on_main = pytest.mark.skipif(
+    not (HOME / "nemo_rl/algorithms/single_controller.py").is_file(), reason="NEMO_RL_HOME (main) is not set"
+)
+on_a_checkout = pytest.mark.skipif(not (HOME / "nemo_rl").is_dir(), reason="NEMO_RL_HOME is not set")
+every_config = pytest.mark.parametrize(("path", "more"), WORDS, ids=lambda value: getattr(value, "stem", ""))
+
+
+@on_main
+@every_config
+def test_check_finds_no_error_and_a_step_is_one_update(path, more):
+    found = examine(path, more, verifier=False, site=False)
+    assert [one for one in found if one.level == "error" and one.key not in OF_A_SITE] == []
+    config = NemoConfig.of_megatron(load_config(path, more))
+    assert config.batch.rows == config.rollout.rows and config.async_grpo
+    ahead = config.values.integer("async_rl.max_buffered_rollouts")
+    assert ahead == config.rollout.prompts_per_step * (lookahead(config.values) + 1)
+
+
+@on_main
+def test_plan_forecasts_a_step():
+    path, more = WORDS[0]
+    plan = make_plan(path, more, PlanOptions("04:00:00", steps=6, compare=False))
+    assert plan.forecast.step.p50 > 0
+
+
+@on_main
+def test_a_key_of_the_older_loop_and_a_setting_without_effect_are_errors():
+    path, more = WORDS[0]
+    for override, key in (
+        ("grpo.async_grpo.enabled=true", "grpo.async_grpo"),
+        ("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.enabled"),
+        (f"{LOOKAHEAD}=5", "async_rl.max_buffered_rollouts"),
+    ):
+        found = examine(path, [*more, override], verifier=False, site=False)
+        assert key in {one.key for one in found if one.level == "error"}, override
+
+
+@on_a_checkout
+def test_a_checkout_without_the_single_controller_is_refused():
+    path, more = WORDS[0]
+    problems = [one.message for one in checkout(Values(load_config(path, more))) if one.level == "error"]
+    missing = not (HOME / "nemo_rl/algorithms/single_controller.py").is_file()
+    assert any(CONTROLLER in message for message in problems) == missing
