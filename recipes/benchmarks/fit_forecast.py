@@ -237,7 +237,8 @@ def held_row(point: Point, theta: np.ndarray) -> str:
 def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -> str:
     """The results page."""
     errors = sorted(abs(math.log(item.left_out / item.point.facts["seconds"])) for item in judged)
-    held = [point for point in points if point.held_out]
+    others = [point for point in points if "card" in point.facts]
+    held = [point for point in points if point.held_out and point not in others]
     nemo = [
         abs(math.log(p.seconds(theta) / p.facts["seconds"])) for p in held if p.facts["source"] != "paper"
     ]  # fmt: skip
@@ -247,6 +248,7 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
         held=len(held), held_worst=100 * (math.exp(max(nemo)) - 1), held_own=len(nemo),
         fitted="\n".join(item.row for item in judged),
         held_rows="\n".join(held_row(point, theta) for point in held),
+        others="\n".join(held_row(point, theta) for point in others),
         phases="\n".join(phase_row(point, theta) for point in points if "phases" in point.facts),
         constants=constants(theta, (low, high)),
     )  # fmt: skip
@@ -280,6 +282,17 @@ These {held} were named before anything was fitted. The {held_own} runs of NeMo-
 The authors trained with verl. Paper v3 says A100, v1 says H100, and their response lengths are assumed. As A100 runs
 the forecast is nearer, and still below. It holds NeMo-RL's efficiencies, not verl's.
 
+## Other cards
+
+`nemo_ada/cluster/cards.py` has the figures of A100-80GB, H200, B200 and GB200. The efficiencies are those of the H100.
+Step times of NeMo-RL were found for GB200 only. These were never fitted:
+
+| model and GPUs | source | published s | forecast s | forecast / published | |
+|---|---|---|---|---|---|
+{others}
+
+## A choice after a look
+
 One choice was made after a look at a held-out point. With a log-normal tail alone, the forecast of 70B at 16k was 0.42
 of the published seconds. Among thousands of responses one reaches the limit, so published points now assume that. The
 prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8 and 1.5).
@@ -301,7 +314,7 @@ In `nemo_ada/planning/roofline.py`; a test refits them.
 {constants}
 ```
 
-Not in the forecast: the first step's compilation, a judge model, shared networks, GPUs other than H100. The driver
+Not in the forecast: the first step's compilation, a judge model, shared networks. The driver
 costs 7.7 ms per response on one core; no sampling phase is forecast to be shorter than that.
 """
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemo_ada.cluster.cards import H100
 from nemo_ada.planning.forecast import SamplingTimeModel
-from nemo_ada.planning.roofline import DENSE, EXPERTS, FP8_SPEED, H100, PROMPT_TOKENS, RANGE, Roofline
+from nemo_ada.planning.roofline import DENSE, EXPERTS, FP8_SPEED, PROMPT_TOKENS, RANGE, Roofline
 from nemo_ada.planning.sampling import SimulatedSteps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "check"))

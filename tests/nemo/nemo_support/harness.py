@@ -218,7 +218,7 @@ def run_grpo(
         seconds_per_token=seconds_per_token,
         fails=fails,
     )
-    training = {task: environment("train", kind) for task, kind in kinds.items()}
+    training = {task: environment(f"train-{task}", kind) for task, kind in kinds.items()}
     validation = environment("validation")
     try:
         with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)) as ours:
