@@ -10,6 +10,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from nemo_ada.core.metrics import RATE_BINS
 from nemo_ada.report.curves import by_method, difference
 from nemo_ada.report.run import Run, as_mapping, clean, number, score_keys
 from nemo_ada.report.series import AXES, number_text
@@ -18,6 +19,8 @@ from nemo_ada.run_folder.folder import VOLATILE
 
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
+RATE_HISTOGRAM = "ada/pass_rate_histogram"
+COLLAPSE_STEPS, WRONG_RISE, LENGTH_RISE = 20, 0.1, 1.2  # of the first and the last fifth of at least so many steps
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
 
 
@@ -166,6 +169,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
             notes.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
         notes += _mismatch(run)
+        notes += _collapse(run)
     for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
         seen = {
             tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
@@ -200,6 +204,26 @@ def _mismatch(run: Run) -> Iterator[str]:
         first = int(run.column("step")[high[0]])
         where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
         yield policy_gap.advice(where, float(values[high].max()))
+
+
+def _collapse(run: Run) -> Iterator[str]:
+    """Warn when responses grow while more and more prompts have no correct one.
+
+    The authors of Never Give Up saw this before a run collapsed: responses reach the length limit, and fail there.
+    """
+    count_NB, length_N = run.counts(RATE_HISTOGRAM, len(RATE_BINS)), run.column("ada/response_length_pools")
+    known = np.flatnonzero((count_NB.sum(axis=1) > 0) & np.isfinite(length_N))
+    if len(known) < COLLAPSE_STEPS:
+        return
+    first, last = known[: len(known) // 5], known[-(len(known) // 5) :]
+    wrong = [float(count_NB[part, 0].sum() / count_NB[part].sum()) for part in (first, last)]
+    length = [float(length_N[part].mean()) for part in (first, last)]
+    if wrong[1] - wrong[0] > WRONG_RISE and length[1] > LENGTH_RISE * length[0]:
+        yield (
+            f"{run.name}: prompts without a correct first wave rose from {wrong[0]:.0%} to {wrong[1]:.0%} while "
+            f"responses grew from {length[0]:.0f} to {length[1]:.0f} tokens. So responses may run into the length limit and fail "
+            "there: look at some, and lower the learning rate or raise the limit"
+        )
 
 
 def _steps(run: Run) -> str:

@@ -128,6 +128,16 @@ def test_a_name_that_is_no_text_is_shown(tmp_path, undrawn):
     assert "\x1b" not in page and "\uffff" not in page
 
 
+@pytest.mark.parametrize(("longer", "harder", "warned"), [(2.0, 8, True), (2.0, 0, False), (1.0, 8, False)])
+def test_a_run_whose_responses_grow_while_they_fail_is_reported(tmp_path, longer, harder, warned):
+    folder = make_run(tmp_path / "a", 40)
+    with rewrite(folder) as records:
+        for i, record in enumerate(records):
+            record["ada/pass_rate_histogram"] = [8 + harder * i // 39, *[2] * 8]
+            record["ada/response_length_pools"] = 100 * (1 + (longer - 1) * i / 39)
+    assert bool(summary.warnings([Run.read(folder)])) == warned
+
+
 def test_steps_whose_rollout_disagreed_with_the_learner_are_told(tmp_path):
     folder = make_run(tmp_path / "a", 4, **{"train/token_mult_prob_error": 1.05})
     assert summary.warnings([Run.read(folder)]) == []
