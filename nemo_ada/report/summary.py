@@ -221,8 +221,8 @@ def _collapse(run: Run) -> Iterator[str]:
     if wrong[1] - wrong[0] > WRONG_RISE and length[1] > LENGTH_RISE * length[0]:
         yield (
             f"{run.name}: prompts without a correct first wave rose from {wrong[0]:.0%} to {wrong[1]:.0%} while "
-            f"responses grew from {length[0]:.0f} to {length[1]:.0f} tokens. So responses may run into the length limit and fail "
-            "there: look at some, and lower the learning rate or raise the limit"
+            f"responses grew from {length[0]:.0f} to {length[1]:.0f} tokens. So responses may run into the length "
+            "limit and fail there: look at some, and lower the learning rate or raise the limit"
         )
 
 
