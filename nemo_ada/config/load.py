@@ -28,6 +28,7 @@ BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
+PACKAGE = Path(__file__).resolve().parents[1]
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -107,10 +108,23 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]
         words: the words behind it.
 
     Returns:
-        All YAMLs, `path` first and then the overlays, and the overrides.
+        All YAMLs, `path` first and then the overlays, and the overrides. A YAML of configs/ that is not in the working
+        folder is the one that came with this package.
     """
     overlays = [word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word]
-    return [path, *map(Path, overlays)], [word for word in words if word not in overlays]
+    return [shipped(path), *(shipped(Path(word)) for word in overlays)], [w for w in words if w not in overlays]
+
+
+def shipped(path: Path) -> Path:
+    """The file of this package where a path into configs/ or recipes/ names none in the working folder.
+
+    The files stand beside the package in a checkout, and inside it in a wheel (setup.py).
+    """
+    if path.parts[:1] not in (("configs",), ("recipes",)) or os.path.exists(path):
+        return path
+    inside = PACKAGE / "shipped"
+    own = (inside if inside.is_dir() else PACKAGE.parent) / path
+    return own if os.path.isfile(own) else path
 
 
 def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:
@@ -156,7 +170,8 @@ def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str
     """The configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
 
     A relative name is looked up in the working folder, then beside each YAML that the configuration builds on and in
-    the folders above that YAML. So a run may start in any folder. A name without a file stays as it is.
+    the folders above that YAML. So a run may start in any folder. A name without a file stays as it is. `task.path` may
+    name a file of this package (`shipped`).
     """
     for section in (config.get("data") or {}).values():
         for key in PROMPT_FILES if isinstance(section, dict) else ():
@@ -166,6 +181,9 @@ def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str
             files = (file for path in paths for file in family(path.resolve()))
             folders = (folder for file in files for folder in file.parents)
             section[key] = next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
+    task = config.get("task")
+    if isinstance(task, dict) and isinstance(task.get("path"), str):
+        task["path"] = str(shipped(Path(task["path"])))
     return config
 
 

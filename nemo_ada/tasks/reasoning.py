@@ -47,7 +47,13 @@ def package_dataset(name: str, **options: Any) -> Any:
     """A data set of reasoning-gym. The first call imports the package, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # a dependency of the package compares with `is`
-        import reasoning_gym
+        try:
+            import reasoning_gym
+        except ImportError as error:
+            raise UserError(
+                f"the problems of this task come from reasoning-gym, which is not here ({error}); install "
+                "nemo-ada[puzzles] (its part pycosat needs a C compiler), or take configs/cpu/jsonl.yaml"
+            ) from None
     return reasoning_gym.create_dataset(name, **options)
 
 

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from nemo_ada import __version__
 from nemo_ada.cli.main import COMMANDS, app, guarded
+from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import load_run
+from nemo_ada.errors import UserError
 from nemo_ada.run_folder.folder import RunDir
 from tests.patience import PATIENCE
 
@@ -129,3 +133,22 @@ def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == list(range(1, saved + 2))
+
+
+def test_the_version_is_printed():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout.strip()) == (0, __version__)
+
+
+def test_a_config_of_the_package_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("configs/cpu/jsonl.yaml"), ["reinforce_ada.preset=grpo"])
+    assert Path(config["task"]["path"]).is_file()
+    own = tmp_path / "configs" / "cpu" / "jsonl.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("task: {name: jsonl, path: mine.jsonl}\n")
+    assert load_config(Path("configs/cpu/jsonl.yaml"))["task"]["path"] == "mine.jsonl", (
+        "the user's own file comes first"
+    )
+    with pytest.raises(UserError):
+        load_config(Path("configs/cpu/nope.yaml"))

@@ -1,0 +1,96 @@
+"""The wheel, as somebody installs it: fresh environments, an empty folder, no checkout, no C compiler.
+
+Python 3.11 gets the CPU stack and trains. The other Pythons get the base, because this machine may have a CPU build of
+torch for one Python only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import nemo_ada
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[1]
+UV = Path(sys.executable).with_name("uv")
+SMALL = ["base.steps=20", "grpo.num_prompts_per_step=4", "grpo.max_num_steps=2", "grpo.val_at_start=false",
+         "grpo.val_period=0", "run_dir=run"]  # fmt: skip
+
+
+def run(*words, cwd, **environment):
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        list(map(str, words)), cwd=cwd, env=clean | environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel that was built from an sdist, and the sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    run(UV, "build", "--python", sys.executable, "--out-dir", out, ROOT, cwd=out)
+    return next(out.glob("*.whl"))
+
+
+def test_version_and_extras_are_one_story():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert nemo_ada.__version__ == "0.1.0"
+    assert not any("reasoning-gym" in requirement for requirement in extras["cpu"]), "its pycosat needs a compiler"
+    assert extras["embedded"] == ["nemo-ada[cpu,puzzles]"]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_configs_and_types_and_no_tests(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    shipped = {"nemo_ada/shipped/configs/cpu/jsonl.yaml", "nemo_ada/shipped/recipes/data/chain_sum.jsonl"}
+    assert shipped | {"nemo_ada/py.typed", "nemo_ada/report/page.html", "nemo_ada/config/presets.yaml"} <= names
+    of_checkout = {f"nemo_ada/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
+    assert of_checkout <= names
+    assert not any(name.startswith(("tests/", "recipes/", "configs/")) for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_base_runs_in_an_empty_folder(python, wheel, tmp_path):
+    found = subprocess.run([UV, "python", "find", "--no-python-downloads", python], capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"no Python {python} here")
+    environment, work = tmp_path / "venv", tmp_path / "empty"
+    work.mkdir()
+    run(UV, "venv", "--python", found.stdout.strip(), environment, cwd=work)
+    # No source distribution is built, so no compiler is needed.
+    run(UV, "pip", "install", "--python", environment / "bin/python", "--only-binary", ":all:", wheel, cwd=work)
+    command = environment / "bin" / "nemo-ada"
+    assert run(command, "--version", cwd=work).strip() == "0.1.0"
+    rows = json.loads(run(command, "simulate", "--preset", "grpo", "--seeds", "1", "--json", cwd=work))
+    assert rows[0]["responses"]["mean"] == 256
+    log = work / "log.jsonl"
+    log.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 3 % 2, "tokens": 9}) + "\n" for i in range(400)))
+    found = json.loads(run(command, "whatif", log, "--preset", "grpo", "--json", cwd=work))
+    assert found["log"]["groups"] == 100
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the CPU build of torch that is at hand is for 3.11")
+def test_the_cpu_stack_trains_in_an_empty_folder(wheel, tmp_path):
+    environment, work = tmp_path / "venv", tmp_path / "empty"
+    work.mkdir()
+    run(UV, "venv", "--python", sys.executable, environment, cwd=work)
+    folders = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS")
+    torch = {"UV_FIND_LINKS": folders} if folders else {"UV_TORCH_BACKEND": "cpu"}
+    run(UV, "pip", "install", "--python", environment / "bin/python", "--only-binary", ":all:",
+        f"nemo-ada[cpu] @ file://{wheel}", cwd=work, **torch)  # fmt: skip
+    run(environment / "bin/nemo-ada", "train", "configs/cpu/jsonl.yaml", *SMALL, cwd=work)
+    steps = [json.loads(line)["step"] for line in (work / "run/metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 2
