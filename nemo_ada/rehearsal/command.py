@@ -399,7 +399,7 @@ def furnish(
             if file and Path(file).is_file():
                 texts.append(Path(file).read_text(encoding="utf-8"))
     name = str(config.get("policy", {}).get("model_name", ""))
-    spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=2 * LENGTH)
+    spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=2 * LENGTH, ends=bool(gym))
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)

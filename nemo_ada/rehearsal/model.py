@@ -21,6 +21,8 @@ from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
 ROWS, TOKENS = 8, 24
+GYM_STEADY, GYM_END_BIAS = 1.0, 10.0
+"""The same two over NeMo-Gym, where a turn that is cut ends the agent's work. No layer adds to that coordinate there."""
 STEADY = 0.2
 """First hidden coordinate of every token. It is nearly constant after the norm, and so it acts as a bias."""
 END_BIAS = 1.8
@@ -37,6 +39,7 @@ class ModelSpec:
         kv: Number of key-value heads.
         tied: Whether input and output embeddings are one tensor.
         positions: Longest sequence, tokens.
+        ends: Whether the layers leave the first hidden coordinate alone, so that responses end after about ten tokens.
     """
 
     family: str
@@ -44,9 +47,10 @@ class ModelSpec:
     kv: int
     tied: bool
     positions: int
+    ends: bool = False
 
     @classmethod
-    def of(cls, model_name: str, *, layers: int, positions: int) -> ModelSpec:
+    def of(cls, model_name: str, *, layers: int, positions: int, ends: bool = False) -> ModelSpec:
         """The small model for a model of the table or a local folder. Raises UserError for any other."""
         shape = find_shape(model_name)
         if shape is None:
@@ -56,7 +60,7 @@ class ModelSpec:
             )
         family = family_of(model_name, shape[0])
         kv = HEADS if shape[0].kv == shape[0].heads else 2
-        return cls(family, layers, kv, shape[0].tied, positions)
+        return cls(family, layers, kv, shape[0].tied, positions, ends)
 
 
 def family_of(model_name: str, shape: ModelShape) -> str:
@@ -99,9 +103,11 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(spec.family, **arguments)).float()
     with torch.no_grad():
         embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        embedding[:, 0] = STEADY
-        output[:, 0] = STEADY
-        output[2, 0] += END_BIAS
+        embedding[:, 0] = output[:, 0] = GYM_STEADY if spec.ends else STEADY
+        output[2, 0] += GYM_END_BIAS if spec.ends else END_BIAS
+        for name, weight in model.named_parameters():
+            if spec.ends and name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight[0] = 0.0
     model.save_pretrained(folder)
     _tokenizer(tokens).save_pretrained(folder)
     rows = torch.randint(len(SPECIAL), SIZE, (ROWS, TOKENS), generator=torch.Generator().manual_seed(1))
