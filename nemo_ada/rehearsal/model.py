@@ -22,7 +22,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
 ROWS, TOKENS = 8, 24
 GYM_STEADY, GYM_END_BIAS = 1.0, 10.0
-"""The same two over NeMo-Gym, where a turn that is cut ends the agent's work. No layer adds to that coordinate there."""
+"""The two below over NeMo-Gym, where a turn that is cut ends the agent's work. No layer changes the coordinate."""
 STEADY = 0.2
 """First hidden coordinate of every token. It is nearly constant after the norm, and so it acts as a bias."""
 END_BIAS = 1.8
