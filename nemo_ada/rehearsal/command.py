@@ -42,7 +42,7 @@ from nemo_ada.rehearsal.report import (
     compare_resumed,
     measurements,
 )
-from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
@@ -399,7 +399,9 @@ def furnish(
             if file and Path(file).is_file():
                 texts.append(Path(file).read_text(encoding="utf-8"))
     name = str(config.get("policy", {}).get("model_name", ""))
-    spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=2 * LENGTH, ends=bool(gym))
+    spec = model.ModelSpec.of(
+        name, layers=STAGE_LAYERS * layout.pp, positions=GYM_ROW if gym else 2 * LENGTH, ends=bool(gym)
+    )
     path = folder / "model.json"
     path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)

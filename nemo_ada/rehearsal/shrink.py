@@ -17,6 +17,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
 
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
+GYM_ROW = 4 * LENGTH  # tokens of a row over NeMo-Gym: six turns, and what the tools say between them
 PROMPTS = 8
 BLOCK_TOKENS = 32
 """Block of vLLM's KV cache, tokens. This is the least that the CPU build takes (its default is 128, a GPU's is 16).
@@ -172,7 +173,7 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     layout = _layout(s)
     _model(s, model)
     _batches(s, layout)
-    _lengths(s, 2 if gym else 1)
+    _lengths(s, GYM_ROW if gym else LENGTH)
     _precision(s)
     _engine(s)
     _schedule(s, steps)
@@ -281,10 +282,10 @@ def _batches(s: Shrinker, layout: Layout) -> None:
         s.at_most("generate", f"reinforce_ada.{key}", 4 * fewer)
 
 
-def _lengths(s: Shrinker, factor: int) -> None:
-    """Lower the lengths of prompts, responses, rows and packs. A row has up to `factor` times LENGTH tokens."""
+def _lengths(s: Shrinker, most: int) -> None:
+    """Lower the lengths of prompts, responses, rows and packs. A row has `most` tokens at most."""
     old = int(s.get("policy.max_total_sequence_length", LENGTH))
-    length = min(old, factor * LENGTH)
+    length = min(old, most)
     s.at_most("generate", "policy.max_total_sequence_length", length)
     s.at_most("generate", "data.max_input_seq_length", min(PROMPT_TOKENS, length))
     s.at_most("generate", "policy.generation.max_new_tokens", NEW_TOKENS)

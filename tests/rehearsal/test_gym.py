@@ -16,7 +16,7 @@ from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, gym, installation, problems
 from nemo_ada.rehearsal.report import SERVERS, Events, Report
-from nemo_ada.rehearsal.shrink import BLOCK_TOKENS, LENGTH, PROMPT_TOKENS, Layout, shrink
+from nemo_ada.rehearsal.shrink import BLOCK_TOKENS, GYM_ROW, PROMPT_TOKENS, Layout, shrink
 from nemo_ada.rehearsal.standins import nemo_rl_gym, vllm_http
 from nemo_ada.rehearsal.standins.nemo_rl_vllm import REQUESTS
 from nemo_ada.rehearsal.standins.replacing import Names
@@ -140,7 +140,7 @@ def test_our_configs_shrink(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert s.get("data.train.dataset_name") == "NemoGymDataset"
     assert s.get("data.train.data_path") == str(tmp_path / "data" / problems.TRAIN)
     assert s.get("env.nemo_gym.uv_venv_dir") == str(tmp_path / "gym")
-    assert s.get("policy.max_total_sequence_length") == 2 * LENGTH
+    assert s.get("policy.max_total_sequence_length") == GYM_ROW
     assert s.get("policy.generation.vllm_cfg.expose_http_server") is True
 
 
