@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -21,8 +22,9 @@ import pytest
 import ray
 
 from nemo_ada.core.sampling.result import joined
-from nemo_ada.job_control import STOP_FILE
+from nemo_ada.job_control import STOP_FILE, JobControl
 from nemo_ada.nemo import reinforce_ada
+from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.run_folder.folder import read_lines
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
@@ -255,6 +257,38 @@ def test_the_actor_is_ours_or_nemo_rls_and_starts_in_its_own_process(single, tmp
     )
     with pytest.raises(ray.exceptions.RayActorError, match="UserError"):
         ray.get(started.ping.remote())
+
+
+@pytest.mark.parametrize("signals", [[], ["SIGTERM"]], ids=["to its end", "a signal"])
+def test_the_driver_watches_the_controller_and_passes_a_signal_on(single, tmp_path, monkeypatch, signals):
+    from nemo_ada.nemo.launch import controller as launch
+    from nemo_ada.nemo.single_controller import actor
+
+    class Controller:
+        def __init__(self, master_config, actor_args, setup_timing_metrics, run_dir):
+            self.reason = None
+
+        async def run(self):
+            for _ in range(600 if signals else 1):
+                await asyncio.sleep(0.1)
+                if self.reason is not None:
+                    return {"train_steps": 2, "reason": self.reason}
+            return {"train_steps": 3, "reason": None}
+
+        async def ping(self):
+            return {"train_steps": 1}
+
+        async def stop(self, reason):
+            self.reason = reason
+
+    monkeypatch.setattr(actor, "controller_actor", lambda config: ray.remote(num_cpus=0)(Controller))
+    monkeypatch.setattr(launch, "WATCH_SECONDS", 0.5)
+    config = single.controller_config(tmp_path, 3, BALANCE)
+    control, progress = JobControl(tmp_path, 3), Progress(0, 0, 0, 0, 1, 4, signals=list(signals))
+    parts = {"master_config": config, "actor_args": None, "timings": None}
+    stopped = launch.supervised(parts, control, progress)
+    assert stopped == bool(signals)
+    assert (progress.total_steps, progress.reason) == ((2, "SIGTERM") if signals else (3, None))
 
 
 @pytest.mark.slow
