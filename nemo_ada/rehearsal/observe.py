@@ -166,7 +166,10 @@ def _number(value: Any) -> float | None:
 
 
 LAST_BATCH: dict[str, Any] = {}
-"""Arguments of the newest call of Policy.train with a gradient in this process. `probe` trains on them again."""
+"""Arguments of the newest call of Policy.train whose last update has a gradient. `probe` trains on them again.
+
+NeMo-RL reports the gradient norm of the last update of a call.
+"""
 
 
 def _observe_rows(module: ModuleType) -> None:
@@ -175,7 +178,8 @@ def _observe_rows(module: ModuleType) -> None:
 
     @functools.wraps(train)
     def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        if bool((data["advantages"] != 0).any()):
+        last = int(self.cfg["train_global_batch_size"])
+        if bool((data["advantages"][-last:] != 0).any()):
             LAST_BATCH.update(data=data, loss_fn=loss_fn)
         note(event="rows", rows=row_hashes(data))
         return train(self, data, loss_fn, *args, **kwargs)

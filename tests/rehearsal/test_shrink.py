@@ -167,21 +167,30 @@ def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_t
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers
 
 
-@pytest.mark.parametrize("learner", ["megatron", "dtensor"])
-def test_lora_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(learner: str, tmp_path: Path) -> None:
-    section = {"peft": {"enabled": True}} if learner == "megatron" else {}
-    full = config(**section)
-    if learner == "dtensor":
-        full["policy"]["megatron_cfg"]["enabled"] = False
-        full["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": True, "lora_cfg": {"enabled": True}}
-        full["checkpointing"]["model_save_format"] = "safetensors"
-    with pytest.raises(UserError, match="everything but LoRA with") as refused:
+def test_lora_on_dtensor_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(tmp_path: Path) -> None:
+    full = config()
+    full["policy"]["megatron_cfg"]["enabled"] = False
+    full["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": True, "lora_cfg": {"enabled": True}}
+    full["checkpointing"]["model_save_format"] = "safetensors"
+    with pytest.raises(UserError) as refused:
         small(full, tmp_path)
-    for override in str(refused.value).partition("LoRA with ")[2].split():
+    overrides = [word.rstrip(",") for word in str(refused.value).split() if "=" in word][1:]
+    assert len(overrides) == 3
+    for override in overrides:
         name, _, value = override.partition("=")
         *path, last = name.split(".")
         node = full
         for part in path:
             node = node[part]
         node[last] = {"false": False, "null": None}[value]
-    assert small(full, tmp_path)[1].learner == learner
+    assert small(full, tmp_path)[1].learner == "dtensor"
+
+
+def test_lora_on_megatron_stays_and_its_rate_is_smaller(tmp_path: Path) -> None:
+    rates = []
+    for section in ({}, {"peft": {"enabled": True, "dim": 32}}):
+        shrinker, layout = small(config(**section), tmp_path)
+        assert layout.learner == "megatron"
+        assert shrinker.get("policy.megatron_cfg.peft") == section.get("peft")
+        rates.append(shrinker.get("policy.megatron_cfg.optimizer.lr"))
+    assert rates[1] < rates[0]
