@@ -117,6 +117,10 @@ class Protocol:
         """The methods by name."""
         return dict(self.values["methods"])
 
+    def judged(self, method: str) -> str:
+        """Return the settings of a method that need processes of their own, such as how responses are judged."""
+        return " ".join(self.methods[method].get("overrides", []))
+
     def prompts(self, method: str) -> int:
         """Return the prompts per step of a method."""
         settings = self.methods[method]
@@ -225,14 +229,18 @@ class Results:
         """
         protocol = self.protocol
         named = list(protocol.methods) if stage["methods"] == "all" else stage["methods"]
-        pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named if name in methods]
+        named = sorted((name for name in named if name in methods), key=protocol.judged)  # new settings, new processes
+        pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named]
         for seed in protocol.values["tuning_seeds"]:
             for task, name in pairs:
                 yield from (Job(task, name, *cell, seed) for cell in protocol.cells(stage["updates"]))
         groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
-        for task in dict.fromkeys(task for task, _ in pairs):
-            for seed in protocol.values["reported_seeds"]:
-                for name in [name for there, name in pairs if there == task]:
+        seeds = protocol.values["reported_seeds"]
+        for task, judged, base in dict.fromkeys(
+            (task, protocol.judged(name), protocol.base(seed)) for task, name in pairs for seed in seeds
+        ):
+            for seed in (seed for seed in seeds if protocol.base(seed) == base):
+                for name in (name for there, name in pairs if (there, protocol.judged(name)) == (task, judged)):
                     cells = [self.best(task, name, updates) for updates in groups]
                     yield from (Job(task, name, *cell, seed) for cell in cells if cell is not None)
 
@@ -365,7 +373,7 @@ class Bench:
         self._place = self._stack = None
 
     def _ready(self, job: Job, folder: Path) -> tuple[Stack, Base]:
-        place = (job.task, self.protocol.base(job.seed), str(self.protocol.methods[job.method].get("overrides")))
+        place = (job.task, self.protocol.base(job.seed), self.protocol.judged(job.method))
         if self._stack is None or self._base is None or self._place != place:
             self.close()
             config = self.protocol.config(job, folder)
