@@ -34,6 +34,22 @@ def run(*words, cwd, **environment):
     return done.stdout
 
 
+def interpreter_of(version):
+    """The first interpreter of a version that runs: on PATH, else among pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for candidate in (f"python{version}", *sorted(pyenv.glob(f"{version}.*/bin/python"))):
+        program = (
+            "import sys, venv; print(sys.executable) if '%d.%d' % sys.version_info[:2] == sys.argv[1] else exit(1)"
+        )
+        try:
+            done = subprocess.run([candidate, "-c", program, version], capture_output=True, text=True, timeout=PATIENCE)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return done.stdout.strip()
+    return None
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel that was built from an sdist, and the sdist."""
@@ -63,12 +79,12 @@ def test_the_wheel_holds_configs_and_types_and_no_tests(wheel):
 @pytest.mark.slow
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_the_base_runs_in_an_empty_folder(python, wheel, tmp_path):
-    found = subprocess.run([UV, "python", "find", "--no-python-downloads", python], capture_output=True, text=True)
-    if found.returncode:
+    interpreter = interpreter_of(python)
+    if interpreter is None:
         pytest.skip(f"no Python {python} here")
     environment, work = tmp_path / "venv", tmp_path / "empty"
     work.mkdir()
-    run(UV, "venv", "--python", found.stdout.strip(), environment, cwd=work)
+    run(UV, "venv", "--python", interpreter, environment, cwd=work)
     # No source distribution is built, so no compiler is needed.
     run(UV, "pip", "install", "--python", environment / "bin/python", "--only-binary", ":all:", wheel, cwd=work)
     command = environment / "bin" / "nemo-ada"
