@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.budget import Budget, StepLedger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -17,7 +17,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.errors import UserError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.simulate.engine import DiscreteEventSource
 from tests.core.scripted import Driven, Script, collect, stopping_of, wave_oracle
 
@@ -252,3 +252,19 @@ def test_the_estimation_variant_is_checked_by_its_allocation():
     SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([4, 5])), run_seed=0, step=0)
     with pytest.raises(UserError, match="= 10"):
         SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([5, 5])), run_seed=0, step=0)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_abandoned_group_gives_everything_back_and_starts_again_under_its_number(ended):
+    step = StepLedger(Budget(max_samples=8, max_tokens=80), groups=2, first=2, most=4)
+    failed, other = step.start(), step.start()
+    failed.reserve(2, 20)
+    failed.settle(10, 7)
+    other.reserve(2, 20)
+    if ended:
+        failed.end()
+    failed.abandon()
+    assert (step.samples, step.tokens_used, step.tokens_reserved) == (2, 0, 20)
+    with pytest.raises(InvariantError):
+        step.start(other.number)
+    assert step.start(failed.number).number == failed.number == 0
