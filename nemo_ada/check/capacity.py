@@ -114,6 +114,8 @@ def checkpoint_disk(config: NemoConfig, shape: ModelShape, full: MakeFinding = w
         return
     keep = v.integer("checkpointing.keep_top_k", 1)
     parameters = saved_parameters(config, shape)
+    if not parameters:  # adapters of no layer that exists, which a rule of LoRA names
+        return
     each = checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
     need = (keep + 1) * each
     name = str(v.get(key, "."))

@@ -203,6 +203,12 @@ def misfits(
 
 def controller_misfits(checkout: Checkout) -> Iterator[str]:
     """What in a checkout's single controller is not as our subclasses need it."""
+    if checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
+        yield (
+            "it has no single controller, which the section async_rl asks for; set it to a checkout of main of August "
+            "2026 or newer, or remove async_rl"
+        )
+        return
     for name, expected in CONTROLLER_METHODS.items():
         function = _function(checkout, name)
         if function is None:

@@ -238,10 +238,10 @@ def _notes(rollouts: Rollouts, logged: Labels, threshold: float) -> list[str]:
         side = "above" if there[0] > threshold else "at or below"
         notes.append(f"every reward is {side} the threshold {threshold:g}: is it the right one? see --threshold")
     without = len(rollouts.reward_N) - len(there)
-    if without > len(rollouts.reward_N) / 100:
+    if without:
         notes.append(
-            f"{without / len(rollouts.reward_N):.1%} of the responses have no label (failures, or placeholder rows of "
-            "an adaptive run, whose rows are a selection: use a log of all responses)"
+            f"{without:,} of {len(rollouts.reward_N):,} responses have no label: their reward is null or NaN. They are "
+            "failures, or placeholder rows of an adaptive run, whose rows are a selection. Use a log of all responses"
         )
     sizes, counts = np.unique(logged.total_G, return_counts=True)
     if counts.max() < 0.9 * counts.sum():

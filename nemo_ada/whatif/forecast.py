@@ -345,8 +345,8 @@ def _ratio(above: MeanAndError, below: MeanAndError) -> MeanAndError:
 
 
 def _hull(figures: Sequence[MeanAndError]) -> Figure:
-    """The first figure, with bounds around all of them."""
+    """The first figure, with bounds around all of them. No figure here can be below 0."""
     errors = [figure.error if math.isfinite(figure.error) else 0.0 for figure in figures]
     low = min(figure.mean - ERRORS * error for figure, error in zip(figures, errors, strict=True))
     high = max(figure.mean + ERRORS * error for figure, error in zip(figures, errors, strict=True))
-    return Figure(figures[0].mean, low, high)
+    return Figure(figures[0].mean, max(low, 0.0), high)

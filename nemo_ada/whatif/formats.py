@@ -265,7 +265,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _number(name: str, value: Any) -> float:
-    """A number or a truth value. Null and what is not finite give NaN."""
+    """A number or a truth value. Null and NaN give NaN."""
     if value is None:
         return NAN
     if not isinstance(value, int | float):
@@ -274,7 +274,9 @@ def _number(name: str, value: Any) -> float:
         number = float(value)
     except OverflowError:
         raise UnreadableRecord(f"{name} is a number with hundreds of digits") from None
-    return number if math.isfinite(number) else NAN
+    if math.isinf(number):
+        raise UnreadableRecord(f"{name} is infinite")
+    return number
 
 
 def _positive(name: str, value: Any) -> float:

@@ -80,6 +80,8 @@ class _Columns:
     names: list[str] = field(default_factory=list)
     prompt_of: list[int] = field(default_factory=list)
     unit_of: list[tuple[int, int, int]] = field(default_factory=list)
+    file_of: list[int] = field(default_factory=list)
+    spread: set[int] = field(default_factory=set)
     keys: set[bytes] = field(default_factory=set)
     forms: dict[str, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -171,6 +173,9 @@ class _Columns:
                 self.names.append(response.name)
             self.prompt_of.append(prompt)
             self.unit_of.append(unit)
+            self.file_of.append(self.files)
+        if self.file_of[group] != self.files:
+            self.spread.add(group)
         self.group.append(group)
         self.reward.append(response.reward)
         self.tokens.append(response.tokens)
@@ -202,6 +207,11 @@ def read_logs(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -
         raise UserError(f"{', '.join(map(str, paths))[:200]}: no training rollouts are in it")
     if read.copies:
         read.notes.append(f"{read.copies:,} responses stand in several files (`all` and `effective`) and count once")
+    if read.spread:
+        read.notes.append(
+            f"{len(read.spread):,} groups have responses from several files, because these name the same step and "
+            "prompt. If the files are of different runs, give each file or folder as an argument of its own"
+        )
     unit_of = {unit: place for place, unit in enumerate(sorted(set(read.unit_of)))}
     return Rollouts(
         np.array(read.group, np.int64), np.array(read.reward), np.array(read.tokens), np.array(read.seconds),

@@ -45,7 +45,7 @@ from nemo_ada.embedded.rollout import HeldoutScores, max_new_tokens
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.files import lock_file, read_json, write_atomically
 from nemo_ada.run_folder.folder import read_lines
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
@@ -416,10 +416,14 @@ class Bench:
 
 
 def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes: float) -> None:
-    """Run the missing jobs, one by one, until none is missing or the time is over."""
+    """Run the missing jobs, one by one. No job starts after `minutes`, and one that runs is finished.
+
+    Raises:
+        UserError: another process works on the folder.
+    """
     deadline = time.monotonic() + 60.0 * minutes
     failed: set[Job] = set()
-    with ExitStack() as exits:
+    with lock_file(results.folder / ".lock", str(results.folder)), ExitStack() as exits:
         bench = Bench(results.protocol, results, exits)
         while time.monotonic() < deadline:
             job = next((job for job in results.missing(tasks, methods) if job not in failed), None)
@@ -449,6 +453,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
     arguments = parser.parse_args()
+    if not arguments.minutes > 0:
+        parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
+    if arguments.out.exists() and not arguments.out.is_dir():
+        parser.error(f"--out {arguments.out} is a file; give a folder")
     results = Results(protocol, arguments.out)
     tasks = arguments.task or list(protocol.values["tasks"])
     methods = list(dict.fromkeys([*([protocol.values["baseline"]] if arguments.method else []),

@@ -349,6 +349,13 @@ def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(
     assert [finding.level for finding in checkpoint_disk(recipe, shape)] == [level]
 
 
+def test_adapters_of_no_layer_that_exists_have_no_checkpoint_to_make_room_for():
+    """A rule of LoRA names the layer. This one divided by zero once."""
+    adapters = {"enabled": True, "dim": 8, "alpha": 8, "target_modules": ["q_proj"]}
+    recipe, shape = read({f"policy.megatron_cfg.peft.{name}": value for name, value in adapters.items()})
+    assert not list(checkpoint_disk(recipe, shape))
+
+
 def test_the_fused_kernel_is_asked_for_only_where_it_is_used(monkeypatch):
     key = f"{LEARNER}.gradient_accumulation_fusion"
     assert [finding.key for finding in errors({key: True})] == [key]

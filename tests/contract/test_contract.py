@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.cluster import checkout as source
+from nemo_ada.cluster.upstream import misfits
 from nemo_ada.contract import compare, uses
 from nemo_ada.errors import UserError
 
@@ -168,3 +169,7 @@ def test_between_v070_and_main_with_the_change_of_v080_both_breaks_are_found(tmp
     assert ("name", "_run_prompt_group_worker") in kinds
     baselines = kinds["returned values", "calculate_baseline_and_std_per_prompt"]
     assert (baselines.old, baselines.new) == ("2 values", "3 values")
+
+
+def test_a_checkout_without_a_single_controller_has_one_misfit(tmp_path):
+    assert len(list(misfits(source.Checkout(checkout(tmp_path)), controller=True))) == 1

@@ -13,6 +13,8 @@ import pytest
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
+from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import lock_file
 from tests.lazy import Lazy
 
 BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
@@ -148,3 +150,16 @@ def test_a_method_that_needs_half_of_the_responses_has_the_ratio_one_half():
 def test_tiers_are_cut_at_the_bases_pass_rates():
     base = bench.Base(np.zeros(1), np.array([0.0, 0.05, 0.1, 0.3, 0.5, 0.9]))
     assert [tier.tolist() for tier in base.tiers([0.0, 0.1, 0.5])] == [[0], [1, 2], [3, 4], [5]]
+
+
+@pytest.mark.parametrize("words", [("--minutes", "-1"), ("--minutes", "nan"), ("--out", __file__)])
+def test_wrong_options_end_before_anything_runs(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "run", *words])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == 2
+
+
+def test_a_second_bench_on_a_folder_is_refused(results):
+    with lock_file(results.folder / ".lock", "bench"), pytest.raises(UserError):
+        bench.run(results, ["sudoku"], ["grpo4"], 1.0)

@@ -169,7 +169,7 @@ def test_a_line_that_a_killed_run_left_is_a_note_and_damage_before_the_end_an_er
         b"[1, 2]", b"nope", b"\xff\xfe{", b'{"a": 1}', b'{"prompt": "x"}', b'{"prompt": "x", "reward": "good"}',
         b'{"prompt": "x", "reward": 1, "tokens": -4}', b'{"prompt": "x", "reward": 1, "tokens": 1e300}',
         b'{"prompt": null, "reward": 1}', b'{"prompt": "x", "reward": 1, "step": 1.5}',
-        b'{"prompt": "x", "reward": []}',
+        b'{"prompt": "x", "reward": []}', b'{"prompt": "x", "reward": Infinity}',
         b'{"token_loss_mask": 3, "rewards": [1]}', b'{"token_loss_mask": [[1]], "rewards": [1], "token_ids": [[]]}',
         b'{"token_loss_mask": [[1]], "rewards": [], "token_ids": [[3]]}', b'{"task": {}, "traces": [4]}',
         b'{"task": {}, "traces": [{"rewards": {"a": 3}}]}',
@@ -207,10 +207,8 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
         read_logs([tmp_path / "a.jsonl"])
 
 
-def test_numbers_that_are_not_finite_are_missing(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"prompt": "x", "reward": NaN, "tokens": Infinity}\n{"prompt": "x", "reward": 1}\n'
-    )
+def test_numbers_that_are_nan_are_missing(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "reward": NaN, "tokens": NaN}\n{"prompt": "x", "reward": 1}\n')
     found = read_logs([tmp_path / "a.jsonl"])
     assert math.isnan(found.reward_N[0])
     assert np.isnan(found.tokens_N).all()
@@ -220,3 +218,11 @@ def test_two_logs_keep_their_steps_apart(tmp_path):
     one, two = (write(tmp_path / name, VERL, VERL) for name in ("one.jsonl", "two.jsonl"))
     found = read_logs([one, two])
     assert (len(found.prompt_G), found.steps, len(found.names_U)) == (2, 2, 1)
+
+
+def test_a_group_that_two_files_of_a_folder_share_is_noted(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.jsonl", VERL, VERL)
+    assert len(read_logs([tmp_path]).notes) == 1
+    assert not read_logs([tmp_path / "a", tmp_path / "b"]).notes
