@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from nemo_ada.check.command import examine, report
 from nemo_ada.cluster.cards import KEY as CARD
+from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_USER_ERROR
 from nemo_ada.planning.command import walltime
 from nemo_ada.planning.sbatch import job_fits
@@ -39,7 +41,7 @@ def check(
     findings = examine(config, words, on_gpu=gpu, verifier=verifier)
     if time is not None and exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(walltime(config, words, time))
-    if (nodes or gpus_per_node) and exit_code(findings) != EXIT_USER_ERROR:
+    with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     typer.echo(hide(report(findings, as_json=as_json)))
     raise typer.Exit(exit_code(findings))

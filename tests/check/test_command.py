@@ -188,3 +188,12 @@ def test_the_exit_code_and_the_json_agree(override, code, tmp_path):
     made = CliRunner().invoke(app, ["check", "--json", "--no-verifier", *map(str, CPU_RUN), cache(tmp_path), *override])
     assert made.exit_code == code, made.output
     assert json.loads(made.stdout)["exit_code"] == code
+
+
+def test_a_job_with_other_nodes_is_named_beside_other_errors(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(changed({"grpo.num_prompts_per_step": -1})))
+    made = CliRunner().invoke(app, ["check", "--json", "--no-verifier", "--nodes", "77", str(path)])
+    assert made.exit_code == 2, made.output
+    keys = {finding["key"] for finding in json.loads(made.stdout)["findings"] if finding["level"] == "error"}
+    assert "--nodes" in keys and len(keys) > 1
