@@ -23,7 +23,15 @@ from nemo_ada.core.prompts.estimators import (
 )
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, ExitRule, FixedExit, PilotExit, PositiveExit
+from nemo_ada.core.sampling.exits import (
+    AtLeastExit,
+    BalancedExit,
+    ExitRule,
+    FixedExit,
+    PilotExit,
+    PositiveExit,
+    SpreadExit,
+)
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import MAX_RESPONSES, SamplingPlan, Stopping
 from nemo_ada.core.schema import Share
@@ -119,7 +127,21 @@ class PilotSettings(Section):
         return PilotExit(group, self.size(group))
 
 
-Exit = Annotated[PositiveSettings | BalancedSettings | FixedSettings | PilotSettings, Field(discriminator="kind")]
+class SpreadSettings(Section):
+    """Stop when the rewards of a prompt differ enough, for rewards between 0 and 1."""
+
+    kind: Literal["spread"]
+    difference: Annotated[float, Field(gt=0)] = 0.5
+    """A prompt stops when two of its rewards differ by this, or when many smaller differences amount to the same."""
+
+    def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`."""
+        return SpreadExit(self.difference)
+
+
+Exit = Annotated[
+    PositiveSettings | BalancedSettings | FixedSettings | PilotSettings | SpreadSettings, Field(discriminator="kind")
+]
 
 
 class SequentialSampling(Section):
@@ -432,6 +454,8 @@ class AdaSettings(Section):
             raise UserError(
                 f"{here}.max_responses={cap} is below grpo.num_generations_per_prompt={group}; raise it to {group}"
             )
+        if isinstance(sampling.exit, SpreadSettings):
+            self._check_spread(sampling)
         if sampling.stopping.kind == "issue_order" and sampling.scheduler == "rounds":
             raise UserError(
                 f"{here}.stopping.kind=issue_order judges every response on its own, which {here}.scheduler=rounds "
@@ -452,6 +476,19 @@ class AdaSettings(Section):
             raise UserError(
                 f"reinforce_ada.reserve_prompts={self.reserve_prompts} would start new prompts after the first waves, "
                 "which reinforce_ada.budget.mode=idle rules out; set reserve_prompts to 0 or mode to capped"
+            )
+
+    def _check_spread(self, sampling: SequentialSampling) -> None:
+        here = "reinforce_ada.sampling"
+        if sampling.stopping.kind == "issue_order":
+            raise UserError(
+                f"{here}.exit.kind=spread judges the rewards of whole waves; set {here}.stopping.kind=wave, or "
+                f"{here}.exit.kind=balanced"
+            )
+        if self.advantage.weighting == "objective":
+            raise UserError(
+                f"{here}.exit.kind=spread chooses rows by their rewards, which no weight of "
+                "reinforce_ada.advantage.weighting=objective undoes; use weighting: reference"
             )
 
     def _check_pilot(self, sampling: SequentialSampling, size: int, cap: int, group: int) -> None:

@@ -58,6 +58,10 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
             "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
         )
+    if not _children and path.suffix not in (".yaml", ".yml") and not os.path.exists(path):
+        known = f"configs/{path.name}.yaml"
+        works = f"{known} would work" if os.path.isfile(shipped(Path(known))) else "configs/README.md lists them"
+        raise UserError(f"cannot read the configuration {path}: no such file; give the path of a YAML; {works}")
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):
@@ -238,7 +242,12 @@ def backend_of(config: Mapping[str, Any]) -> str:
     and they do not have `task`.
     """
     if "backend" not in config:
-        return "nemo_rl" if {"cluster", "data"} & config.keys() and "task" not in config else "embedded"
+        if not {"cluster", "data", "task"} & config.keys():
+            raise UserError(
+                "the configuration has no task (CPU) and no cluster (NeMo-RL), so it is no whole configuration; an "
+                "overlay stands behind one, as in configs/qwen2.5-math-7b.yaml configs/methods/grpo8.yaml"
+            )
+        return "nemo_rl" if "task" not in config else "embedded"
     backend = str(config["backend"])
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")

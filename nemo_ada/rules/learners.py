@@ -46,7 +46,12 @@ def other_adapters(v: Values) -> Findings:
 
 def megatron_adapters(v: Values) -> Findings:
     """What Megatron-Bridge needs of `peft`."""
-    if not (v.get(f"{LEARNER}.enabled", False) and v.section(PEFT).get("enabled", False)):
+    if not v.get(f"{LEARNER}.enabled", False):
+        return
+    enabled = v.section(PEFT).get("enabled", False)
+    if enabled not in (True, False):
+        yield error(f"{PEFT}.enabled", f"{enabled!r} is neither true nor false; true would train adapters")
+    if enabled is not True:
         return
     tp, section = v.integer(f"{LEARNER}.tensor_model_parallel_size", 1), v.section(PEFT)
     for key in ("dim", "alpha"):
@@ -66,6 +71,13 @@ def megatron_adapters(v: Values) -> Findings:
             f"{PEFT}.lora_B_init_method",
             f"{section.get('lora_B_init_method')}: the run would not start from the model, because both matrices of an "
             "adapter would be random; zero would work",
+        )
+    dtype = section.get("lora_dtype")
+    if dtype not in (None, "None"):  # NeMo-RL's own files write the text
+        yield error(
+            f"{PEFT}.lora_dtype",
+            f"{dtype}: Megatron-Bridge passes over it for Megatron's layers, whose adapters have the model's type; "
+            "null would work",
         )
     dropout = v.number(f"{PEFT}.dropout")
     if dropout:

@@ -165,6 +165,16 @@ def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path):
         load_yaml(tmp_path / "missing.yaml")
 
 
+def test_a_bare_name_leads_to_the_yaml_of_that_name():
+    with pytest.raises(UserError, match=r"configs/qwen2\.5-math-7b\.yaml"):
+        load_yaml(Path("qwen2.5-math-7b"))
+
+
+def test_an_overlay_is_no_whole_configuration():
+    with pytest.raises(UserError):
+        backend_of(plain(load_words(CPU.parent / "methods" / "lora.yaml")))
+
+
 def test_defaults_merge_in_order_and_a_cycle_is_an_error(tmp_path):
     (tmp_path / "a.yaml").write_text("x: 1\ny: 1\n")
     (tmp_path / "b.yaml").write_text("defaults: [a.yaml]\ny: 2\n")
@@ -197,7 +207,6 @@ def test_numbers_are_those_that_nemo_rl_reads(tmp_path, number):
         ({"cluster": {}, "data": {}, "policy": {"megatron_cfg": {}}}, "nemo_rl"),
         ({"task": {"name": "jsonl"}, "policy": {"megatron_cfg": {}}}, "embedded"),
         ({"cluster": {}, "backend": "embedded"}, "embedded"),
-        ({}, "embedded"),
     ],
 )
 def test_the_back_end_is_told_by_the_sections_where_nobody_names_it(config, backend):

@@ -6,8 +6,9 @@ advantages of the selected rows of a whole step.
 
 Selection: n // 2 rows come from the correct responses and n - n // 2 from the incorrect ones. When one side is too
 short, the other side fills the group. Each side is drawn uniformly without replacement. (The authors take the first
-responses of the list, which is in the order of issue. So they prefer responses of the first waves.) A pool smaller than
-n repeats rows with weight 0, so the shape of the batch never changes.
+responses of the list, which is in the order of issue. So they prefer responses of the first waves.) With the exit rule
+`spread`, the rows are the n // 2 highest and the n - n // 2 lowest rewards of the pool. A pool smaller than n repeats
+rows with weight 0, so the shape of the batch never changes.
 
 P prompts, N responses of all pools, R training rows. R is always n * P: n rows per prompt, or in the estimation variant
 all N responses, which the allocation makes n * P. Placeholder rows of weight 0 fill what is missing.
@@ -26,8 +27,9 @@ from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import water_fill
+from nemo_ada.core.sampling.exits import SpreadExit
 from nemo_ada.core.sampling.pass_rate import estimate, without_own
-from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.result import SamplingResult, ranks
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
 
@@ -113,9 +115,13 @@ def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_see
     if settings.keep_all:
         return _all_rows(result, settings.group * batch)
     groups, group = result.group_G, settings.group
+    pool_S, upper_S = np.arange(len(result.prompt_N)), result.positive_N
+    if isinstance(settings.stop.exit, SpreadExit):
+        pool_S, upper_S = _extremes(result, group, run_seed=run_seed, step=step)
     row_PR, weight_PR = select_step(
-        result.prompt_N, result.index_N, result.positive_N, result.uid_P, group, run_seed=run_seed, step=step
+        result.prompt_N[pool_S], result.index_N[pool_S], upper_S, result.uid_P, group, run_seed=run_seed, step=step
     )
+    row_PR = np.where(row_PR >= 0, np.append(pool_S, -1)[row_PR], -1)
     return Selection(np.repeat(groups, group), row_PR[groups].ravel(), weight_PR[groups].ravel())
 
 
@@ -182,7 +188,7 @@ def weigh(
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
-    teach = settings.shrunk_baseline
+    teach = settings.shrunk_baseline or isinstance(settings.stop.exit, SpreadExit)
     return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 
@@ -195,6 +201,24 @@ def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
         min_pass_rate=settings.advantage.min_pass_rate,
         max_weight=settings.advantage.max_weight,
     )
+
+
+def _extremes(result: SamplingResult, n: int, *, run_seed: int, step: int) -> tuple[IntArray, BoolArray]:
+    """Find the n // 2 highest and the n - n // 2 lowest rewards of each pool. Chance decides between equal rewards.
+
+    With 0/1 rewards these are as many correct and incorrect responses as `kept_counts` keeps.
+
+    Returns:
+        Positions of these responses in the pools, and whether each is one of the highest. A pool below n keeps all.
+    """
+    prompt_N, size_P = result.prompt_N, result.size_P
+    key_N = bits64(run_seed, step, result.uid_P[prompt_N], result.index_N, SeedStream.SELECTION)
+    order_N = np.lexsort((key_N, -result.reward_N, prompt_N))
+    rank_N = np.empty_like(prompt_N)
+    rank_N[order_N] = ranks(prompt_N[order_N], size_P)
+    upper_N = rank_N < n // 2
+    pool_S = np.flatnonzero(upper_N | (rank_N >= size_P[prompt_N] - (n - n // 2)))
+    return pool_S, upper_N[pool_S]
 
 
 def _all_rows(result: SamplingResult, rows: int) -> Selection:

@@ -1,6 +1,7 @@
 """Exit conditions decide when a prompt has enough responses (algorithm.md section 2; paper, Algorithm 1).
 
-Each rule takes the numbers of correct and of incorrect responses in a prompt's whole pool. P is the number of prompts.
+Each rule takes the numbers of correct and of incorrect responses in a prompt's whole pool. `SpreadExit` looks at the
+rewards instead, so it gets the sum of their squared deviations. P is the number of prompts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, IntArray
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+
+ROUNDING = 1e-9
+"""Error of a sum of squares that two equal differences may have."""
 
 
 class ExitRule(Protocol):
@@ -117,6 +121,40 @@ class PilotExit:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadExit:
+    """A pool has enough when its rewards differ enough, for rewards between 0 and 1 (ours).
+
+    The measure is the sum S of the squared deviations from the pool's mean. These deviations are the advantages. So if
+    the gradients of log pi of the responses were uncorrelated and equally long, the expected square of the pool's
+    gradient would be proportional to S. Two responses whose rewards differ by d have S = d^2 / 2. A further response
+    never lowers S. So a pool in which any two rewards differ by `difference` has enough, and many small differences
+    together are enough, too. With 0/1 rewards and a difference of 1, the rule is `BalancedExit(1, 1)`.
+
+    Attributes:
+        difference: d, in units of the reward.
+    """
+
+    difference: float
+
+    @property
+    def smallest_pool(self) -> int:
+        """The smallest pool that can meet the rule."""
+        return 2
+
+    def spread(self, squares_P: FloatArray) -> BoolArray:
+        """Return True for each prompt with S = `squares_P` that needs no more responses."""
+        return np.asarray(squares_P >= self.difference**2 / 2 - ROUNDING)
+
+    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+        """Return True for each prompt whose pool of 0/1 rewards needs no more responses."""
+        return self.spread(pos_P * neg_P / np.maximum(pos_P + neg_P, 1))
+
+    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Return which pools lack correct responses, and which lack incorrect ones."""
+        return np.zeros(len(pos_P), np.bool_), np.zeros(len(neg_P), np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
 class AtLeastExit:
     """A pool has enough when it meets `rule` and has `size` responses. With `issue_order` it then fills its group."""
 
@@ -135,3 +173,15 @@ class AtLeastExit:
     def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
         """Return which pools lack correct responses, and which lack incorrect ones."""
         return self.rule.lacking(pos_P, neg_P)
+
+
+def squared_deviations(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> FloatArray:
+    """Compute the sum of the squared deviations of each prompt's rewards from their mean, [prompts].
+
+    Args:
+        prompt_N: position of each response's prompt.
+        reward_N: reward of each response.
+        prompts: number of prompts.
+    """
+    mean_P = np.bincount(prompt_N, reward_N, prompts) / np.maximum(np.bincount(prompt_N, minlength=prompts), 1)
+    return np.asarray(np.bincount(prompt_N, (reward_N - mean_P[prompt_N]) ** 2, prompts), np.float64)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.sampling.exits import SpreadExit, squared_deviations
 from nemo_ada.core.sampling.pass_rate import haldane
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import ResponseTable
@@ -161,6 +162,13 @@ def collect(
     else:
         rate_P = haldane(state.pos_P, size_P, plan.stop_rule)
     lacks_pos_P, lacks_neg_P = plan.exit.lacking(state.pos_P, state.neg_P)
+    if isinstance(plan.exit, SpreadExit):
+        first_ids = ids[first_N]
+        resolved_first_P = plan.exit.spread(
+            squared_deviations(table.prompt[first_ids], table.reward[first_ids], prompts)
+        )
+    else:
+        resolved_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P)
     grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=prompts)
     return SamplingResult(
         response_id_N=ids,
@@ -184,8 +192,8 @@ def collect(
         lacks_neg_P=lacks_neg_P,
         drawn_P=drawn_P,
         reserve_P=reserve_P,
-        resolved_P=plan.exit.met(state.pos_P, state.neg_P) & drawn_P,
-        resolved_first_P=plan.exit.met(first_pos_P, first_size_P - first_pos_P) & drawn_P,
+        resolved_P=state.enough(np.arange(prompts)) & drawn_P,
+        resolved_first_P=resolved_first_P & drawn_P,
         mixed_if_grpo_P=(grpo_pos_P > 0) & (grpo_pos_P < np.minimum(size_P, plan.group_size)),
         kept_P=_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
         cut_P=state.cut_P,

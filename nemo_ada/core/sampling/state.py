@@ -13,6 +13,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.sampling.exits import SpreadExit, squared_deviations
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 from nemo_ada.errors import InvariantError
@@ -80,6 +81,14 @@ class StepState:
         self.first_open_P[prompts] = prompts < self.n_starting
         self.want_P[prompts] = self.first_P[prompts]
         self.target_P[prompts] = self.first_P[prompts]
+
+    def enough(self, prompts: IntArray) -> BoolArray:
+        """Return whether the pools of these prompts meet the exit rule."""
+        rule, table = self.plan.exit, self.table
+        if not isinstance(rule, SpreadExit):  # the rewards of a step are many, and only this rule needs them
+            return rule.met(self.pos_P[prompts], self.neg_P[prompts])
+        ids = np.flatnonzero(table.accepted[: table.n])
+        return rule.spread(squared_deviations(table.prompt[ids], table.reward[ids], len(self.uid_P))[prompts])
 
     def may_redraw(self, prompts: IntArray) -> BoolArray:
         """Return False for prompts with as many failures as the cap allows responses. They are given up."""

@@ -49,8 +49,7 @@ def close_waves(state: StepState, prompts: IntArray) -> None:
     state.neg_P[prompts] = state.seen_neg_P[prompts]
     size = state.pos_P[prompts] + state.neg_P[prompts]
     room = state.cap_P[prompts] - size
-    enough = state.plan.exit.met(state.pos_P[prompts], state.neg_P[prompts])
-    over = enough | (room <= 0) | ~state.may_redraw(prompts) | state.cut_P[prompts]
+    over = state.enough(prompts) | (room <= 0) | ~state.may_redraw(prompts) | state.cut_P[prompts]
     onward = prompts[~over]
     state.wave_P[onward] += 1
     state.want_P[onward] = np.minimum(state.plan.wave_size(state.wave_P[onward]), room[~over])
