@@ -14,7 +14,7 @@ from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit, SpreadExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 
@@ -132,6 +132,7 @@ WINDOW = {"kind": "issue_order", "window": 3}
     [
         ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "plan.exit", BalancedExit(1, 3)),
         ({"sampling": {"exit": {"kind": "positive", "k_pos": 2}}}, "plan.exit", PositiveExit(2)),
+        ({"sampling": {"exit": {"kind": "spread", "difference": 0.25}}}, "plan.exit", SpreadExit(0.25)),
         ({"sampling": {"wave_size": [8, 4, 4]}}, "plan.wave_sizes", (8, 4, 4)),
         ({"sampling": {"wave_size": [8, 4, 4]}}, "rows.stop.wave_sizes", (8, 4, 4)),
         ({"sampling": {"max_responses": 20}}, "plan.max_responses", 20),
