@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from nemo_ada import rules
 
@@ -20,7 +21,7 @@ import together  # noqa: E402
 
 from recipes import changed  # noqa: E402
 
-ROWS = [row for section in yaml.safe_load(together.ROWS.read_text(encoding="utf-8")) for row in section["rows"]]
+ROWS = together.rows()
 REFUSED = [row for row in ROWS if "refuse" in row]
 ISSUE = (
     "LoRA on Megatron", "lora_cfg", "DTensor v1", "DTensor v2", "GSPO", "CISPO", "dual clip", "KL penalty",
@@ -64,6 +65,14 @@ def test_a_state_has_its_evidence(row: dict[str, Any]) -> None:
         path, _, name = test.partition("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert not name or re.search(rf"^(async )?def {name}\(", text, re.M), test
+
+
+def test_a_use_is_found_by_value_by_size_and_by_text() -> None:
+    config = OmegaConf.create({"a": {"on": True, "size": 4, "name": "Nemotron-H"}, "none": None})
+    for used in ({"a.on": True}, {"a.size": 2}, {"a.name": "^nemo"}, {"a.on": True, "a.name": "h$"}):
+        assert together.uses(config, used)
+    for used in ({"a.on": False}, {"a.size": 5}, {"a.name": "llama"}, {"none": "."}, {"b.c": 1}, {"a.on": 1}):
+        assert not together.uses(config, used)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=of)
