@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docker/build.sh nemo_rl|cpu: build the image nemo-ada:<which>.
-# Environment: DOCKER (docker), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index),
-# NEMO_RL_VERSION (tag of NVIDIA's image; nemo_rl.Dockerfile has the default).
+# Environment: DOCKER (docker; or podman, buildah), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index),
+# PIP_FIND_LINKS (a folder with wheels, such as torch's CPU build), NEMO_RL_VERSION (tag of NVIDIA's image;
+# nemo_rl.Dockerfile has the default).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 which=${1:-}
@@ -15,7 +16,14 @@ if [[ -n ${CA_FILE:-} ]]; then
   [[ -r $CA_FILE ]] || { echo "CA_FILE=$CA_FILE cannot be read" >&2; exit 2; }
   options+=(--secret "id=ca,src=$CA_FILE")
 fi
+if [[ $which == cpu && -n ${PIP_FIND_LINKS:-} ]]; then
+  [[ -d $PIP_FIND_LINKS ]] || { echo "PIP_FIND_LINKS=$PIP_FIND_LINKS is not a folder; leave it empty" >&2; exit 2; }
+  options+=(--build-context "wheels=$PIP_FIND_LINKS")
+fi
 for name in PIP_INDEX_URL NEMO_RL_VERSION; do
   if [[ -n ${!name:-} ]]; then options+=(--build-arg "$name=${!name}"); fi
 done
-"$docker" buildx build "${options[@]}" --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" --load .
+case $(basename "$docker") in
+  podman | buildah) "$docker" build "${options[@]}" --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" . ;;
+  *) "$docker" buildx build "${options[@]}" --file "docker/$which.Dockerfile" --tag "nemo-ada:$which" --load . ;;
+esac

@@ -1,4 +1,7 @@
 # The embedded back end on a CPU: `docker/build.sh cpu`, then `docker/run.sh cpu nemo-ada train configs/cpu/mini_sudoku.yaml`.
+# docker/build.sh puts the folder PIP_FIND_LINKS in place of this empty stage.
+FROM scratch AS wheels
+
 FROM python:3.11.13-slim-bookworm
 
 # A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
@@ -24,7 +27,8 @@ COPY recipes ./recipes
 ENV UV_NO_CACHE=1 \
     PIP_NO_CACHE_DIR=1 \
     PATH=/opt/nemo-ada/.venv/bin:$PATH
-RUN make install && chown -R 1000:1000 /opt/nemo-ada
+RUN --mount=type=bind,from=wheels,target=/opt/wheels \
+    PIP_FIND_LINKS=/opt/wheels make install && chown -R 1000:1000 /opt/nemo-ada
 
 USER 1000:1000
 CMD ["nemo-ada", "--help"]

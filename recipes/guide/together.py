@@ -20,7 +20,7 @@ from nemo_ada.config.load import load_yaml
 HERE = Path(__file__).parent
 PAGE, ROWS = HERE / "together.md", HERE / "together.yaml"
 WANTED = """NeMo-RL v0.7.0 has 163 configurations for GRPO in `examples/configs`
-(`python recipes/guide/together.py --count $NEMO_RL_HOME`). Of these features a CPU can run dynamic batching only.
+(`python recipes/guide/together.py --count $NEMO_RL_HOME`). The rehearsal cannot run these features on this CPU.
 """
 MARKS = ("<!-- recipes/guide/together.py writes this -->\n", "<!-- up to here -->\n")
 RAN = ("rehearsed", "tested")
