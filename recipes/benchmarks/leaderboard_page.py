@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.evaluation.statistics import student_quantile, student_tail
 from nemo_ada.run_folder.files import write_atomically
 
+FOUR, TUNED = "four updates", "tuned updates"
 AXES = ("responses", "updates", "prompts", "live_rows", "tokens")
 LAST = 3  # evaluations whose mean is a run's final accuracy
 NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
@@ -196,24 +197,30 @@ class Row:
     effects: dict[str, Effect]
 
 
-def rows_of(protocol: Mapping[str, Any], results: Any, task: str, updates: Sequence[int]) -> list[Row]:
+def rows_of(
+    protocol: Mapping[str, Any],
+    results: Any,
+    task: str,
+    updates: Sequence[int],
+    baseline: str,
+    methods: Iterable[str] | None = None,
+) -> list[Row]:
     """Return the rows of a table: the baseline, and every method with a reported seed in common with it."""
     found: list[Row] = []
     base: dict[int, Result] = {}
-    names = [protocol["baseline"], *(name for name in protocol["methods"] if name != protocol["baseline"])]
-    for name in names:
+    for name in dict.fromkeys([baseline, *(protocol["methods"] if methods is None else methods)]):
         cell = results.best(task, name, updates)
         if cell is None:
             continue
         mine = {
             seed: result for seed in protocol["reported_seeds"] if (result := results.reported(task, name, cell, seed))
         }
-        if name == protocol["baseline"]:
+        if name == baseline:
             base = mine
         seeds = sorted(seed for seed in mine if seed in base)
         if not seeds:
             continue
-        compared = {} if name == protocol["baseline"] else effects([mine[s] for s in seeds], [base[s] for s in seeds])
+        compared = {} if name == baseline else effects([mine[s] for s in seeds], [base[s] for s in seeds])
         found.append(Row(name, cell, seeds, mine, compared))
     return found
 
@@ -296,13 +303,19 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
     ]
     tables: dict[tuple[str, str], Sequence[Row]] = {}
     for task, settings in protocol["tasks"].items():
-        equal, tuned = rows_of(protocol, results, task, [4]), rows_of(protocol, results, task, list(protocol["grid"]))
-        for name, rows in (("four updates", equal), ("tuned updates", tuned)):
+        chosen: dict[str, tuple[Sequence[int], str, Iterable[str] | None]] = {
+            FOUR: ([4], protocol["baseline"], None),
+            TUNED: (list(protocol["grid"]), protocol["baseline"], None),
+        }
+        for name, other in protocol.get("tables", {}).items():
+            chosen[f"{name}, {FOUR}"] = ([4], other["baseline"], other["methods"])
+        for name, (updates, baseline, methods) in chosen.items():
+            rows = rows_of(protocol, results, task, updates, baseline, methods)
             if len(rows) < 2:
                 continue
             tables[task, name] = rows
             lines += [f"## {task}: {settings['about']}, {name} per step", ""]
-            lines += [*table(protocol, rows, updates=name != "four updates"), ""]
+            lines += [*table(protocol, rows, updates=name == TUNED), ""]
             compared = [row for row in rows if row.effects]
             seeds = min(len(row.seeds) for row in compared)
             if seeds > 1:
