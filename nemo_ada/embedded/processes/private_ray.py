@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,12 +26,14 @@ from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import StallError, UserError
+from nemo_ada.job_control import EXIT_STALLED
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
+START_SECONDS = 600.0  # after which a start that hangs ends the process
 NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
@@ -43,6 +46,9 @@ ENVIRONMENT = {
 
 def start(folder: Path, **options: Any) -> None:
     """Start a Ray cluster of one node for this process. A node that does not come up is started again.
+
+    A node may come up and never answer this process. That was seen once, on a machine with 50 runnable processes for
+    each core. Ray waits for ever in code that no exception interrupts, so this process then ends with EXIT_STALLED.
 
     Args:
         folder: Folder of the node's files.
@@ -61,7 +67,7 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _patient_start():
+            with _ends_when_stuck(folder), _patient_start():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -77,6 +83,26 @@ def start(folder: Path, **options: Any) -> None:
             if attempt == ATTEMPTS:
                 raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
             log.warning("Ray did not start (%s): attempt %d of %d", cause, attempt + 1, ATTEMPTS)
+
+
+@contextmanager
+def _ends_when_stuck(folder: Path) -> Iterator[None]:
+    """Within the block this process has START_SECONDS."""
+
+    def end() -> None:
+        log.error(
+            "Ray came up and did not answer in %.0f s: the process ends, another attempt may succeed", START_SECONDS
+        )
+        processes.end(processes.naming(folder), grace=0.0)
+        os._exit(EXIT_STALLED)
+
+    timer = threading.Timer(START_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,9 @@ if importlib.util.find_spec("ray") is None:
 
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import StallError, UserError
+from nemo_ada.job_control import EXIT_STALLED
 from tests.lazy import Lazy
+from tests.patience import PATIENCE
 
 private_ray = Lazy("nemo_ada.embedded.processes.private_ray")
 
@@ -51,6 +54,24 @@ def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypa
     assert [(options["_temp_dir"], options["num_cpus"]) for options in started] == [(str(folder), 1)]
     assert not processes.alive(left[0].pid)
     assert f"The current node timed out during startup.): attempt 2 of {private_ray.ATTEMPTS}" in caplog.text
+
+
+HANGS = """
+import subprocess, sys, time
+from pathlib import Path
+import ray
+from nemo_ada.embedded.processes import private_ray
+folder = Path(sys.argv[1])
+private_ray.START_SECONDS = 0.2
+ray.init = lambda **_options: (subprocess.Popen([f"{folder}/raylet", "600"], executable="/bin/sleep"), time.sleep(600))
+private_ray.start(folder)
+"""
+
+
+def test_a_start_that_hangs_ends_the_process_and_the_node(tmp_path):
+    done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, timeout=PATIENCE)
+    assert done.returncode == EXIT_STALLED
+    assert not [pid for pid in processes.naming(tmp_path) if processes.alive(pid)]
 
 
 def test_the_ray_of_somebody_else_is_left_alone(folder, monkeypatch):
