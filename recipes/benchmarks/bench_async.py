@@ -1,24 +1,38 @@
-"""Asynchronous against synchronous sampling on the discrete-event engine: what a barrier costs under heavy tails.
+"""Synchronous and asynchronous sampling on the discrete-event engine: what a barrier costs under heavy tails.
 
     python recipes/benchmarks/bench_async.py [--age 1] [--steps 40] [--seeds 5] [--prompts 64] [--samples 1024]
                                             [--slots 1024] [--update 800] [--refit 20] [--median 120] [--sigma 0.9]
-                                            [--longest 2000] [--beta 0.6 1.5]
+                                            [--longest 2000] [--beta 0.6 1.5] [--oldest 4] [--loops LOOP ...]
 
 Time is in engine steps; each gives one token to every running response. An update takes `--update` of them, on other
-GPUs. Then the engine stands still for `--refit`. Synchronous: the groups of a step start when the step before has been
-trained. Asynchronous, as NeMo-RL's async_grpo: the groups of `--age` more steps are in flight.
-Each group is a session of its own, with one budget per step for all of its groups. `--samples` caps every method but
-dynamic sampling, upstream's synchronous filter: batches of GRPO until a step has its groups with both labels.
+GPUs. Then the engine stands still for `--refit`. The loops differ in when groups start and in what a step trains on:
+
+synchronous   a step's groups start when the step before has been trained
+asynchronous  NeMo-RL's async_grpo, and in_order of its single controller: the groups of `--age` more steps are in
+              flight, and a step waits for all of its own
+ready_first   the single controller's sampler of this name: as many groups are in flight, and a step trains on those
+              that are ready. With `--oldest` a step waits for a group that would become older. 0 is NeMo-RL's sampler,
+              which never waits
+weight_fifo   a step trains on ready groups of the oldest version that is in the buffer, and waits for all of them
+windowed      as many groups are in flight; those older than `--age` are thrown away
+redrawn       the same, and the prompts that were thrown away are drawn again
+
+Each group is a session of its own, with one budget per batch of groups that start together. `--samples` caps every
+method but dynamic sampling. That is upstream's synchronous filter: it draws batches of GRPO until a step has its groups
+with both labels.
 
 Columns, means over seeds with 95 % intervals: engine steps per training step; zero-signal groups; rows with signal per
-1,000 engine steps. The ratios are those of the same seed to GRPO in the same mode, and to dynamic sampling. The first
-two training steps are left out.
+1,000 engine steps; versions between a response's weights and its step, mean and largest; pools with several versions.
+"pass rate" is that of the prompts that were trained on minus that of as many prompts of the data, in percentage points.
+The ratios are those of the same seed to GRPO in the same loop, and to dynamic sampling. The first two training steps
+are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,36 +54,59 @@ PROMPTS = 100_000  # that a run may look at
 DYNAMIC = "grpo, dynamic sampling, synchronous"
 GRPO, LEAN, BALANCE = ({"preset": name} for name in ("grpo", "ada_seq_lean", "ada_seq_balance"))
 LEAN_12 = LEAN | {"sampling": {"max_responses": 12}}
-METHODS: dict[str, tuple[dict[str, Any], bool]] = {  # section reinforce_ada; asynchronous or not
-    "grpo, synchronous": (GRPO, False),
-    "ada_seq_lean, synchronous": (LEAN, False),
-    "ada_seq_balance, synchronous": (BALANCE, False),
-    DYNAMIC: (GRPO, False),
-    "grpo, asynchronous": (GRPO, True),
-    "ada_seq_lean, asynchronous": (LEAN, True),
-    "ada_seq_lean with max_responses 12, asynchronous": (LEAN_12, True),
-    "ada_seq_balance, asynchronous": (BALANCE, True),
+SECTIONS = {
+    "grpo": GRPO,
+    "ada_seq_lean": LEAN,
+    "ada_seq_lean with max_responses 12": LEAN_12,
+    "ada_seq_balance": BALANCE,
 }
+LOOPS = ("synchronous", "asynchronous", "ready_first", "weight_fifo", "windowed", "redrawn")
+
+
+def methods(loops: Sequence[str]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Name of a row -> its section reinforce_ada, and its loop."""
+    rows: dict[str, tuple[dict[str, Any], str]] = {}
+    for loop in loops:
+        for name, section in SECTIONS.items():
+            if section is not LEAN_12 or loop in ("asynchronous", "ready_first"):
+                rows[f"{name}, {loop}"] = (section, loop)
+        if loop == "synchronous":
+            rows[DYNAMIC] = (GRPO, loop)
+    return rows
 
 
 @dataclass
 class Group:
-    """A prompt whose responses are being drawn, or have been. ids: the engine's response id -> the session's."""
+    """A prompt whose responses are being drawn, or have been.
+
+    Attributes:
+        prompt: the prompt.
+        batch: number of the batch of groups that started together.
+        version: version of the weights when the group started.
+        session: draws the responses.
+        ledger: the group's budget.
+        pool: the responses, once the group has ended.
+        ids: the engine's response id -> the session's.
+        versions: the session's response id -> version of the weights.
+    """
 
     prompt: int
-    step: int
+    batch: int
+    version: int
     session: SamplingSession
     ledger: GroupLedger
     pool: GroupPool | None = None
     ids: dict[int, int] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
 
 
 class Simulation:
     """One engine, one learner, and the groups between them."""
 
     def __init__(self, options: argparse.Namespace, method: str, seed: int) -> None:
-        section, asynchronous = METHODS[method]
-        self.ahead = options.age if asynchronous else 0
+        section, self.loop = methods(LOOPS)[method]
+        self.ahead = 0 if self.loop == "synchronous" else options.age
+        self.oldest = options.oldest or math.inf
         self.dynamic = method == DYNAMIC
         made = ada_settings(section).sampler(GROUP, options.longest, run_seed=seed)
         plan = (
@@ -80,14 +117,16 @@ class Simulation:
         self.sampler = AdaSampler(plan, made.rows, run_seed=seed)
         self.prompts, self.update, self.refit = options.prompts, options.update, options.refit
         lengths = LengthModel(options.median, options.sigma, 1.3, options.longest)
-        rate_P = beta_pass_rates(PROMPTS, options.beta[0], options.beta[1], seed)
-        self.engine = DiscreteEventSource(Workload(rate_P, lengths, seed=seed).draw, slots=options.slots)
+        self.rate_P = beta_pass_rates(PROMPTS, options.beta[0], options.beta[1], seed)
+        self.engine = DiscreteEventSource(Workload(self.rate_P, lengths, seed=seed).draw, slots=options.slots)
         self.still = 0  # engine steps during which the engine did not decode
-        self.drawn = self.issued = 0
+        self.drawn = self.issued = self.batches = 0
+        self.again: list[int] = []  # prompts that were thrown away and will be drawn again
         self.open: dict[int, Group] = {}  # by prompt
         self.owner: dict[int, Group] = {}  # by the engine's response id
-        self.done: dict[int, list[Group]] = {}  # by training step
+        self.done: list[Group] = []  # groups that wait for their step, in the order of their start
         self.ends: list[int] = []  # of updates
+        self.trained: list[list[Group]] = []
         self.zero_signal: list[float] = []
         self.live_rows: list[int] = []
 
@@ -97,15 +136,13 @@ class Simulation:
 
     def run(self, steps: int) -> None:
         """Train so many steps."""
-        begun, busy_until = 0, math.inf
+        busy_until = math.inf
         while len(self.ends) < steps:
-            while begun <= min(len(self.ends) + self.ahead, steps - 1):
-                self._begin(begun)
-                begun += 1
+            self._start(steps)
             self._settle()
-            step = len(self.ends)
-            if busy_until == math.inf and self._complete(step):
-                self._train(step)
+            groups = None if busy_until != math.inf else self._selected()
+            if groups is not None:
+                self._train(groups)
                 busy_until = self.now + self.update
             if self.owner:
                 self._poll(None if busy_until == math.inf else int(busy_until) - self.still)
@@ -113,17 +150,33 @@ class Simulation:
                 self.still += int(busy_until) - self.now
             if self.now >= busy_until:
                 self.ends.append(self.now)
+                self._evict()
                 self.still += self.refit
                 busy_until = math.inf
 
-    def _begin(self, step: int) -> None:
-        """Start a batch of groups for this training step."""
-        ledger = self.sampler.step_ledger(self.prompts)
-        self.done.setdefault(step, [])
-        for _ in range(self.prompts):
+    def _start(self, steps: int) -> None:
+        """Start the groups that the loop allows."""
+        if self.loop in ("windowed", "redrawn"):  # bounded by the places of the buffer
+            free = self.prompts * (self.ahead + 1) - len(self.open) - len(self.done)
+            if free > 0:
+                self._begin(free)
+        else:
+            while self.batches <= min(len(self.ends) + self.ahead, steps - 1):
+                self._begin(self.prompts)
+
+    def _begin(self, count: int) -> None:
+        """Start a batch of groups. They share a budget."""
+        ledger = self.sampler.step_ledger(count)
+        if count < self.prompts and ledger.budget.max_samples is not None:  # a smaller batch has its share
+            cap = max(ledger.budget.max_samples * count // self.prompts, GROUP * count)
+            ledger.budget = replace(ledger.budget, max_samples=cap)
+        for _ in range(count):
+            prompt = self.again.pop(0) if self.again else self.drawn
+            self.drawn += prompt == self.drawn
             own = ledger.start()
-            self.open[self.drawn] = Group(self.drawn, step, self.sampler.group_session(step, own), own)
-            self.drawn += 1
+            session = self.sampler.group_session(self.batches, own)
+            self.open[prompt] = Group(prompt, self.batches, len(self.ends), session, own)
+        self.batches += 1
 
     def _settle(self) -> None:
         """Let groups ask until none moves: one that ends may free another."""
@@ -136,7 +189,9 @@ class Simulation:
         if len(requests):
             ids = np.arange(self.issued, self.issued + len(requests))
             self.issued += len(requests)
-            group.ids.update(zip(ids.tolist(), requests.response_id_N.tolist(), strict=True))
+            own = requests.response_id_N.tolist()
+            group.ids.update(zip(ids.tolist(), own, strict=True))
+            group.versions.update(dict.fromkeys(own, len(self.ends)))
             self.owner.update(dict.fromkeys(ids.tolist(), group))
             prompt_N = np.full(len(ids), group.prompt, np.int64)
             self.engine.submit(Requests(ids, prompt_N, requests.index_N, requests.wave_N, requests.seed_N))
@@ -144,8 +199,9 @@ class Simulation:
             return len(requests) > 0
         result = group.session.result()
         group.ledger.end()
-        group.pool = GroupPool(group.step, str(group.prompt), result, np.zeros(int(result.size_P[0]), np.int64))
-        self.done[group.step].append(self.open.pop(group.prompt))
+        version_N = np.array([group.versions[own] for own in result.response_id_N.tolist()], np.int64)
+        group.pool = GroupPool(group.batch, str(group.prompt), result, version_N)
+        self.done = sorted([*self.done, self.open.pop(group.prompt)], key=lambda one: (one.batch, one.prompt))
         return True
 
     def _poll(self, until: int | None) -> None:
@@ -156,21 +212,56 @@ class Simulation:
             own_N = np.array([group.ids.pop(engine_id)], np.int64)
             group.session.record(Outcomes(own_N, outcomes.reward_N[i : i + 1], outcomes.tokens_N[i : i + 1]), self.now)
 
-    def _complete(self, step: int) -> bool:
-        """Whether the groups of the step are there. With dynamic sampling another batch starts where signal lacks."""
-        if any(group.step == step for group in self.open.values()):
-            return False
-        if self.dynamic:
-            self.done[step] = [group for group in self.done[step] if has_signal(group.pool)]
-            if len(self.done[step]) < self.prompts:
-                self._begin(step)
-                self._settle()
-                return False
-        return True
+    def _selected(self) -> list[Group] | None:
+        """The groups of the next step, or None while it waits."""
+        step = len(self.ends)
+        if self.loop in ("synchronous", "asynchronous"):
+            return self._own(step)
+        running = self.open.values()
+        if self.loop == "weight_fifo":
+            version = min(group.version for group in (*running, *self.done))
+            ready = [group for group in self.done if group.version == version]
+            return ready[: self.prompts] if len(ready) >= self.prompts else None
+        if self.loop == "ready_first" and any(step - group.version >= self.oldest for group in running):
+            return None
+        return self.done[: self.prompts] if len(self.done) >= self.prompts else None
 
-    def _train(self, step: int) -> None:
-        groups = sorted(self.done.pop(step), key=lambda group: group.prompt)[: self.prompts]
-        sampled = self.sampler.finish_step([group.pool for group in groups if group.pool is not None])
+    def _own(self, step: int) -> list[Group] | None:
+        """The groups of the step's own batch. With dynamic sampling another batch starts where signal lacks."""
+        if self.open if self.dynamic else any(group.batch == step for group in self.open.values()):
+            return None
+        if not self.dynamic:
+            return [group for group in self.done if group.batch == step]
+        self.done = [group for group in self.done if has_signal(group.pool)]
+        if len(self.done) < self.prompts:
+            self._begin(self.prompts)
+            self._settle()
+            return None
+        return self.done[: self.prompts]
+
+    def _evict(self) -> None:
+        """Throw away the groups that are too old for the next step."""
+        if self.loop not in ("windowed", "redrawn"):
+            return
+        least = len(self.ends) - self.ahead
+        stale = [group for group in (*self.open.values(), *self.done) if group.version < least]
+        if self.loop == "redrawn":
+            self.again += [group.prompt for group in stale]
+        for group in stale:
+            if self.open.pop(group.prompt, None) is not None:
+                self.engine.abort(np.array(sorted(group.ids), np.int64))
+                for engine_id in group.ids:
+                    del self.owner[engine_id]
+                group.ledger.abandon()
+        self.done = [group for group in self.done if group.version >= least]
+
+    def _train(self, groups: list[Group]) -> None:
+        chosen = {group.prompt for group in groups}
+        self.done = [] if self.dynamic else [group for group in self.done if group.prompt not in chosen]
+        groups = sorted(groups, key=lambda group: group.prompt)
+        pools = [replace(group.pool, step=len(self.ends)) for group in groups if group.pool is not None]
+        sampled = self.sampler.finish_step(pools)
+        self.trained.append(groups)
         self.zero_signal.append(sampled.metrics["ada/zero_signal_groups"])
         self.live_rows.append(int(sampled.rows.live_R.sum()))
 
@@ -180,14 +271,40 @@ def has_signal(pool: GroupPool | None) -> bool:
     return pool is not None and bool(pool.result.pos_P[0] > 0 and pool.result.neg_P[0] > 0)
 
 
-def measured(options: argparse.Namespace, method: str, seed: int) -> tuple[float, float, float]:
-    """(engine steps per training step, zero-signal share, rows with signal per 1,000 engine steps)."""
+@dataclass(frozen=True)
+class Measured:
+    """One run. The columns of the table, in their order."""
+
+    steps: float
+    zero_signal: float
+    live_rows: float
+    age: float
+    oldest: float
+    mixed: float
+    pass_rate: float
+
+
+def measured(options: argparse.Namespace, method: str, seed: int) -> Measured:
+    """Run one method with one seed."""
     simulation = Simulation(options, method, seed)
     simulation.run(options.steps)
     ends = simulation.ends
     each = (ends[-1] - ends[WARM_STEPS - 1]) / (options.steps - WARM_STEPS)
     live = float(np.mean(simulation.live_rows[WARM_STEPS:]))
-    return each, float(np.mean(simulation.zero_signal[WARM_STEPS:])), 1000.0 * live / each
+    steps = list(enumerate(simulation.trained))[WARM_STEPS:]
+    ages = np.concatenate([step - group.pool.version_N for step, groups in steps for group in groups if group.pool])
+    mixed = [len(set(group.versions.values())) > 1 for _, groups in steps for group in groups]
+    prompts = [group.prompt for groups in simulation.trained for group in groups]
+    pass_rate = simulation.rate_P[prompts].mean() - simulation.rate_P[: len(prompts)].mean()
+    return Measured(
+        steps=each,
+        zero_signal=float(np.mean(simulation.zero_signal[WARM_STEPS:])),
+        live_rows=1000.0 * live / each,
+        age=float(ages.mean()),
+        oldest=float(ages.max()),
+        mixed=float(np.mean(mixed)),
+        pass_rate=100.0 * float(pass_rate),
+    )
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -198,7 +315,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--samples", type=int, default=1024)
     parser.add_argument("--slots", type=int, default=1024)
-    parser.add_argument("--age", type=int, default=1, help="max_trajectory_age_steps of the asynchronous rows")
+    parser.add_argument("--age", type=int, default=1, help="steps whose groups are in flight beside the next one's")
+    parser.add_argument("--oldest", type=int, default=4, help="ready_first: the largest age of a group, 0 for none")
+    parser.add_argument("--loops", nargs="+", choices=LOOPS, default=["synchronous", "asynchronous"])
     parser.add_argument("--update", type=int, default=800)
     parser.add_argument("--refit", type=int, default=20)
     parser.add_argument("--median", type=float, default=120.0)
@@ -213,24 +332,31 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    found = {name: [measured(options, name, seed) for seed in range(options.seeds)] for name in METHODS}
+    found = {name: [measured(options, name, seed) for seed in range(options.seeds)] for name in methods(options.loops)}
 
-    def ratio(name: str, other: str, column: int) -> str:
+    def mean(name: str, column: str) -> str:
+        return str(difference([getattr(value, column) for value in found[name]])).removeprefix("+")
+
+    def ratio(name: str, other: str, column: str) -> str:
+        if other not in found:
+            return ""
         pairs = zip(found[name], found[other], strict=True)
-        return str(difference([own[column] / base[column] for own, base in pairs])).lstrip("+")
+        return str(difference([getattr(own, column) / getattr(base, column) for own, base in pairs])).removeprefix("+")
 
     rows = []
-    for name, values in found.items():
-        grpo = "grpo, " + name.rpartition(", ")[2]
-        steps, zero, live = (str(difference([value[i] for value in values])).lstrip("+") for i in range(3))
+    for name in found:
         rows.append(
             {
                 "method": name,
-                "engine steps": steps,
-                "to GRPO's": ratio(name, grpo, 0),
-                "zero-signal groups": zero,
-                "live rows per 1,000": live,
-                "to dynamic sampling's": ratio(name, DYNAMIC, 2),
+                "engine steps": mean(name, "steps"),
+                "to GRPO's": ratio(name, "grpo, " + name.rpartition(", ")[2], "steps"),
+                "zero-signal groups": mean(name, "zero_signal"),
+                "live rows per 1,000": mean(name, "live_rows"),
+                "to dynamic sampling's": ratio(name, DYNAMIC, "live_rows"),
+                "age": mean(name, "age"),
+                "oldest": f"{max(value.oldest for value in found[name]):.0f}",
+                "several versions": mean(name, "mixed"),
+                "pass rate": mean(name, "pass_rate"),
             }
         )
     print(markdown_table(rows))

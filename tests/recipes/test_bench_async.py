@@ -21,18 +21,18 @@ def found(method, *options):
 
 @pytest.mark.parametrize("update", [10, 500])
 def test_a_synchronous_step_is_sampling_then_update_then_refit(update):
-    assert found("grpo, synchronous", "--update", str(update))[0] == LENGTH + update + 20
+    assert found("grpo, synchronous", "--update", str(update)).steps == LENGTH + update + 20
 
 
 @pytest.mark.parametrize("age", [1, 3])
 def test_an_asynchronous_step_takes_as_long_as_the_slower_of_both_sides(age):
-    assert found("grpo, asynchronous", "--update", "500", "--age", str(age))[0] == 500 + 20
-    fast = found("grpo, asynchronous", "--update", "10", "--age", str(age))[0]
+    assert found("grpo, asynchronous", "--update", "500", "--age", str(age)).steps == 500 + 20
+    fast = found("grpo, asynchronous", "--update", "10", "--age", str(age)).steps
     assert LENGTH / (age + 1) <= fast < LENGTH + 10 + 20
 
 
 def test_adaptive_sampling_has_more_signal_in_both_modes_and_the_filter_leaves_none_without():
     grpo, ada = (found(f"{name}, synchronous", "--update", "10") for name in ("grpo", "ada_seq_balance"))
-    assert ada[1] < grpo[1] and ada[0] > grpo[0]
-    assert found("ada_seq_balance, asynchronous", "--update", "10")[1] == pytest.approx(ada[1], abs=0.2)
-    assert found("grpo, dynamic sampling, synchronous", "--update", "10")[1] == 0.0
+    assert ada.zero_signal < grpo.zero_signal and ada.steps > grpo.steps
+    assert found("ada_seq_balance, asynchronous", "--update", "10").zero_signal == pytest.approx(ada.zero_signal, abs=0.2)
+    assert found("grpo, dynamic sampling, synchronous", "--update", "10").zero_signal == 0.0
