@@ -46,6 +46,8 @@ from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shr
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.method import single_group_loop
+from nemo_ada.rules.single_controller import uses_single_controller
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
@@ -207,7 +209,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     findings = _check(path, overrides, config)
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
-    installed = None if errors else installation.find(gym=bool(gym))
+    installed = None if errors else installation.find(gym=bool(gym), controller=uses_single_controller(Values(config)))
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shrinker, layout = shrink(
@@ -284,7 +286,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             report.take_phases(undisturbed)
             report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
             report.turns = undisturbed.turns()
-            report.measurements = measurements(undisturbed, async_grpo=_async_grpo(config))
+            report.measurements = measurements(undisturbed, ahead=draws_ahead(config))
             if report.failure is not None:
                 return code
             if not saves:
@@ -307,9 +309,9 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     return code
 
 
-def _async_grpo(config: Mapping[str, Any]) -> bool:
-    """Whether the config trains asynchronously."""
-    return bool(Values(config).get("grpo.async_grpo.enabled", False))
+def draws_ahead(config: Mapping[str, Any]) -> bool:
+    """Whether the config trains asynchronously, in NeMo-RL's older loop or in its single controller."""
+    return single_group_loop(Values(config)) is not None
 
 
 def _timed(work: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
@@ -351,7 +353,7 @@ def _compare(
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
     after = _resumed_after(steps)
-    if _async_grpo(config):
+    if draws_ahead(config):
         report.measurements += compare_async_resumed(undisturbed, again, after, steps)
     else:
         report.measurements += compare_resumed(undisturbed, again, after)

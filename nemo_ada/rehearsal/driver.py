@@ -25,6 +25,7 @@ from nemo_ada.rehearsal.standins.replacing import when_imported
 def run(config: dict[str, Any], logprobs: Path | None) -> int:
     """Train as configured. Returns the launcher's exit code."""
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
+    when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))
     try:
         with observe.phase("start"):
             importlib.import_module("nemo_rl.algorithms.grpo")
@@ -50,33 +51,22 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
         return
     train, train_async = loop.grpo_train, loop.async_grpo_train
 
-    def first(policy: Any) -> None:
-        with observe.phase("probe: log-probs"):
-            probe.logprobs(policy, logprobs)
-
-    def last(policy: Any) -> None:
-        with observe.phase("probe: log-probs"):
-            probe.last_logprobs(policy, logprobs)
-        with observe.phase("probe: gradient norms"):
-            probe.gradient_norms(policy)
-
     def grpo_train(policy: Any, *args: Any, **kwargs: Any) -> Any:
-        first(policy)
+        _first(policy, logprobs)
         result = train(policy, *args, **kwargs)
-        last(policy)
+        _last(policy, logprobs)
         return result
 
     def async_grpo_train(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
-        first(policy)
+        _first(policy, logprobs)
         engine = type(generation)
         shutdown = engine.shutdown
 
         def probed_shutdown(self: Any) -> Any:  # the loop itself shuts its workers down, so this is the last chance
             engine.shutdown = shutdown
             try:
-                with observe.phase("probe: engine"):
-                    probe.engine_logprobs(policy, self, logprobs)
-                last(policy)
+                _engine(policy, self, logprobs)
+                _last(policy, logprobs)
             finally:
                 ended = shutdown(self)
             return ended
@@ -87,6 +77,45 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
     loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
 
 
+def _with_controller_probes(module: Any, logprobs: Path | None) -> None:
+    """Probe engine and learner before and after the single controller, whose workers stay until the driver ends them.
+
+    Its batches stay in the data plane. So there is no batch whose gradient norms could be compared.
+    """
+    if logprobs is None:
+        return
+    supervised = module.supervised
+
+    def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
+        _first(parts["policy"], logprobs)
+        result = supervised(parts, *args, **kwargs)
+        _engine(parts["policy"], parts["policy_generation"], logprobs)
+        _last(parts["policy"], logprobs)
+        return result
+
+    module.supervised = probed
+
+
+def _first(policy: Any, logprobs: Path) -> None:
+    """Compare the learner with Hugging Face."""
+    with observe.phase("probe: log-probs"):
+        probe.logprobs(policy, logprobs)
+
+
+def _engine(policy: Any, generation: Any, logprobs: Path) -> None:
+    """Compare the engine with the learner after the last refit."""
+    with observe.phase("probe: engine"):
+        probe.engine_logprobs(policy, generation, logprobs)
+
+
+def _last(policy: Any, logprobs: Path) -> None:
+    """Keep the learner's log-probabilities for the export, and compare gradient norms."""
+    with observe.phase("probe: log-probs"):
+        probe.last_logprobs(policy, logprobs)
+    with observe.phase("probe: gradient norms"):
+        probe.gradient_norms(policy)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Read the arguments and train."""
     parser = argparse.ArgumentParser()
@@ -94,11 +123,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--logprobs", type=Path)
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
+    config = json.loads(parsed.config.read_text(encoding="utf-8"))
     if parsed.kill:
         phase, count, delay = parsed.kill
-        observe.FAULT.update(phase=phase, count=int(count), delay=float(delay))
+        fault = {"phase": phase, "count": int(count), "delay": float(delay)}
+        if config.get("async_rl") is not None:  # the single controller is another process
+            os.environ[observe.FAULT_ELSEWHERE] = json.dumps(fault)
+        else:
+            observe.FAULT.update(fault)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return run(json.loads(parsed.config.read_text(encoding="utf-8")), parsed.logprobs)
+    return run(config, parsed.logprobs)
 
 
 def end_now(code: int) -> None:

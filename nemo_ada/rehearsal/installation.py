@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ CACHE = project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
 BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
+DATA_PLANE = "transfer_queue"
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -94,11 +96,12 @@ class Installation:
         return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
 
 
-def find(*, gym: bool = False) -> Installation:
+def find(*, gym: bool = False, controller: bool = False) -> Installation:
     """Find everything on this machine.
 
     Args:
         gym: Whether NeMo-Gym's interpreter is needed.
+        controller: Whether the single controller's data plane is needed.
 
     Raises:
         UserError: It lists all that is missing and how to get it.
@@ -112,6 +115,8 @@ def find(*, gym: bool = False) -> Installation:
     megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
     policy = _interpreter(POLICY, "policy", missing)
     engine = _interpreter(ENGINE, "vllm", missing)
+    if controller and policy.is_file() and not _has(policy, DATA_PLANE):
+        missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, the single controller's data plane; {MAKE}")
     servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
@@ -136,6 +141,12 @@ def _interpreter(variable: str, name: str, missing: list[str], option: str = "")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
+
+
+def _has(python: Path, package: str) -> bool:
+    """Whether an interpreter has a package."""
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    return subprocess.run([python, "-c", look, package], check=False).returncode == 0
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
     ("set-up", "nemo_rl.algorithms.grpo", "setup"),
+    ("set-up", "nemo_rl.algorithms.single_controller_utils", "setup_single_controller"),
     ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
     ("data", "nemo_rl.data.utils", "setup_response_data"),
     ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),
@@ -46,6 +47,7 @@ TIMED: Mapping[str, str] = {
     "advantage_calculation": "advantages",
     "policy_training": "update",
     "checkpointing": "save",
+    "weight_sync": "refit",  # single controller
 }
 
 
@@ -79,6 +81,8 @@ def phase(name: str) -> Iterator[None]:
 
 FAULT: dict[str, Any] = {}
 """For tests. This process is killed `delay` seconds after `phase` has begun for the `count`-th time."""
+FAULT_ELSEWHERE = "NEMO_ADA_REHEARSAL_FAULT"
+"""The same as JSON, for the processes that a driver starts. The single controller's phases run in one of them."""
 
 
 def _fault(name: str) -> None:
@@ -108,6 +112,7 @@ def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Wrap the functions of every observed module as soon as it is imported."""
+    FAULT.update(json.loads(os.environ.get(FAULT_ELSEWHERE, "{}")))
     for name, module, dotted in FUNCTIONS:
         when_imported(module, functools.partial(_observe, name, dotted))
     when_imported("nemo_rl.utils.timer", _observe_timer)

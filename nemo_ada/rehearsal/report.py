@@ -129,15 +129,15 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def measurements(events: Events, *, async_grpo: bool = False) -> list[Measurement]:
+def measurements(events: Events, *, ahead: bool = False) -> list[Measurement]:
     """The measurements of the undisturbed run.
 
     Args:
         events: Events of the run.
-        async_grpo: Whether it trained asynchronously. NeMo-RL's metrics of a step compare weights of different age
+        ahead: Whether it trained asynchronously. NeMo-RL's metrics of a step compare weights of different age
             then, so another metric takes their place.
     """
-    if async_grpo:
+    if ahead:
         bounds = {NEWEST: MAX_PROBABILITY_ERROR}
     else:
         bounds = {"token_mult_prob_error": MAX_PROBABILITY_ERROR, "gen_kl_error": MAX_KL}
@@ -149,7 +149,7 @@ def measurements(events: Events, *, async_grpo: bool = False) -> list[Measuremen
     ]
     for event in events.of("log-probs"):
         results.append(Measurement("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
-    if async_grpo:
+    if ahead:
         differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
         name = "after the last refit: |engine's log-prob - learner's|, nats"
         results.append(Measurement(name, differences[0], MAX_LOGPROB_DIFFERENCE))

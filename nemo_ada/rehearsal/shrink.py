@@ -7,6 +7,7 @@ say what was not run as written.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
@@ -27,6 +28,7 @@ log-probabilities that differ.
 """
 STAGE_LAYERS = 2  # layers of the small model per pipeline stage
 VALIDATION_PROMPTS = 8
+STORED_ROWS = 1000  # rows that the single controller's data plane may store
 LEARNING_RATE, FULL_STEPS = 1e-2, 3
 """The learning rate is large, so that weights move far enough within a step to make a stale refit visible.
 
@@ -273,6 +275,12 @@ def _batches(s: Shrinker, layout: Layout) -> None:
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
     s.at_most("generate", "policy.generation_batch_size", fewer * group)
     share = fewer / max(prompts, 1)
+    for key in ("min_groups_for_streaming_train", "max_inflight_prompts", "max_buffered_rollouts"):
+        groups = s.get(f"async_rl.{key}")
+        if groups is not None:
+            s.set("shrunk", "generate", f"async_rl.{key}", math.ceil(groups * share))
+    s.at_most("set-up", "data_plane.storage_capacity", STORED_ROWS)
+    s.at_most("set-up", "data_plane.num_storage_units", 1)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
     for key, scale in (("max_samples", share), ("max_tokens", share * tokens)):
         cap = s.get(f"reinforce_ada.budget.{key}")

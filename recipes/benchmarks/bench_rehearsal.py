@@ -30,9 +30,11 @@ from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
 from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.single_controller import uses_single_controller
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"
 ASYNC = "configs/methods/async.yaml"
+CONTROLLER = "configs/methods/single-controller.yaml"
 LLAMA_8B = "configs/llama-3.1-8b-instruct.yaml"
 GYM_MATH = "configs/qwen3-4b-instruct-2507-gym-math.yaml"
 DTENSOR = "${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml"
@@ -49,6 +51,10 @@ MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-72b": ("configs/qwen2.5-72b.yaml",),
     "qwen2.5-math-1.5b-async": ("configs/qwen2.5-math-1.5b.yaml", ASYNC),
     "qwen2.5-math-7b-async": (MATH_7B, ASYNC),
+    # In the single controller of NeMo-RL main, whose checkout NEMO_RL_HOME must be.
+    "qwen2.5-math-1.5b-single-controller": ("configs/qwen2.5-math-1.5b.yaml", CONTROLLER),
+    "qwen2.5-math-7b-single-controller": (MATH_7B, CONTROLLER),
+    "qwen3-30b-a3b-single-controller": ("configs/qwen3-30b-a3b-single-controller.yaml",),
     "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b-async.yaml",),
     "qwen3-235b-a22b": ("configs/qwen3-235b-a22b.yaml",),
     # Over NeMo-Gym's servers. They need the interpreter of `make rehearsal-env GYM=1`.
@@ -156,9 +162,10 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
     rehearse(base, path, overrides, steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     config = load_config(Path(path), overrides)
-    installed = installation.find(gym=uses_gym(Values(config)))
-    async_grpo = config["grpo"]["async_grpo"]["enabled"]
-    for phase, count, delay in KILLS_AHEAD if async_grpo else KILLS:
+    values = Values(config)
+    installed = installation.find(gym=uses_gym(values), controller=uses_single_controller(values))
+    ahead = command.draws_ahead(config)
+    for phase, count, delay in KILLS_AHEAD if ahead else KILLS:
         name = f"killed-in-{phase}"
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
@@ -166,7 +173,7 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
         _, again = rehearsal.run(f"{name}-resumed", shrinker.config | {"resume": "auto"})
         after = len(saved)
-        if async_grpo:
+        if ahead:
             results = compare_async_resumed(killed, again, after, steps)
         else:
             results = compare_resumed(undisturbed, again, after)

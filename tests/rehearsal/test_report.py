@@ -101,14 +101,14 @@ def test_asynchronous_training_is_judged_by_the_engine_after_the_last_refit() ->
     old = GOOD | {"token_mult_prob_error": 1.5}
     near, far = ({"event": "engine log-probs", "difference": value} for value in (1e-6, 0.3))
     for probes, passed in (([near], True), ([far], False), ([], False)):
-        results = measurements(run({1: old}, [], *probes), async_grpo=True)
+        results = measurements(run({1: old}, [], *probes), ahead=True)
         assert all(result.passed for result in results) == passed
 
 
 def test_a_prompt_trained_on_twice_fails() -> None:
     near = {"event": "engine log-probs", "difference": 0.0}
     twice = run({1: GOOD, 2: GOOD}, [], near, prompts(1, "a", "b"), prompts(2, "c", "a"))
-    results = measurements(twice, async_grpo=True)
+    results = measurements(twice, ahead=True)
     assert [result.value for result in results if "twice" in result.name] == [1.0]
 
 

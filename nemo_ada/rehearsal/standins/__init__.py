@@ -15,6 +15,7 @@ from nemo_ada.rehearsal.standins import (
     ray_placement,
     torch_cuda,
     torch_distributed,
+    transfer_queue,
     vllm_cpu,
     vllm_http,
 )
@@ -32,6 +33,7 @@ FILES: tuple[Replacements, ...] = (
     nemo_rl_vllm.REPLACEMENTS,
     nemo_rl_gym.REPLACEMENTS,
     ray_placement.REPLACEMENTS,
+    transfer_queue.REPLACEMENTS,
 )
 
 
