@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from nemo_ada import rules
 from nemo_ada.check import gpu
 from nemo_ada.check.capacity import checkpoint_disk, learner_memory, rollout_memory
@@ -17,7 +19,7 @@ from nemo_ada.check.site import site as site_findings
 from nemo_ada.check.verifier import verifier as verifier_findings
 from nemo_ada.cluster.cards import Card, card_of
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config, upstream_part
-from nemo_ada.config.load import backend_of
+from nemo_ada.config.load import backend_of, load_yaml, split_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
@@ -25,6 +27,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
+from nemo_ada.rules.method import ASYNC
+from nemo_ada.rules.single_controller import CONTROLLER, uses_single_controller
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
@@ -55,11 +59,30 @@ def examine(
             findings = [
                 *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
+                *replaced_loop(Values(config), split_words(path, overrides)[0]),
                 *(site_findings(Values(config)) if site else ()),
             ]
         except UserError as problem:
             findings = [rules.of_error(problem)]
     return [*findings, *(verifier_findings() if verifier else ()), *of_gpus]
+
+
+def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
+    """A YAML for the older asynchronous loop has no effect in front of one for the single controller.
+
+    Args:
+        values: the merged config.
+        paths: the YAMLs that a user has named, in their order.
+    """
+    if not uses_single_controller(values):
+        return
+    for path in paths:
+        if OmegaConf.select(load_yaml(path), ASYNC):
+            yield warning(
+                CONTROLLER,
+                f"{path.name} asks for NeMo-RL's older asynchronous loop, and a later YAML replaces that by the single "
+                "controller; leave one of them out",
+            )
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:

@@ -74,6 +74,7 @@ PER_BATCH = {
 CONTROLLER = "nemo_rl.algorithms.single_controller.SingleControllerActor"
 CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
 _BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
+_SAMPLERS = "nemo_rl.algorithms.async_utils.staleness_sampler"
 _MANAGER = "nemo_rl.experience.rollout_manager"
 CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
@@ -92,7 +93,12 @@ CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{_BUFFER}.load_state_dict": ("self", "state"),
     "nemo_rl.experience.payload.record_to_train_batch": ("record", "pad_value_dict"),
     "nemo_rl.experience.payload.pack_payload": ("train_batch", "weight_version", "group_id"),
-    "nemo_rl.algorithms.async_utils.staleness_sampler.InOrderSampler.select": (
+    f"{CONTROLLER}._credit_shortfall": ("self", "target_step"),
+    f"{_SAMPLERS}._GatedSampler._stamp": ("self",),
+    f"{_SAMPLERS}.InOrderSampler.select": (
+        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
+    ),
+    f"{_SAMPLERS}.ReadyFirstSampler.select": (
         "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
     ),
 }  # fmt: skip

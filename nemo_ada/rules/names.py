@@ -19,8 +19,9 @@ import yaml
 from nemo_ada.cluster.checkout import PACKAGE, Checkout, is_theirs
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting
-from nemo_ada.cluster.upstream import MASTER_CONFIG
+from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error, ok
+from nemo_ada.rules.single_controller import CONTROLLER
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
@@ -64,7 +65,9 @@ def names_in(checkout: Checkout) -> dict[str, set[str]]:
     """
     prefix, vllm = VLLM_CONFIG
     sections: dict[str, set[str]] = {}
-    for key in checkout.keys(MASTER_CONFIG, containers=False) | checkout.keys(vllm, prefix, containers=False):
+    of_controller = checkout.keys(f"{CONTROLLER_CONFIG}.MasterConfig", containers=False)
+    known = checkout.keys(MASTER_CONFIG, containers=False) | checkout.keys(vllm, prefix, containers=False)
+    for key in of_controller | known:
         section, _, name = key.rpartition(".")
         sections.setdefault(section or TOP, set()).add(name)
     for path in sorted((checkout.root / "examples/configs").rglob("*.yaml")):
@@ -94,6 +97,8 @@ def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
     """Misspelled and unknown keys. `base`: the part of the config from NeMo-RL's own files, whose names are right."""
     names = list(unknown(config, base))
     for key in names:
+        if key == CONTROLLER:  # `check` says which checkout has a single controller, and so does the launcher
+            continue
         yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(key)}")
     if not names:
         yield ok("configuration", "all keys are NeMo-RL's or ours")

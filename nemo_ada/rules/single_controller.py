@@ -10,7 +10,13 @@ from nemo_ada.rules.finding import Findings, error, warning
 
 CONTROLLER = "async_rl"
 SAMPLER = f"{CONTROLLER}.sampler"
-LOOKAHEAD = f"{SAMPLER}.max_lookahead_versions"
+LOOKAHEADS = {
+    "in_order": f"{SAMPLER}.max_lookahead_versions",
+    "ready_first": f"{SAMPLER}.max_staleness_versions",
+}
+"""Sampler that Reinforce-Ada works with -> the key for the versions by which it may run ahead."""
+LATE = 3
+"""Versions by which a group of ready_first may be older than the lookahead. Then its step waits for it."""
 COLOCATED = "policy.generation.colocated.enabled"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
@@ -31,12 +37,16 @@ IGNORED = (
     ("data.use_multiple_dataloader", (False,), "it reads one data loader"),
     ("on_policy_distillation.enabled", (False,), "it has no teacher"),
 )
+PLANES = {
+    "data_plane.impl": ("transfer_queue",),
+    "data_plane.backend": ("simple", "mooncake_cpu"),
+}
+"""Key of the data plane -> the values that NeMo-RL main knows. It refuses others when its actors start."""
 OTHER_SAMPLERS = {
-    "windowed": "throws groups away that are too old, and groups of hard prompts take longest",
-    "weight_fifo": "trains on groups in the order in which they are finished, so easy prompts come first, and a group "
-    "has no step whose budget it could share",
-    "ready_first": "trains on groups in the order in which they are finished, so easy prompts come first, and a group "
-    "has no step whose budget it could share",
+    "windowed": "throws groups away that are too old, and groups of hard prompts take longest (the prompts that are "
+    "left were easier than the data in recipes/results/async.md)",
+    "weight_fifo": "waits for all groups of a version, as in_order does, and would wait for ever after a prompt is "
+    "dropped",
     "custom": "is unknown here",
 }
 
@@ -46,9 +56,20 @@ def uses_single_controller(values: Values) -> bool:
     return values.get(CONTROLLER) is not None
 
 
+def sampler_name(values: Values) -> str:
+    """The sampler that puts groups into steps. NeMo-RL's default is in_order."""
+    return str(values.get(f"{SAMPLER}.name", "in_order"))
+
+
+def lookahead_key(values: Values) -> str:
+    """The key of the versions by which sampling may run ahead of training."""
+    return LOOKAHEADS.get(sampler_name(values), LOOKAHEADS["in_order"])
+
+
 def lookahead(values: Values) -> int:
     """Versions of the weights by which sampling may run ahead of training. NeMo-RL's default is 1."""
-    return int(values.number(LOOKAHEAD) if values.get(LOOKAHEAD) is not None else 1)  # type: ignore[arg-type]
+    value = values.number(lookahead_key(values))
+    return 1 if value is None else int(value)
 
 
 def controller_needs(values: Values) -> Findings:
@@ -67,6 +88,10 @@ def controller_needs(values: Values) -> Findings:
     ):
         if values.get(key, False) != wanted:
             yield error(key, f"{key}={values.get(key)}: {CONTROLLER} needs {wanted}; set it")
+    for key, choices in PLANES.items():
+        value = values.get(key, choices[0])
+        if value not in choices:
+            yield error(key, f"{key}={value}: NeMo-RL knows {' and '.join(choices)}; set it to {choices[0]}")
     prompts = values.integer("grpo.num_prompts_per_step")
     rows = prompts * values.integer("grpo.num_generations_per_prompt")
     batch = values.integer("policy.train_global_batch_size", rows)
@@ -75,17 +100,17 @@ def controller_needs(values: Values) -> Findings:
             "policy.train_global_batch_size",
             f"policy.train_global_batch_size={batch}: {CONTROLLER} makes one update per step, of all {rows} rows; set "
             f"it to {rows}. For several updates per step of the synchronous loop take fewer prompts per step, and a "
-            f"{LOOKAHEAD} of as many versions",
+            f"{lookahead_key(values)} of as many versions",
         )
-    versions = lookahead(values)
+    versions, key = lookahead(values), lookahead_key(values)
     if versions > 0 and values.get(COLOCATED, True):
         yield error(
             COLOCATED,
-            f"{LOOKAHEAD}={versions} draws while the learner trains, so the engine needs GPUs of its own: set "
+            f"{key}={versions} draws while the learner trains, so the engine needs GPUs of its own: set "
             f"{COLOCATED}=false and policy.generation.colocated.resources",
         )
     if versions > 0 and not values.get(CORRECTION, False):
-        yield error(CORRECTION, f"{LOOKAHEAD}={versions} trains on responses of older weights: set {CORRECTION}=true")
+        yield error(CORRECTION, f"{key}={versions} trains on responses of older weights: set {CORRECTION}=true")
     buffered = values.integer(f"{CONTROLLER}.max_buffered_rollouts", 64)
     if buffered < prompts * (versions + 1):
         yield error(
@@ -120,11 +145,12 @@ def controller_groups(values: Values) -> Findings:
     """What groups of different size need of the single controller."""
     if not uses_single_controller(values):
         return
-    sampler = str(values.get(f"{SAMPLER}.name", "in_order"))
-    if sampler != "in_order":
+    sampler = sampler_name(values)
+    if sampler not in LOOKAHEADS:
         yield error(
             f"{SAMPLER}.name",
-            f"{SAMPLER}.name={sampler} {OTHER_SAMPLERS.get(sampler, OTHER_SAMPLERS['custom'])}; set it to in_order",
+            f"{SAMPLER}.name={sampler} {OTHER_SAMPLERS.get(sampler, OTHER_SAMPLERS['custom'])}; set it to "
+            f"{' or '.join(LOOKAHEADS)}",
         )
     prompts = values.integer("grpo.num_prompts_per_step")
     least = values.integer(f"{CONTROLLER}.min_groups_for_streaming_train", 32)
@@ -141,20 +167,20 @@ def controller_groups(values: Values) -> Findings:
             f"{instead}={values.get(instead)} takes spare prompts and groups of later steps, whose budget is another "
             "one; set it to shrink",
         )
-    versions = lookahead(values)
+    versions, key = lookahead(values), lookahead_key(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):
         yield error(
             PREFIX_CACHE,
             f"{PREFIX_CACHE} must be false with {CONTROLLER} (NeMo-RL turns it on by itself on a GPU): later waves of "
             "a prompt would start from the cache of older weights, and a cache cannot be emptied while responses run; "
-            f"set it to false. With {LOOKAHEAD}=0 {RESET}=true would do, too",
+            f"set it to false. With {key}=0 {RESET}=true would do, too",
         )
     in_flight = values.integer(f"{CONTROLLER}.max_inflight_prompts", 32)
     if in_flight < prompts * max(versions, 1):
         yield warning(
             f"{CONTROLLER}.max_inflight_prompts",
             f"{CONTROLLER}.max_inflight_prompts={in_flight} bounds the prompts that are drawn at once, and a prompt "
-            f"with many waves keeps its place: {LOOKAHEAD}={versions} would use {prompts * (versions + 1)}",
+            f"with many waves keeps its place: {key}={versions} would use {prompts * (versions + 1)}",
         )
     yield warning(
         CONTROLLER,

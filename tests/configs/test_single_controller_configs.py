@@ -14,9 +14,8 @@ import pytest
 from nemo_ada.check.command import examine
 from nemo_ada.check.site import checkout
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
-from nemo_ada.cluster.upstream import CONTROLLER
 from nemo_ada.planning.command import PlanOptions, make_plan
-from nemo_ada.rules.single_controller import LOOKAHEAD, lookahead
+from nemo_ada.rules.single_controller import lookahead
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OVERLAY = str(CONFIGS / "methods/single-controller.yaml")
@@ -58,7 +57,9 @@ def test_a_key_of_the_older_loop_and_a_setting_without_effect_are_errors():
     for override, key in (
         ("grpo.async_grpo.enabled=true", "grpo.async_grpo"),
         ("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.enabled"),
-        (f"{LOOKAHEAD}=5", "async_rl.max_buffered_rollouts"),
+        ("async_rl.sampler.max_lookahead_versions=5", "async_rl.max_buffered_rollouts"),
+        ("data_plane.backend=redis", "data_plane.backend"),
+        ("+async_rl.max_inflight_promts=640", "async_rl.max_inflight_promts"),
     ):
         found = examine(path, [*more, override], verifier=False, site=False)
         assert key in {one.key for one in found if one.level == "error"}, override
@@ -67,6 +68,24 @@ def test_a_key_of_the_older_loop_and_a_setting_without_effect_are_errors():
 @on_a_checkout
 def test_a_checkout_without_the_single_controller_is_refused():
     path, more = WORDS[0]
-    problems = [one.message for one in checkout(Values(load_config(path, more))) if one.level == "error"]
+    found = checkout(Values(load_config(path, more)))
+    refused = any(one.level == "error" and one.key == "NEMO_RL_HOME" for one in found)
     missing = not (HOME / "nemo_rl/algorithms/single_controller.py").is_file()
-    assert any(CONTROLLER in message for message in problems) == missing
+    assert refused == missing
+
+
+@on_main
+def test_an_overlay_for_the_older_loop_in_front_of_it_is_said_to_have_no_effect():
+    path, more = WORDS[0]
+    older = str(CONFIGS / "methods/async.yaml")
+    for words, expected in (([older, *more], True), (more, False)):
+        found = examine(path, words, verifier=False, site=False)
+        assert not [one for one in found if one.level == "error" and one.key not in OF_A_SITE]
+        assert any(one.level == "warning" and "async.yaml" in one.message for one in found) == expected
+
+
+@on_a_checkout
+def test_the_section_is_no_unknown_key_in_a_checkout_without_it():
+    path, more = WORDS[0]
+    found = examine(path, more, verifier=False, site=False)
+    assert not any(one.level == "error" and one.key == "async_rl" for one in found)

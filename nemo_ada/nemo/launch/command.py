@@ -142,7 +142,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         rules.refuse(resolved, upstream)
     single = nemo_settings.uses_controller(resolved)
     loop = importlib.import_module(LOOP)
-    module = importlib.import_module(CONTROLLER_CONFIG) if single else loop
+    module = _controller_config() if single else loop
     master_config = module.MasterConfig(**resolved)
     check_config(master_config)
     check_environments(resolved)
@@ -184,6 +184,18 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     if message:
         log.warning("%s", message)
     return code
+
+
+def _controller_config() -> Any:
+    """NeMo-RL's module with the single controller's configuration. Raises UserError where this NeMo-RL has none."""
+    try:
+        return importlib.import_module(CONTROLLER_CONFIG)
+    except ModuleNotFoundError:
+        raise UserError(
+            "async_rl: this NeMo-RL has no single controller; use a checkout of main of August 2026 or newer, or "
+            "remove async_rl",
+            key="async_rl",
+        ) from None
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ rollout_manager      a group draws waves until its session has enough (rollout.p
 tq_buffer            pools beside the buffer, sample mask 0 for rows outside the loss (buffer.py)
 dataloader           prompts by ticket, so that a resumed run trains on each of them once
 advantage_estimator  the pools' advantages (step.py)
-sampler              whole steps only (step.py)
+sampler              whole steps only; with ready_first no group is older than a bound (step.py)
 
 The estimator of pass rates is saved in reinforce_ada.json of a checkpoint, prompts in train_dataloader.pt, pools in
 replay_buffer.pt.
@@ -27,10 +27,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from nemo_rl.algorithms.async_utils.staleness_sampler import ReadyFirstSampler
 from nemo_rl.algorithms.single_controller import SingleControllerActor
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
 from nemo_rl.experience.rollout_manager import AsyncRolloutImpl
 
+from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
@@ -40,13 +42,13 @@ from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, save
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
 from nemo_ada.nemo.launch.records import TIMING, Records
 from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_saves
-from nemo_ada.nemo.lookup import get
+from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
 from nemo_ada.nemo.single_controller.rollout import AdaRollout, AdaRolloutManager, DrawnGroup, Groups
-from nemo_ada.nemo.single_controller.step import ControllerEstimator, StepSampler
+from nemo_ada.nemo.single_controller.step import ControllerEstimator, ReadyGroups, StepSampler
+from nemo_ada.rules.single_controller import LATE, lookahead
 from nemo_ada.run_folder.folder import RunDir
 
-LOOKAHEAD = "async_rl.sampler.max_lookahead_versions"
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
@@ -94,6 +96,7 @@ class Parts:
         manager: the rollout manager.
         steps: steps that were put together so far.
         lists: metrics of the last step that are lists, which NeMo-RL's loggers do not take.
+        ahead: versions of the weights by which sampling may run ahead of training.
     """
 
     def __init__(self, master_config: Any, actor_args: Any) -> None:
@@ -112,8 +115,9 @@ class Parts:
         self.sampler = settings.sampler()
         self.steps, self.lists = 0, dict[str, list[int]]()
         self.manager: Any = as_subclass(manager, AdaRolloutManager)
-        rounds = max(int(get(master_config, LOOKAHEAD, 1)), 1)
-        self.groups = Groups(settings, self.sampler, lambda: self.manager._weight_version, rounds)
+        values = Values(plain(master_config))
+        self.ahead = lookahead(values)
+        self.groups = Groups(settings, self.sampler, lambda: self.manager._weight_version, max(self.ahead, 1))
         shuffled = bool(get(master_config, "data.shuffle", True))
         self.queue = PromptQueue(
             actor_args.dataloader,
@@ -188,7 +192,10 @@ class AdaController(PLAIN):  # type: ignore[misc]
             setup_timing_metrics,
         )
         ada.groups.bind(self._rollout_permitted)
-        self._sampler = StepSampler(vars(self)["_sampler"], ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
+        sampler = vars(self)["_sampler"]
+        if isinstance(sampler, ReadyFirstSampler):
+            sampler = as_subclass(sampler, ReadyGroups, oldest=ada.ahead + LATE)
+        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
         state = restore(self._checkpointer)
         if state is not None:
             ada.load_state_dict(state)
@@ -230,6 +237,10 @@ class AdaController(PLAIN):  # type: ignore[misc]
         """Train to the end, or until a stop is requested. The result also has the reason of a stop."""
         result: dict[str, Any] = await super().run()
         return result | {"reason": None if self._control is None else self._progress.reason}
+
+    def _credit_shortfall(self, target_step: int | None) -> None:
+        """Note that a step gets a group less. With ready_first the step that a group was drawn for may be over."""
+        super()._credit_shortfall(None if target_step is None else max(target_step, self._trainer_version))
 
     async def _advantage_stage(self, meta: Any) -> Any:
         """Compute the advantages of a step. The estimator also compares engine and learner."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from nemo_rl.algorithms.async_utils.staleness_sampler import ReadyFirstSampler
 
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.errors import InvariantError
@@ -53,6 +54,30 @@ class ControllerEstimator(GroupAdvantageEstimator):
         )
 
 
+class ReadyGroups(ReadyFirstSampler):  # type: ignore[misc]
+    """NeMo-RL's sampler of ready groups. A step waits for a group that would become too old.
+
+    Each batch of prompts has a number, as with in_order. So its groups share a budget.
+
+    Attributes:
+        oldest: versions between a group's start and its step at most.
+    """
+
+    oldest: int
+
+    def _stamp(self) -> int:
+        return int(self._dispatch_index)
+
+    async def select(self, *, current_train_weight: int, **bounds: Any) -> tuple[Any, int]:
+        """Select ready groups in the order of their start."""
+        least = current_train_weight - self.oldest
+        slots = zip(self._buffer.start_weight_list, self._buffer.ready_list, strict=True)
+        if any(version <= least and not ready for version, ready in slots):
+            return None, 0
+        selected: tuple[Any, int] = await super().select(current_train_weight=current_train_weight, **bounds)
+        return selected
+
+
 class StepSampler:
     """NeMo-RL's sampler of prompt groups, whose steps are whole.
 
@@ -70,7 +95,7 @@ class StepSampler:
         """Wrap a sampler.
 
         Args:
-            sampler: NeMo-RL's InOrderSampler.
+            sampler: NeMo-RL's InOrderSampler, or ReadyGroups.
             buffer: the buffer that it selects from.
             queue: the prompts.
             estimator: it computes the advantages.
@@ -92,13 +117,15 @@ class StepSampler:
             self._queue.use(max(self._queue.size - self._buffer.count_for_target_step(target), 0))
         return target
 
-    async def select(self, **bounds: Any) -> tuple[Any, int]:
+    async def select(self, *, current_train_weight: int, **bounds: Any) -> tuple[Any, int]:
         """Select the groups of a step. Their prompts count as trained on, because saves come between steps."""
-        meta, count = await self._sampler.select(**bounds)
+        meta, count = await self._sampler.select(current_train_weight=current_train_weight, **bounds)
         if meta is not None:
             groups = await self._buffer.take(meta)
             self._estimator.expect(groups)
             for one in groups:
+                if one.group["pool"] is not None:  # with ready_first it was drawn for an earlier or a later step
+                    one.group["pool"]["step"] = current_train_weight + 1
                 self._queue.done(one.ticket)
                 self._trained(one.ticket)
         return meta, count
