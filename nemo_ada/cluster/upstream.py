@@ -93,7 +93,6 @@ CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{_BUFFER}.load_state_dict": ("self", "state"),
     "nemo_rl.experience.payload.record_to_train_batch": ("record", "pad_value_dict"),
     "nemo_rl.experience.payload.pack_payload": ("train_batch", "weight_version", "group_id"),
-    f"{CONTROLLER}._credit_shortfall": ("self", "target_step"),
     f"{_SAMPLERS}._GatedSampler._stamp": ("self",),
     f"{_SAMPLERS}.InOrderSampler.select": (
         "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",

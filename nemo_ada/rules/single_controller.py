@@ -152,6 +152,14 @@ def controller_groups(values: Values) -> Findings:
             f"{SAMPLER}.name={sampler} {OTHER_SAMPLERS.get(sampler, OTHER_SAMPLERS['custom'])}; set it to "
             f"{' or '.join(LOOKAHEADS)}",
         )
+    budgets = ("max_skipped_prompts", "max_consecutive_dropped_prompts")
+    for key in (f"{CONTROLLER}.rollout_failure.{name}" for name in budgets):
+        if sampler == "ready_first" and values.number(key):
+            yield error(
+                key,
+                f"{key}={values.get(key)}: NeMo-RL gives up prompts with {SAMPLER}.name=in_order only; set it to 0, or "
+                "take in_order",
+            )
     prompts = values.integer("grpo.num_prompts_per_step")
     least = values.integer(f"{CONTROLLER}.min_groups_for_streaming_train", 32)
     if least != prompts:

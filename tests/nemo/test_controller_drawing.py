@@ -188,6 +188,10 @@ def test_an_abandoned_group_may_have_ended_before():
 REFUSED = [
     ({"async_rl": {"sampler": {"name": "windowed"}}}, "async_rl.sampler.name"),
     ({"async_rl": {"sampler": {"name": "weight_fifo"}}}, "async_rl.sampler.name"),
+    (
+        {"async_rl": {"sampler": {"name": "ready_first"}, "rollout_failure": {"max_skipped_prompts": 1}}},
+        "async_rl.rollout_failure.max_skipped_prompts",
+    ),
     ({"async_rl": {"min_groups_for_streaming_train": 2}}, "async_rl.min_groups_for_streaming_train"),
     ({"async_rl": {"max_buffered_rollouts": 5}}, "async_rl.max_buffered_rollouts"),
     ({"async_rl": {"rollout_failure": {"on_dropped_prompt": "replace"}}}, "async_rl.rollout_failure.on_dropped_prompt"),

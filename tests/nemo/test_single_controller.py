@@ -25,6 +25,7 @@ from nemo_ada.core.sampling.result import joined
 from nemo_ada.job_control import STOP_FILE, JobControl
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.launch.stop_and_save import Progress
+from nemo_ada.rules.single_controller import LATE
 from nemo_ada.run_folder.folder import read_lines
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
@@ -114,8 +115,7 @@ def test_eight_steps_are_a_synchronous_step_with_eight_updates(harness, single, 
     whole = {"grpo.num_prompts_per_step": 16, "policy.train_global_batch_size": 8}
     ada = BALANCE | {"advantage": {"denominator": "live_rows"}}
     expected, _ = synchronous(harness, tmp_path / "synchronous", 1, ada, **whole)
-    more = {f"p{number}=": RATES[number % 4] for number in range(10, 42)}  # a step ahead has no prompt twice
-    found = run(8, ada, versions=8, prompts=2, data=more)
+    found = run(8, ada, versions=8, prompts=2, data=MANY)  # a step ahead has no prompt twice
     assert len(found.batches) == 8 and len(expected.batches) == 1 and found.result["train_steps"] == 8
 
     def live(*batches):
@@ -161,6 +161,67 @@ def test_hard_prompts_are_not_lost_by_their_age(run):
     assert all(record.metrics[step]["train/evicted_stale_prompt_groups"] == 0 for step in (1, 2, 3, 4))
     waves = [int(pool.result.waves_P[0]) for pools in record.pools for pool in pools]
     assert max(waves) > 1
+
+
+MANY = {f"p{number}=": RATES[number % 4] for number in range(10, 42)}  # no step of a test comes to a second epoch
+
+
+def ready_first(versions):
+    return {"async_rl__sampler": {"name": "ready_first", "max_staleness_versions": versions}}
+
+
+def trained_once(trained, steps):
+    """Whether these steps have trained on four prompts each, and on none twice."""
+    prompts = prompts_of(trained)
+    ids = [prompt for step in prompts.values() for prompt in step]
+    return sorted(prompts) == list(range(1, steps + 1)) and len(ids) == len(set(ids)) == 4 * steps
+
+
+def test_with_ready_first_slow_groups_come_later_and_none_is_lost(run):
+    """Prompt p10= draws slowly. The first step goes on without it, and a later one trains on it."""
+
+    def labels(prompt, draw):
+        return prompt != "p10=" and draw % 2 == 0  # p10= needs all its four waves, and the others one
+
+    record = run(6, versions=1, changes=ready_first(1), data=MANY, labels=labels, seconds_per_token=0.03, lr=0.01)
+    assert trained_once(record.pools, 6)
+    for pools in record.pools:
+        for pool in pools:
+            assert pool.step - pool.version_N.max() >= 0 and pool.step - pool.version_N.min() <= 1 + LATE
+    assert all(record.metrics[step]["train/evicted_stale_prompt_groups"] == 0 for step in range(1, 7))
+    late = next(pools[0].step for pools in record.pools if max(pool.result.waves_P[0] for pool in pools) > 1)
+    assert late > 1, "the slow group was there in time, so the test shows nothing"
+
+
+def test_with_ready_first_a_resumed_run_trains_on_no_prompt_twice(run):
+    def kill(step):
+        if step == 3:
+            raise Killed
+
+    pools = []
+    slow = {"changes": ready_first(1), "data": MANY, "seconds_per_token": 0.005}
+    with pytest.raises(Killed):
+        run(6, versions=1, before_train=kill, pools=pools, **slow)
+    record = run(6, versions=1, pools=pools, **slow)
+    assert record.result["train_steps"] == 6
+    assert trained_once(pools, 6)
+
+
+@pytest.mark.parametrize(("ready", "chosen"), [(True, 2), (False, 0)], ids=["ready", "still drawn"])
+def test_with_ready_first_a_step_waits_for_a_group_that_would_become_too_old(single, ready, chosen):
+    from nemo_ada.nemo.single_controller.step import ReadyGroups
+
+    async def remove(places, remove_in_dp):
+        return len(places)
+
+    metas = [SimpleNamespace(concat=lambda *more: "step") for _ in range(3)]
+    buffer = SimpleNamespace(
+        start_weight_list=[1, 4, 5], ready_list=[ready, True, True], meta_list=metas, remove=remove
+    )
+    sampler = ReadyGroups(buffer, max_staleness_versions=1)
+    sampler.oldest = 4
+    selected = sampler.select(current_train_weight=5, min_prompt_groups=2, max_prompt_groups=2)
+    assert asyncio.run(selected)[1] == chosen
 
 
 class Killed(Exception):

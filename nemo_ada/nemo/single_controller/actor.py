@@ -238,10 +238,6 @@ class AdaController(PLAIN):  # type: ignore[misc]
         result: dict[str, Any] = await super().run()
         return result | {"reason": None if self._control is None else self._progress.reason}
 
-    def _credit_shortfall(self, target_step: int | None) -> None:
-        """Note that a step gets a group less. With ready_first the step that a group was drawn for may be over."""
-        super()._credit_shortfall(None if target_step is None else max(target_step, self._trainer_version))
-
     async def _advantage_stage(self, meta: Any) -> Any:
         """Compute the advantages of a step. The estimator also compares engine and learner."""
         if self._policy_logprobs_required:
