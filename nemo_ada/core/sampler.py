@@ -186,12 +186,22 @@ class AdaSampler:
         earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
         rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P, earlier_P)
         self._learn(prompt_ids, result, features_PF)
-        again: list[int] = []
-        if self.chains is not None and earlier_P is not None:
-            reward_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
-            again = self.chains.observe(step, prompt_ids, result.pos_P, result.size_P, reward_P)
-            metrics |= {"retried_prompts": int((earlier_P[0] > 0).sum())}
-        return SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P), tuple(again))
+        again, retried = self._retry(step, prompt_ids, result, earlier_P)
+        return SampledStep(result, rows, raw_reward_N, metrics | retried, _mean(prior_P), again)
+
+    def _retry(
+        self,
+        step: int,
+        prompt_ids: Sequence[str],
+        result: SamplingResult,
+        earlier_P: tuple[IntArray, FloatArray] | None,
+    ) -> tuple[tuple[int, ...], dict[str, float]]:
+        """Continue or end the chains of the step's prompts. Returns which prompts come again, and the metric of it."""
+        if self.chains is None or earlier_P is None:
+            return (), {}
+        reward_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
+        again = self.chains.observe(step, prompt_ids, result.pos_P, result.size_P, reward_P)
+        return tuple(again), {"retried_prompts": int((earlier_P[0] > 0).sum())}
 
     def select(self, step: int, result: SamplingResult, batch: int = 1) -> Selection:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
@@ -259,10 +269,12 @@ class AdaSampler:
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
         selection = self.select(step, result, len(pools)) if selection is None else selection
-        rows = self._weigh(step, result, selection, prior_P)
+        earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
+        rows = self._weigh(step, result, selection, prior_P, earlier_P)
         self._learn(prompt_ids, result, features_PF)
-        metrics = summarise(result, self.plan.budget) | group_metrics(pools)
-        return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P))
+        again, retried = self._retry(step, prompt_ids, result, earlier_P)
+        metrics = summarise(result, self.plan.budget) | group_metrics(pools) | retried
+        return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P), again)
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Compute the responses per prompt of the estimation variant. None for the other variants."""

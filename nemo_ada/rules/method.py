@@ -190,11 +190,12 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
-    if ada.retry_probability:
+    if ada.retry_probability and not uses_single_controller(values):
         yield error(
             f"{SECTION}.retry_probability",
-            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for the next "
-            "step, and NeMo-RL's data loader does that; set it to 0, or try it on the CPU back end",
+            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for later steps, and "
+            f"NeMo-RL's data loader does that; set it to 0, or use the single controller ({CONTROLLER}) or the CPU "
+            "back end",
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"

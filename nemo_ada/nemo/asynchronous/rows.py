@@ -32,7 +32,8 @@ class GroupRows:
         """
         self._settings, self._sampler = settings, sampler
         rows = sampler.rows
-        self._always_live = rows.shrunk_baseline  # With it every row of a pool has an advantage. The step computes it.
+        # With these every row of a pool may have an advantage, and the step computes it.
+        self._always_live = rows.shrunk_baseline or sampler.chains is not None
         rate = "pool" if rows.advantage.pass_rate == "shrunk" else rows.advantage.pass_rate
         advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
         self._rows = replace(rows, advantage=advantage)

@@ -136,6 +136,8 @@ class Parts:
     def _finished(self, sampled: SampledStep) -> None:
         self.steps += 1
         self.lists = sampled.lists
+        tickets = self.estimator.tickets
+        self.queue.again([tickets[place] for place in sampled.again])
 
     def _dropped(self, target: int, ticket: int) -> None:
         self.groups.drop(target, ticket)

@@ -18,16 +18,23 @@ from nemo_ada.nemo.single_controller.rollout import DrawnGroup
 
 
 class ControllerEstimator(GroupAdvantageEstimator):
-    """Computes the advantages of a step of the single controller, as in asynchronous training."""
+    """Computes the advantages of a step of the single controller, as in asynchronous training.
+
+    Attributes:
+        generation_logprobs: the engine's log-probabilities of the step's rows, [R, T].
+        tickets: tickets of the step's prompts, in the order of its pools.
+    """
 
     def __init__(self, settings: NemoSettings, sampler: AdaSampler, finished: Callable[[SampledStep], None]) -> None:
         super().__init__(settings, sampler, finished)
         self._groups: Sequence[DrawnGroup] = ()
         self.generation_logprobs: torch.Tensor | None = None
+        self.tickets: list[int] = []
 
     def expect(self, groups: Sequence[DrawnGroup]) -> None:
         """Learn the groups of the next step, in the order of its rows."""
         self._groups = groups
+        self.tickets = [one.ticket for one in groups if one.group["pool"] is not None]
 
     def compute_advantage(
         self, *, rewards: torch.Tensor, mask: torch.Tensor, repeated_batch: Any, **rest: Any
