@@ -75,7 +75,7 @@ def methods(loops: Sequence[str]) -> dict[str, tuple[dict[str, Any], str]]:
     return rows
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """A prompt whose responses are being drawn, or have been.
 
@@ -121,6 +121,7 @@ class Simulation:
         self.engine = DiscreteEventSource(Workload(self.rate_P, lengths, seed=seed).draw, slots=options.slots)
         self.still = 0  # engine steps during which the engine did not decode
         self.drawn = self.issued = self.batches = 0
+        self.asking: set[Group] = set()  # groups that may ask for responses
         self.again: list[int] = []  # prompts that were thrown away and will be drawn again
         self.open: dict[int, Group] = {}  # by prompt
         self.owner: dict[int, Group] = {}  # by the engine's response id
@@ -175,14 +176,20 @@ class Simulation:
             self.drawn += prompt == self.drawn
             own = ledger.start()
             session = self.sampler.group_session(self.batches, own)
-            self.open[prompt] = Group(prompt, self.batches, len(self.ends), session, own)
+            group = self.open[prompt] = Group(prompt, self.batches, len(self.ends), session, own)
+            self.asking.add(group)
         self.batches += 1
 
     def _settle(self) -> None:
-        """Let groups ask until none moves: one that ends may free another."""
-        moved = True
-        while moved:
-            moved = sum(self._ask(group) for group in list(self.open.values())) > 0
+        """Let groups ask until none moves: one that ends may free another.
+
+        Those ask that something has happened to. Others ask if they have no requests, because they may wait.
+        """
+        asking = sorted(self.asking, key=lambda group: group.prompt)
+        self.asking = set()
+        while asking:
+            moved = sum(self._ask(group) for group in asking if group.prompt in self.open) > 0
+            asking = [group for group in self.open.values() if not group.ids] if moved else []
 
     def _ask(self, group: Group) -> bool:
         requests = group.session.next_requests(self.now)
@@ -210,6 +217,7 @@ class Simulation:
         for i, engine_id in enumerate(outcomes.response_id_N.tolist()):
             group = self.owner.pop(engine_id)
             own_N = np.array([group.ids.pop(engine_id)], np.int64)
+            self.asking.add(group)
             group.session.record(Outcomes(own_N, outcomes.reward_N[i : i + 1], outcomes.tokens_N[i : i + 1]), self.now)
 
     def _selected(self) -> list[Group] | None:
