@@ -23,7 +23,8 @@ with both labels.
 
 Columns, means over seeds with 95 % intervals: engine steps per training step; zero-signal groups; rows with signal per
 1,000 engine steps; versions between a response's weights and its step, mean and largest; pools with several versions.
-"pass rate" is that of the prompts that were trained on minus that of as many prompts of the data, in percentage points.
+"thrown away" is a share of all groups. "pass rate" is that of the prompts that were trained on, minus that of all
+prompts that were drawn until then, in percentage points.
 The ratios are those of the same seed to GRPO in the same loop, and to dynamic sampling. The first two training steps
 are left out.
 """
@@ -128,6 +129,8 @@ class Simulation:
         self.done: list[Group] = []  # groups that wait for their step, in the order of their start
         self.ends: list[int] = []  # of updates
         self.trained: list[list[Group]] = []
+        self.drawn_by: list[int] = []  # prompts that were drawn before each training step
+        self.lost = 0  # groups that were thrown away
         self.zero_signal: list[float] = []
         self.live_rows: list[int] = []
 
@@ -253,6 +256,7 @@ class Simulation:
             return
         least = len(self.ends) - self.ahead
         stale = [group for group in (*self.open.values(), *self.done) if group.version < least]
+        self.lost += len(stale)
         if self.loop == "redrawn":
             self.again += [group.prompt for group in stale]
         for group in stale:
@@ -270,6 +274,7 @@ class Simulation:
         pools = [replace(group.pool, step=len(self.ends)) for group in groups if group.pool is not None]
         sampled = self.sampler.finish_step(pools)
         self.trained.append(groups)
+        self.drawn_by.append(self.drawn)
         self.zero_signal.append(sampled.metrics["ada/zero_signal_groups"])
         self.live_rows.append(int(sampled.rows.live_R.sum()))
 
@@ -289,6 +294,7 @@ class Measured:
     age: float
     oldest: float
     mixed: float
+    lost: float
     pass_rate: float
 
 
@@ -302,8 +308,9 @@ def measured(options: argparse.Namespace, method: str, seed: int) -> Measured:
     steps = list(enumerate(simulation.trained))[WARM_STEPS:]
     ages = np.concatenate([step - group.pool.version_N for step, groups in steps for group in groups if group.pool])
     mixed = [len(set(group.versions.values())) > 1 for _, groups in steps for group in groups]
-    prompts = [group.prompt for groups in simulation.trained for group in groups]
-    pass_rate = simulation.rate_P[prompts].mean() - simulation.rate_P[: len(prompts)].mean()
+    last = options.steps - simulation.ahead - 1  # the engine still has all of its groups when this step begins
+    prompts = [group.prompt for groups in simulation.trained[: last + 1] for group in groups]
+    pass_rate = simulation.rate_P[prompts].mean() - simulation.rate_P[: simulation.drawn_by[last]].mean()
     return Measured(
         steps=each,
         zero_signal=float(np.mean(simulation.zero_signal[WARM_STEPS:])),
@@ -311,6 +318,7 @@ def measured(options: argparse.Namespace, method: str, seed: int) -> Measured:
         age=float(ages.mean()),
         oldest=float(ages.max()),
         mixed=float(np.mean(mixed)),
+        lost=simulation.lost / max(simulation.lost + len(simulation.trained) * options.prompts, 1),
         pass_rate=100.0 * float(pass_rate),
     )
 
@@ -364,6 +372,7 @@ def main() -> int:
                 "age": mean(name, "age"),
                 "oldest": f"{max(value.oldest for value in found[name]):.0f}",
                 "several versions": mean(name, "mixed"),
+                "thrown away": mean(name, "lost"),
                 "pass rate": mean(name, "pass_rate"),
             }
         )

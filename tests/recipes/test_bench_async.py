@@ -37,3 +37,10 @@ def test_adaptive_sampling_has_more_signal_in_both_modes_and_the_filter_leaves_n
     ahead = found("ada_seq_balance, asynchronous", "--update", "10")
     assert ahead.zero_signal == pytest.approx(ada.zero_signal, abs=0.2)
     assert found("grpo, dynamic sampling, synchronous", "--update", "10").zero_signal == 0.0
+
+
+@pytest.mark.parametrize("loop", ["ready_first", "weight_fifo"])
+def test_with_responses_of_one_length_a_sampler_of_the_single_controller_is_the_older_loop(loop):
+    """All groups of a batch end together, so nothing is ready earlier than in order."""
+    update = ("--update", "500", "--age", "1")
+    assert found(f"grpo, {loop}", *update) == found("grpo, asynchronous", *update)

@@ -16,6 +16,7 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.nemo.lookup import get
 
+ACTOR = "nemo_ada.nemo.single_controller.actor"
 WATCH_SECONDS = 5.0
 
 
@@ -25,7 +26,6 @@ def set_up(master_config: Any) -> dict[str, Any]:
     Returns:
         The arguments of the actor and the parts that the driver ends, by name.
     """
-    from nemo_rl.algorithms.single_controller_utils import setup_single_controller
     from nemo_rl.algorithms.utils import get_tokenizer
     from nemo_rl.models.generation import configure_generation_config
     from nemo_rl.utils.checkpoint import CheckpointManager
@@ -37,7 +37,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
         has_refit_draft_weights=bool(get(master_config, "policy.draft.enabled", False)),
         trains_mtp=bool(get(master_config, "policy.megatron_cfg.mtp_num_layers")),
     )
-    actor_args, timings = setup_single_controller(master_config, tokenizer)
+    actor_args, timings = importlib.import_module(ACTOR).setup_controller(master_config, tokenizer)
     return {
         "actor_args": actor_args,
         "timings": timings,
@@ -67,7 +67,7 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
     import ray
 
     config = parts["master_config"]
-    actor_class = importlib.import_module("nemo_ada.nemo.single_controller.actor").controller_actor(config)
+    actor_class = importlib.import_module(ACTOR).controller_actor(config)
     folder = {"run_dir": str(control.run_dir.resolve())} if nemo_settings.uses_reinforce_ada(config) else {}
     controller = actor_class.remote(
         master_config=config, actor_args=parts["actor_args"], setup_timing_metrics=parts["timings"], **folder
