@@ -3,6 +3,7 @@
     python recipes/benchmarks/bench_async.py [--age 1] [--steps 40] [--seeds 5] [--prompts 64] [--samples 1024]
                                             [--slots 1024] [--update 800] [--refit 20] [--median 120] [--sigma 0.9]
                                             [--longest 2000] [--beta 0.6 1.5] [--oldest 4] [--loops LOOP ...]
+                                            [--methods grpo lean lean12 balance]
 
 Time is in engine steps; each gives one token to every running response. An update takes `--update` of them, on other
 GPUs. Then the engine stands still for `--refit`. The loops differ in when groups start and in what a step trains on:
@@ -61,15 +62,22 @@ SECTIONS = {
     "ada_seq_lean with max_responses 12": LEAN_12,
     "ada_seq_balance": BALANCE,
 }
+SHORT = {
+    "grpo": "grpo",
+    "lean": "ada_seq_lean",
+    "lean12": "ada_seq_lean with max_responses 12",
+    "balance": "ada_seq_balance",
+}
+"""The option's name of a method -> the row's."""
 LOOPS = ("synchronous", "asynchronous", "ready_first", "weight_fifo", "windowed", "redrawn")
 
 
-def methods(loops: Sequence[str]) -> dict[str, tuple[dict[str, Any], str]]:
+def methods(loops: Sequence[str], names: Sequence[str] = tuple(SHORT)) -> dict[str, tuple[dict[str, Any], str]]:
     """Name of a row -> its section reinforce_ada, and its loop."""
     rows: dict[str, tuple[dict[str, Any], str]] = {}
     for loop in loops:
         for name, section in SECTIONS.items():
-            if section is not LEAN_12 or loop in ("asynchronous", "ready_first"):
+            if name in map(SHORT.get, names) and (section is not LEAN_12 or loop != "synchronous"):
                 rows[f"{name}, {loop}"] = (section, loop)
         if loop == "synchronous":
             rows[DYNAMIC] = (GRPO, loop)
@@ -333,6 +341,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=1024)
     parser.add_argument("--age", type=int, default=1, help="steps whose groups are in flight beside the next one's")
     parser.add_argument("--oldest", type=int, default=4, help="ready_first: the largest age of a group, 0 for none")
+    parser.add_argument("--methods", nargs="+", choices=list(SHORT), default=list(SHORT))
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=["synchronous", "asynchronous"])
     parser.add_argument("--update", type=int, default=800)
     parser.add_argument("--refit", type=int, default=20)
@@ -348,7 +357,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    found = {name: [measured(options, name, seed) for seed in range(options.seeds)] for name in methods(options.loops)}
+    found = {
+        name: [measured(options, name, seed) for seed in range(options.seeds)]
+        for name in methods(options.loops, options.methods)
+    }
 
     def mean(name: str, column: str) -> str:
         return str(difference([getattr(value, column) for value in found[name]])).removeprefix("+")
