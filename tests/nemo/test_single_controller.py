@@ -320,6 +320,21 @@ def test_the_actor_is_ours_or_nemo_rls_and_starts_in_its_own_process(single, tmp
         ray.get(started.ping.remote())
 
 
+def test_the_set_up_takes_our_estimators_name(single, tmp_path, monkeypatch):
+    """NeMo-RL's set-up makes an estimator from the name, and refuses a name that it does not know."""
+    from nemo_rl.algorithms.grpo import _create_advantage_estimator
+    from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
+
+    from nemo_ada.nemo.single_controller import actor
+
+    monkeypatch.setattr(
+        actor, "setup_single_controller", lambda config, tokenizer: (_create_advantage_estimator(config), tokenizer)
+    )
+    config = MasterConfig(**single.controller_config(tmp_path, 1, BALANCE))
+    assert actor.setup_controller(config, "tokenizer")[1] == "tokenizer"
+    assert config.grpo.adv_estimator.name == "reinforce_ada"
+
+
 @pytest.mark.parametrize("signals", [[], ["SIGTERM"]], ids=["to its end", "a signal"])
 def test_the_driver_watches_the_controller_and_passes_a_signal_on(single, tmp_path, monkeypatch, signals):
     from nemo_ada.nemo.launch import controller as launch
