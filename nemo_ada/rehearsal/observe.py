@@ -12,6 +12,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from nemo_ada.rehearsal.standins.replacing import when_imported
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000
 GYM_SECONDS = "nemo_gym_init_time_s"  # NeMo-RL's metric of its set-up: the start of NeMo-Gym's servers
+POLLED, CONTROLLER = "exposed_generation", "nemo_rl.algorithms.single_controller"
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
@@ -131,19 +133,46 @@ def _observe(name: str, dotted: str, module: ModuleType) -> None:
 
 
 def _observe_timer(module: ModuleType) -> None:
-    """Note the phases that NeMo-RL's loop times itself."""
-    timed = module.Timer.time
+    """Note the phases that NeMo-RL's loop times itself.
+
+    The single controller times each of the many looks at its buffer. They are one phase, until another phase begins.
+    """
+    timed, polls = module.Timer.time, _Polls()
 
     @contextmanager
     def observed(self: Any, label: str) -> Iterator[None]:
         with timed(self, label):
-            if label in TIMED:
+            if label == POLLED and CONTROLLER in sys.modules:
+                polls.look()
+                yield
+            elif label in TIMED:
+                polls.end()
                 with phase(TIMED[label]):
                     yield
             else:
                 yield
 
     module.Timer.time = observed
+
+
+class _Polls:
+    """A phase that consists of many looks."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    def look(self) -> None:
+        """Begin the phase, unless it has begun."""
+        if self._began is None:
+            self._began = time.monotonic()
+            note(event="begin", phase=TIMED[POLLED])
+            _fault(TIMED[POLLED])
+
+    def end(self) -> None:
+        """End the phase, if it has begun."""
+        if self._began is not None:
+            note(event="end", phase=TIMED[POLLED], seconds=round(time.monotonic() - self._began, 3), cpu=0.0)
+            self._began = None
 
 
 def _observe_logger(module: ModuleType) -> None:
