@@ -3,7 +3,7 @@
     python recipes/benchmarks/bench_rehearsal.py models --out runs/rehearsal [NAME ...]
     python recipes/benchmarks/bench_rehearsal.py broken --out runs/rehearsal [NAME ...]
     python recipes/benchmarks/bench_rehearsal.py kills --out runs/rehearsal [NAME]
-    python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal [NAME ...]
+    python recipes/benchmarks/bench_rehearsal.py learning --out runs/rehearsal [NAME ...] --seeds 1 2 3 --rate .001
 
 Each rehearsal keeps its folder below --out; the table is printed when all are done.
 """
@@ -20,11 +20,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measure import measure
 
 from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
+from nemo_ada.evaluation.statistics import student_quantile
 from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
@@ -94,6 +96,8 @@ BROKEN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 KILLS = (("update", 2, 0.1), ("refit", 2, 0.3), ("save", 4, 0.02))
 """Phase, which of its begins, seconds after it. Every step has two `save` phases, one inside the other."""
+KILLS_GYM = (("generate", 2, 3.0), ("log-probs", 2, 0.1), *KILLS[:2], ("validate", 2, 2.0), KILLS[2])
+"""Over NeMo-Gym, where rollouts run on its servers while the driver waits."""
 KILLS_AHEAD = (("generate", 3, 0.0), ("log-probs", 2, 0.1), *KILLS)
 """In asynchronous training. A `generate` phase is a wait for groups or for a refit."""
 
@@ -165,7 +169,7 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
     values = Values(config)
     installed = installation.find(gym=uses_gym(values), controller=uses_single_controller(values))
     ahead = command.draws_ahead(config)
-    for phase, count, delay in KILLS_AHEAD if ahead else KILLS:
+    for phase, count, delay in KILLS_AHEAD if ahead else KILLS_GYM if installed.gym else KILLS:
         name = f"killed-in-{phase}"
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
@@ -182,22 +186,51 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
         yield f"| {phase} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
 
 
-def table_of_learning(out: Path, names: Sequence[str], steps: int) -> Iterator[str]:
-    """Mean reward of five steps at a time and the driver's CPU, for Reinforce-Ada-Seq-balance and for stock GRPO."""
-    yield "| config | mean reward of each five steps | driver's CPU per response, ms | exit |\n|---|---|---|---|"
-    sizes.LEARNING_RATE = 1e-3 * steps  # 3e-3: at the rehearsal's own 0.01 both collapse
+def table_of_learning(out: Path, names: Sequence[str], steps: int, seeds: Sequence[int], rate: float) -> Iterator[str]:
+    """One row per config and seed: rewards, validation accuracies and the driver's CPU. Then the rise over the seeds.
+
+    Args:
+        out: Folder of the rehearsals.
+        names: Names of MODELS. By default Reinforce-Ada-Seq-balance and stock GRPO.
+        steps: Training steps.
+        seeds: A seed changes the order of the prompts. All runs start from the same weights.
+        rate: The largest learning rate.
+    """
+    yield "| config | seed | mean reward of each five steps | validations | driver's CPU per response, ms | exit |"
+    yield "|---|---|---|---|---|---|"
+    sizes.LEARNING_RATE = rate / min(1.0, sizes.FULL_STEPS / steps)  # a longer rehearsal divides it
     for name in names or ("qwen2.5-math-7b", "stock-grpo"):
         config, *overrides = MODELS[name]
-        folder = out / f"learning-{name}"
-        report = rehearse(folder, config, overrides, steps, resume=False)
-        events = Events.read(folder / "undisturbed.events.jsonl")
-        metrics = events.steps()
-        drawn = sum(step.get("ada/samples_drawn", 32.0) for step in metrics.values())
-        cpu = sum(line["cpu"] for line in events.of("end") if line["phase"] == "generate")
-        rewards = [step.get("ada/pass_rate", step.get("reward", 0.0)) for _, step in sorted(metrics.items())]
-        means = [sum(rewards[i : i + 5]) / len(rewards[i : i + 5]) for i in range(0, len(rewards), 5)]
-        shown = ", ".join(f"{mean:.3f}" for mean in means)
-        yield f"| {name} | {shown} | {1000.0 * cpu / max(drawn, 1.0):.1f} | {report['code']} |"
+        fives = []
+        for seed in seeds:
+            folder = out / f"learning-{name}-{seed}"
+            report = rehearse(folder, config, [*overrides, f"grpo.seed={seed}"], steps, resume=False)
+            events = Events.read(folder / "undisturbed.events.jsonl")
+            metrics = events.steps()
+            drawn = sum(step.get("ada/samples_drawn", 32.0) for step in metrics.values())
+            cpu = sum(line["cpu"] for line in events.of("end") if line["phase"] == "generate")
+            rewards = [step.get("ada/pass_rate", step.get("reward", 0.0)) for _, step in sorted(metrics.items())]
+            fives.append([sum(rewards[i : i + 5]) / len(rewards[i : i + 5]) for i in range(0, len(rewards), 5)])
+            shown = (", ".join(f"{value:.3f}" for value in values) for values in (fives[-1], _accuracies(events)))
+            cells = (name, seed, *shown, f"{1000.0 * cpu / max(drawn, 1.0):.1f}", report["code"])
+            yield f"| {' | '.join(map(str, cells))} |"
+        if len(seeds) > 1 and all(fives):
+            first, last = (np.array([each[place] for each in fives]) for place in (0, -1))
+            parts = [f"{text} {_interval(values)}" for text, values in
+                     (("first five", first), ("last five", last), ("rise", last - first))]  # fmt: skip
+            yield f"| {name} | all | {'; '.join(parts)} | | | |"
+
+
+def _accuracies(events: Events) -> list[float]:
+    """Accuracy of each validation, in order."""
+    found = [line["numbers"] for line in events.of("metrics") if line["prefix"] == "validation"]
+    return [numbers["accuracy"] for numbers in found if "accuracy" in numbers]
+
+
+def _interval(values: np.ndarray) -> str:
+    """Mean over the seeds and its 95 % interval by Student's t, which takes the seeds as the sample."""
+    half = student_quantile(len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return f"{values.mean():.3f} ±{half:.3f}"
 
 
 def main() -> None:
@@ -208,13 +241,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
     parser.add_argument("--steps", type=int, default=0, help="default: 3, and 30 for learning")
     parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="learning: a run for each")
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning: at the rehearsal's own .01 both collapse")
     asked = parser.parse_intermixed_args()
     steps = asked.steps or (30 if asked.what == "learning" else 3)
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
         "kills": lambda: table_of_kills(asked.out, (asked.names or ["qwen2.5-math-7b"])[0], steps),
-        "learning": lambda: table_of_learning(asked.out, asked.names, steps),
+        "learning": lambda: table_of_learning(asked.out, asked.names, steps, asked.seeds, asked.rate),
     }
     lines = []
     with contextlib.suppress(KeyboardInterrupt):

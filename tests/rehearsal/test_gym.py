@@ -230,6 +230,19 @@ def test_moved_arguments_and_classes_keep_their_old_names() -> None:
     assert made.made == ("m", "r")
 
 
+def test_a_module_that_vllm_moved_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_http, "CHAT", "chat_utils_of_vllm_0_25")
+    module: Any = ModuleType("vllm.renderers.chat_utils")
+    change = next(one for one in vllm_http.REPLACEMENTS.changes if one.module == module.__name__)
+    assert change.apply is not None
+    try:
+        for _ in range(2):  # the name may be taken already
+            change.apply(Names(module, ()))
+        assert sys.modules[vllm_http.CHAT] is module
+    finally:
+        sys.modules.pop(vllm_http.CHAT, None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["math", "tools"])
 def test_a_whole_rehearsal_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

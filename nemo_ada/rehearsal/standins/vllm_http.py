@@ -1,4 +1,4 @@
-"""NeMo-RL's HTTP server was written for vLLM 0.20. Later releases moved and renamed four of the classes it uses.
+"""NeMo-RL's HTTP server was written for vLLM 0.20, and main's for vLLM 0.25. Later releases moved names that they use.
 
 A server of NeMo-RL that asks for the new names gets vLLM's own classes as they are.
 """
@@ -14,10 +14,13 @@ from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
-REPLACEMENTS = Replacements("vLLM 0.20's names of the HTTP server", "the same classes of this vLLM, at their new names")
+REPLACEMENTS = Replacements(
+    "older vLLM's names of the HTTP server", "the same classes of this vLLM, at their new names"
+)
 
 ERRORS, MOVED_ERRORS = "vllm.entrypoints.openai.engine.protocol", "vllm.entrypoints.serve.engine.protocol"
 RENDER = "vllm.entrypoints.serve.render.serving"
+CHAT, MOVED_CHAT = "vllm.entrypoints.chat_utils", "vllm.renderers.chat_utils"
 
 
 def _exists(module: str) -> bool:
@@ -77,6 +80,15 @@ def _chat(names: Names) -> None:
         module = ModuleType(RENDER)
         vars(module)["OpenAIServingRender"] = _serving_render()
         _alias(RENDER, module)
+
+
+@REPLACEMENTS.after(
+    MOVED_CHAT,
+    why="The server of NeMo-RL's main imports it by its name of vLLM 0.25, before anything else of vLLM's server.",
+)
+def _chat_utils(names: Names) -> None:
+    if not _exists(CHAT):
+        _alias(CHAT, names.module)
 
 
 @REPLACEMENTS.after(
