@@ -280,6 +280,23 @@ def test_tokens_of_a_response_are_those_of_all_its_turns(gym, step):
         assert advantage == 0 or [turn["role"] for turn in log] == ["user", "assistant"] * 3
 
 
+def test_caps_latency_and_loss_mask_count_all_turns(gym, step, tmp_path):
+    Made = gym.Rollout
+
+    def script(prompt, draw):
+        return Made(float(draw % 2), turns=(3, 1, 2))
+
+    done = step(script, {"preset": "grpo", "budget": {"max_tokens": 1100}})
+    assert done.metrics["ada/tokens_drawn"] == 6 * done.metrics["ada/samples_drawn"] <= 1100
+    latency = done.hooks.sampler.latency
+    assert latency.ready and latency.length_quantile(0.5) == 6
+    (batch,) = gym.run_gym(
+        tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=hooks, script=script
+    ).batches
+    whole_R = (batch["advantages"] != 0).any(dim=1)
+    assert whole_R.any() and (batch["token_mask"][whole_R].sum(dim=1) == 6).all()
+
+
 def test_a_response_that_was_cut_is_told_apart_from_a_finished_one(gym, step):
     Made = gym.Rollout
     done = step(lambda prompt, draw: Made(float(draw % 2), cut=draw % 4 == 1), "grpo")
