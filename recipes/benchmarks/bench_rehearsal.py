@@ -186,7 +186,9 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
         yield f"| {phase} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
 
 
-def table_of_learning(out: Path, names: Sequence[str], steps: int, seeds: Sequence[int], rate: float) -> Iterator[str]:
+def table_of_learning(
+    out: Path, names: Sequence[str], steps: int, seeds: Sequence[int], rate: float, *, reuse: bool
+) -> Iterator[str]:
     """One row per config and seed: rewards, validation accuracies and the driver's CPU. Then the rise over the seeds.
 
     Args:
@@ -195,16 +197,22 @@ def table_of_learning(out: Path, names: Sequence[str], steps: int, seeds: Sequen
         steps: Training steps.
         seeds: A seed changes the order of the prompts. All runs start from the same weights.
         rate: The largest learning rate.
+        reuse: Whether a finished run of an earlier call with the same options is read and not made again.
     """
     yield "| config | seed | mean reward of each five steps | validations | driver's CPU per response, ms | exit |"
     yield "|---|---|---|---|---|---|"
     sizes.LEARNING_RATE = rate / min(1.0, sizes.FULL_STEPS / steps)  # a longer rehearsal divides it
+    command.LIMIT_SECONDS = max(command.LIMIT_SECONDS, 120.0 * steps)
     for name in names or ("qwen2.5-math-7b", "stock-grpo"):
         config, *overrides = MODELS[name]
         fives = []
         for seed in seeds:
             folder = out / f"learning-{name}-{seed}"
-            report = rehearse(folder, config, [*overrides, f"grpo.seed={seed}"], steps, resume=False)
+            if reuse and (folder / "report.json").is_file():
+                report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+                report["code"] = int(not report["passed"])
+            else:
+                report = rehearse(folder, config, [*overrides, f"grpo.seed={seed}"], steps, resume=False)
             events = Events.read(folder / "undisturbed.events.jsonl")
             metrics = events.steps()
             drawn = sum(step.get("ada/samples_drawn", 32.0) for step in metrics.values())
@@ -243,13 +251,18 @@ def main() -> None:
     parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="learning: a run for each")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning: at the rehearsal's own .01 both collapse")
+    parser.add_argument(
+        "--reuse", action="store_true", help="learning: read finished runs below --out, make the others"
+    )
     asked = parser.parse_intermixed_args()
     steps = asked.steps or (30 if asked.what == "learning" else 3)
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
         "kills": lambda: table_of_kills(asked.out, (asked.names or ["qwen2.5-math-7b"])[0], steps),
-        "learning": lambda: table_of_learning(asked.out, asked.names, steps, asked.seeds, asked.rate),
+        "learning": lambda: table_of_learning(
+            asked.out, asked.names, steps, asked.seeds, asked.rate, reuse=asked.reuse
+        ),
     }
     lines = []
     with contextlib.suppress(KeyboardInterrupt):

@@ -409,16 +409,19 @@ def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math
 # -- grpo_train --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "ada",
-    ["grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema", "ada_est_value"],
-)
+GROUPS = {"ada_single": 2, "ada_pilot": 8}  # responses per prompt, where it is not GROUP
+
+
+@pytest.mark.parametrize("ada", [*CONTRACT, "ada_est_value", *GROUPS])
 def test_every_preset_trains(gym, tmp_path, ada):
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
-    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section}, hooks=hooks)
+    group = GROUPS.get(ada, GROUP)
+    sizes = {"grpo.num_generations_per_prompt": group, "policy.train_global_batch_size": group * len(PROMPTS)}
+    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section, **sizes}, hooks=hooks)
     for number in (1, 2, 3):
         metrics = run.metrics[number]
-        assert math.isfinite(metrics["train/loss"]) and metrics["train/ada/samples_drawn"] >= 16
+        first_wave = min(group, GROUP) * len(PROMPTS)
+        assert math.isfinite(metrics["train/loss"]) and metrics["train/ada/samples_drawn"] >= first_wave
         assert metrics["train/mean_gen_tokens_per_sample"] > 0 and metrics["train/mean_prompt_length"] == 4
     assert run.metrics[2]["validation/ada/without_label"] == 0
     assert 0 <= run.metrics[2]["validation/accuracy"] <= 1
