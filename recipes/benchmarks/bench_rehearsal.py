@@ -16,6 +16,7 @@ import datetime
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,14 @@ def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
             results = compare_resumed(undisturbed, again, after)
         differ = [result.name for result in results if not result.passed]
         before = ", ".join(saved) or "none"
-        yield f"| {phase} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
+        inside = phase if phase in _unfinished(killed) else f"{phase}, too late"
+        yield f"| {inside} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
+
+
+def _unfinished(events: Events) -> set[str]:
+    """Phases that began and did not end."""
+    began, ended = (Counter(line["phase"] for line in events.of(kind)) for kind in ("begin", "end"))
+    return set(began - ended)
 
 
 def table_of_learning(
