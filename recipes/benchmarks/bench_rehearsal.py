@@ -157,20 +157,31 @@ def table_of_broken(out: Path, names: Sequence[str], steps: int) -> Iterator[str
         yield f"| {name} | `{' '.join(overrides)}` | {report['code']} | {report['seconds']:.0f} | {phase} | {text} |"
 
 
-def table_of_kills(out: Path, name: str, steps: int) -> Iterator[str]:
-    """The driver is killed in a phase, and resume=auto continues: loss, learning rate and rows as without the kill; in
-    asynchronous training every prompt once."""
+def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, reuse: bool) -> Iterator[str]:
+    """Kill the driver in a phase and continue with resume=auto: loss, learning rate and rows as without the kill.
+
+    In asynchronous training every prompt comes once.
+
+    Args:
+        out: Folder of the rehearsals.
+        name: Name of MODELS.
+        steps: Training steps.
+        phases: Phases to kill in. All of them where it is empty.
+        reuse: Whether the run of `models` below `out` is the one without a kill.
+    """
     yield "| killed in | steps saved before | numbers compared | differ |\n|---|---|---|---|"
     path, *overrides = MODELS[name]
-    base = out / f"kills-{name}"
-    shutil.rmtree(base, ignore_errors=True)
-    rehearse(base, path, overrides, steps, resume=False)
+    base = out / (name if reuse else f"kills-{name}")
+    if not (reuse and (base / "report.json").is_file()):
+        rehearse(base, path, overrides, steps, resume=False)
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     config = load_config(Path(path), overrides)
     values = Values(config)
     installed = installation.find(gym=uses_gym(values), controller=uses_single_controller(values))
     ahead = command.draws_ahead(config)
     for phase, count, delay in KILLS_AHEAD if ahead else KILLS_GYM if installed.gym else KILLS:
+        if phases and phase not in phases:
+            continue
         name = f"killed-in-{phase}"
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
@@ -195,21 +206,21 @@ def _unfinished(events: Events) -> set[str]:
 
 
 def table_of_learning(
-    out: Path, names: Sequence[str], steps: int, seeds: Sequence[int], rate: float, *, reuse: bool
+    out: Path, names: Sequence[str], steps: int, seeds: Sequence[int], *, reuse: bool
 ) -> Iterator[str]:
     """One row per config and seed: rewards, validation accuracies and the driver's CPU. Then the rise over the seeds.
+
+    No checkpoint is written.
 
     Args:
         out: Folder of the rehearsals.
         names: Names of MODELS. By default Reinforce-Ada-Seq-balance and stock GRPO.
         steps: Training steps.
         seeds: A seed changes the order of the prompts. All runs start from the same weights.
-        rate: The largest learning rate.
         reuse: Whether a finished run of an earlier call with the same options is read and not made again.
     """
     yield "| config | seed | mean reward of each five steps | validations | driver's CPU per response, ms | exit |"
     yield "|---|---|---|---|---|---|"
-    sizes.LEARNING_RATE = rate / min(1.0, sizes.FULL_STEPS / steps)  # a longer rehearsal divides it
     command.LIMIT_SECONDS = max(command.LIMIT_SECONDS, 120.0 * steps)
     for name in names or ("qwen2.5-math-7b", "stock-grpo"):
         config, *overrides = MODELS[name]
@@ -220,7 +231,8 @@ def table_of_learning(
                 report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
                 report["code"] = int(not report["passed"])
             else:
-                report = rehearse(folder, config, [*overrides, f"grpo.seed={seed}"], steps, resume=False)
+                more = (f"grpo.seed={seed}", "checkpointing.enabled=false")
+                report = rehearse(folder, config, [*overrides, *more], steps, resume=False)
             events = Events.read(folder / "undisturbed.events.jsonl")
             metrics = events.steps()
             drawn = sum(step.get("ada/samples_drawn", 32.0) for step in metrics.values())
@@ -259,18 +271,22 @@ def main() -> None:
     parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="learning: a run for each")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning: at the rehearsal's own .01 both collapse")
+    parser.add_argument("--phases", nargs="+", default=[], help="kills: these phases only")
     parser.add_argument(
-        "--reuse", action="store_true", help="learning: read finished runs below --out, make the others"
-    )
+        "--reuse", action="store_true",
+        help="learning: finished runs below --out are read; kills: the run of `models` there is the one without a kill",
+    )  # fmt: skip
     asked = parser.parse_intermixed_args()
     steps = asked.steps or (30 if asked.what == "learning" else 3)
+    if asked.what == "learning":
+        sizes.LEARNING_RATE = asked.rate / min(1.0, sizes.FULL_STEPS / steps)  # a longer rehearsal divides it
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
-        "kills": lambda: table_of_kills(asked.out, (asked.names or ["qwen2.5-math-7b"])[0], steps),
-        "learning": lambda: table_of_learning(
-            asked.out, asked.names, steps, asked.seeds, asked.rate, reuse=asked.reuse
+        "kills": lambda: table_of_kills(
+            asked.out, (asked.names or ["qwen2.5-math-7b"])[0], steps, asked.phases, reuse=asked.reuse
         ),
+        "learning": lambda: table_of_learning(asked.out, asked.names, steps, asked.seeds, reuse=asked.reuse),
     }
     lines = []
     with contextlib.suppress(KeyboardInterrupt):
