@@ -40,6 +40,7 @@ LAYERS = {
     "data": CONFIG | {"embedded"},  # the engine, on first use
     "evaluation": CONFIG | {"data"},
     "whatif": CONFIG | {"simulate", "data", "evaluation"},  # the reader of Parquet, intervals
+    "trl": CONFIG,
     "embedded": CONFIG,
     "cluster": CONFIG,
     "rules": CONFIG | {"cluster"},

@@ -1,0 +1,125 @@
+"""The core's sampler in TRL's GRPOTrainer, for a model that fits one machine (recipes/guide/trl.md).
+
+    ada = AdaRollout(reward, {"preset": "ada_seq_balance"})
+    options = GRPOConfig(num_generations=n + 1, loss_type="dapo", scale_rewards="none", ...)
+    GRPOTrainer(model, ada.rewards, options, train_dataset=data, rollout_func=ada.rollout).train()
+
+TRL subtracts the mean reward of a group from the rewards of its rows. The core computes its advantages against other
+baselines. So each group gets one more row, the counterweight. Its reward makes the mean of the group zero, and its mask
+keeps its token out of the loss. The rewards of the other rows are the core's advantages, which TRL then leaves alone.
+
+This module imports neither TRL nor torch. It was tried with TRL 1.16, of which it calls two private methods.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.errors import UserError
+
+Reward = Callable[..., Sequence[float | None]]
+CHOOSE_PROMPTS = ("reserve_prompts", "candidate_prompts", "retry_probability")
+NEEDED = {
+    "loss_type": "dapo",  # the mean over the tokens that the mask keeps
+    "scale_rewards": "none",
+    "multi_objective_aggregation": "sum_then_normalize",
+    "accelerator.num_processes": 1,  # TRL draws in all processes at once, and waves differ in number
+}
+"""Settings of the trainer with which rewards of mean zero stay as they are."""
+
+
+class AdaRollout:
+    """The rollout function and the reward function of one GRPOTrainer. It is a `ResponseSource` of the core, too."""
+
+    def __init__(self, reward: Reward, section: Mapping[str, Any]) -> None:
+        """Make both.
+
+        Args:
+            reward: a reward function as TRL takes it. It gets prompts, completions, completion_ids and the columns of
+                the data set. None stands for a response that it cannot judge.
+            section: the section `reinforce_ada:` of a YAML.
+
+        Raises:
+            UserError: the section is wrong, or TRL cannot carry a setting.
+        """
+        self.reward, self.settings, self.clock = reward, ada_settings(section), time.perf_counter
+        if key := next((key for key in CHOOSE_PROMPTS if getattr(self.settings, key)), None):
+            raise UserError(f"reinforce_ada.{key}: TRL chooses the prompts itself; leave this setting out")
+        self.sampler: AdaSampler | None = None
+        self.advantages: list[float] | None = None  # of the newest batch; None in an evaluation
+        self.waiting: dict[int, int] = {}  # response id -> position of its prompt
+
+    def rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """Draw the rows of a generation batch. In an evaluation TRL's own sampling decides."""
+        if not trainer.model.training:
+            self.advantages, tokenized = None, trainer._tokenize_prompts(prompts)
+            drawn = trainer._generate_single_turn(*tokenized, trainer.num_generations_eval)
+            return {"prompt_ids": tokenized[0], "completion_ids": drawn[0], "logprobs": drawn[1]}
+        self.sampler = self.sampler or self._begin(trainer)
+        self.trainer, self.prompts, n = trainer, prompts[:: trainer.num_generations], self.sampler.rows.group
+        self.prompt_ids = trainer._tokenize_prompts(self.prompts)[0]
+        self.drawn: dict[int, tuple[list[int], Any]] = {-1: ([trainer.processing_class.eos_token_id], [0.0])}
+        sampled: Any = self.sampler.run_step(trainer.state.global_step, [*map(json.dumps, self.prompts)], self)
+        rows, self.metrics, last = sampled.rows, sampled.metrics, ((0, 0), (0, 1))  # the counterweight comes last
+        in_loss_R = rows.live_R if self.settings.advantage.denominator == "live_rows" else rows.weight_R > 0
+        mask_R = np.pad(in_loss_R.reshape(-1, n), last).ravel().tolist()
+        prompt_R = np.pad(rows.prompt_R.reshape(-1, n), last, mode="edge").ravel().tolist()
+        response_R = np.pad(rows.response_id_R.reshape(-1, n), last, constant_values=-1).ravel().tolist()
+        reward_GR = np.pad(np.where(rows.weight_R > 0, rows.advantage_R, np.nan).reshape(-1, n), last)
+        reward_GR[:, -1] = -np.nansum(reward_GR, axis=1)
+        self.advantages, drawn = reward_GR.ravel().tolist(), [self.drawn[response] for response in response_R]
+        return {
+            "prompt_ids": [self.prompt_ids[prompt] for prompt in prompt_R],
+            "completion_ids": [tokens for tokens, _ in drawn],
+            "logprobs": None if any(one is None for _, one in drawn) else [one for _, one in drawn],
+            "env_mask": [[int(mask)] * len(tokens) for mask, (tokens, _) in zip(mask_R, drawn, strict=True)],
+        }
+
+    def rewards(self, **arguments: Any) -> Sequence[float | None]:
+        """Give TRL the advantages of the rows and the metrics of the step. In an evaluation, give the rewards."""
+        if self.advantages is None:
+            return self.reward(**arguments)
+        for metric, value in self.metrics.items():
+            arguments["log_metric"](metric, value)
+        return self.advantages
+
+    def _begin(self, trainer: Any) -> AdaSampler:
+        """Check TRL's settings, read the columns of the data set, and make the sampler."""
+        if wrong := [f"{key}={value!r}" for key, value in NEEDED.items() if attrgetter(key)(trainer) != value]:
+            raise UserError(f"GRPOTrainer: set {', '.join(wrong)} (recipes/guide/trl.md says why)")
+        self.rows = {json.dumps(row["prompt"]): row for row in trainer.train_dataset}
+        if len(self.rows) < len(trainer.train_dataset):
+            raise UserError("train_dataset: a prompt occurs twice, and TRL would not say which row it comes from")
+        self.settings.check_rows(n := trainer.num_generations - 1)
+        return self.settings.sampler(n, trainer.max_completion_length, run_seed=trainer.args.seed)
+
+    def submit(self, requests: Requests) -> None:
+        """Wait for the next `poll`, which draws all that was submitted."""
+        self.waiting |= dict(zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True))
+
+    def poll(self) -> Outcomes:
+        """Draw and judge what was submitted."""
+        ids, numbers, self.waiting = list(self.waiting), list(self.waiting.values()), {}
+        drawn, logprobs = self.trainer._generate_single_turn([self.prompt_ids[i] for i in numbers], None, {}, 1)
+        self.drawn |= dict(zip(ids, zip(drawn, logprobs or [None] * len(drawn), strict=True), strict=True))
+        asked = [self.rows[json.dumps(self.prompts[i])] for i in numbers]
+        texts = self.trainer.processing_class.batch_decode(drawn, skip_special_tokens=True)
+        columns = {f"{key}s" if key == "prompt" else key: [row[key] for row in asked] for key in asked[0]}
+        chat = [[{"role": "assistant", "content": text}] for text in texts]
+        completions = texts if isinstance(asked[0]["prompt"], str) else chat
+        rewards = self.reward(completions=completions, completion_ids=drawn, **columns)
+        return Outcomes(np.array(ids), np.array(rewards, np.float64), np.array([len(tokens) for tokens in drawn]))
+
+    def abort(self, response_id_N: IntArray) -> IntArray:
+        """Forget submitted responses. They have no tokens yet."""
+        return np.array([0 * self.waiting.pop(response) for response in response_id_N.tolist()], np.int64)

@@ -1,0 +1,160 @@
+"""The adapter of TRL: its batch with a trainer that is only an engine, and training with the real GRPOTrainer."""
+
+import ast
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.trl import NEEDED, AdaRollout
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = Path(os.environ.get("NEMO_ADA_TRL_PYTHON", ROOT / ".cache" / "peers" / "trl" / "bin" / "python"))
+GROUP = 4
+
+
+class Trainer(SimpleNamespace):
+    """TRL's trainer as the adapter sees it. Its engine says yes or no, more often yes for a longer prompt."""
+
+    def __init__(self, group=GROUP, rows=None, **settings):
+        rng = np.random.default_rng(0)
+        rows = rows or [{"prompt": "p" * number, "answer": "yes"} for number in range(1, 9)]
+        accelerator = SimpleNamespace(num_processes=settings.pop("num_processes", 1))
+        needed = {key: value for key, value in NEEDED.items() if "." not in key}
+        super().__init__(
+            model=SimpleNamespace(training=True), num_generations=group + 1, num_generations_eval=2,
+            max_completion_length=3, args=SimpleNamespace(seed=3), accelerator=accelerator, train_dataset=rows,
+            state=SimpleNamespace(global_step=0), processing_class=self, eos_token_id=9, rng=rng, logged={},
+            **{**needed, **settings},
+        )  # fmt: skip
+
+    def _tokenize_prompts(self, prompts):
+        return [[len(prompt)] for prompt in prompts], None, {}
+
+    def _generate_single_turn(self, prompt_ids, images, fields, number):
+        yes = self.rng.random(len(prompt_ids)) < np.array([ids[0] for ids in prompt_ids]) / 9
+        return [[1, 9] if one else [0, 0, 9] for one in yes], None
+
+    def batch_decode(self, drawn, skip_special_tokens):
+        return ["yes" if ids[0] else "no" for ids in drawn]
+
+    def step(self, ada):
+        """TRL's way from prompts to advantages."""
+        prompts = [row["prompt"] for row in self.train_dataset for _ in range(self.num_generations)]
+        batch = ada.rollout(prompts, self)
+        rewards = np.array(ada.rewards(prompts=prompts, log_metric=self.logged.__setitem__)).reshape(
+            -1, self.num_generations
+        )
+        advantages = np.nan_to_num(rewards - np.nanmean(rewards, axis=1, keepdims=True))
+        assert {len(column) for column in batch.values() if column is not None} == {len(prompts)}
+        return batch, advantages
+
+
+def right(completions, answer, **_):
+    return [float(text == expected) for text, expected in zip(completions, answer, strict=True)]
+
+
+def test_trl_computes_the_advantages_of_the_core():
+    trainer, ada = Trainer(), AdaRollout(right, {"preset": "ada_seq_balance"})
+    batch, advantages = trainer.step(ada)
+    wanted = np.array(ada.advantages).reshape(-1, GROUP + 1)
+    np.testing.assert_allclose(advantages, np.nan_to_num(wanted), atol=1e-12)
+    assert (np.abs(wanted[:, :-1].sum(axis=1)) > 0.01).any()  # TRL alone would have centred these groups
+    in_loss = np.array([sum(mask) for mask in batch["env_mask"]]).reshape(wanted.shape)
+    assert (in_loss[:, :-1] > 0).all()
+    assert (in_loss[:, -1] == 0).all()
+    assert trainer.logged["ada/samples_drawn"] > len(trainer.train_dataset) * GROUP
+
+
+def test_rows_without_weight_are_not_in_the_loss():
+    trainer = Trainer()
+    ada = AdaRollout(lambda **columns: [None if text == "no" else 1.0 for text in columns["completions"]],
+                     {"preset": "grpo", "max_failed_share": 1.0})  # fmt: skip
+    batch, advantages = trainer.step(ada)
+    placeholders = np.isnan(np.array(ada.advantages))
+    assert placeholders.any()
+    assert all(sum(batch["env_mask"][row]) == 0 for row in np.flatnonzero(placeholders))
+    assert not advantages.any()
+
+
+def test_an_evaluation_draws_as_trl_does():
+    trainer, ada = Trainer(), AdaRollout(right, {"preset": "ada_seq_lean"})
+    trainer.step(ada)
+    trainer.model.training = False
+    assert len(ada.rollout(["p", "p"], trainer)["completion_ids"]) == 2
+    assert ada.rewards(completions=["yes", "no"], answer=["yes", "yes"]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss_type": "grpo"}, {"scale_rewards": "group"}, {"num_processes": 2}, {"rows": [{"prompt": "p"}] * 2}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_trainer_that_would_change_the_advantages_is_refused(settings):
+    with pytest.raises(UserError):
+        Trainer(**settings).step(AdaRollout(right, {"preset": "ada_seq_lean"}))
+
+
+@pytest.mark.parametrize("key", [{"reserve_prompts": 4}, {"candidate_prompts": 64}, {"preset": "ngu"}], ids=str)
+def test_settings_that_choose_prompts_are_refused(key):
+    with pytest.raises(UserError):
+        AdaRollout(right, {"preset": "ada_seq_lean", **key})
+
+
+def test_the_adapter_has_at_most_sixty_lines():
+    text = (ROOT / "nemo_ada" / "trl.py").read_text(encoding="utf-8")
+    adapter = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    texts = [node.body[0] for node in ast.walk(adapter) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    documented = {line for node in texts for line in range(node.lineno, node.end_lineno + 1)
+                  if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}  # fmt: skip
+    lines = text.splitlines()
+    code = [
+        n for n in range(adapter.lineno + 1, adapter.end_lineno + 1) if lines[n - 1].strip() and n not in documented
+    ]
+    assert len(code) <= 60
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    if not PYTHON.is_file():
+        pytest.skip("TRL is not here: `make bench-peers PEERS=--help` makes its interpreter")
+    out = tmp_path_factory.mktemp("trl") / "results.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
+    command = [PYTHON, Path(__file__).with_name("real_trainer.py"), out]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=8 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_a_step_of_preset_grpo_is_a_step_of_trl(trained):
+    own, theirs = trained["grpo"], trained["trl"]
+    np.testing.assert_allclose(own["weights"], theirs["weights"], atol=2e-5)
+    assert sum(own["batches"][0]["tokens"]) == sum(theirs["batches"][0]["tokens"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["balance", "chat", "estimation", "single"])
+def test_the_real_trainer_gets_the_advantages_of_the_core(trained, name):
+    for batch in trained[name]["batches"]:
+        wanted = np.nan_to_num(np.array(batch["wanted"], float))
+        np.testing.assert_allclose(batch["advantages"], wanted, atol=1e-6)
+        assert batch["tokens"].count(0) >= 6  # the counterweights, one per group
+    assert all("ada/samples_drawn" in step and step["loss"] != 0.0 for step in trained[name]["logged"])
+
+
+@pytest.mark.slow
+def test_uneven_groups_pass_through_trl(trained):
+    assert any(step["ada/pool_size_max"] > step["ada/pool_size_mean"] for step in trained["estimation"]["logged"])
+
+
+@pytest.mark.slow
+def test_the_real_trainer_evaluates_with_the_rewards(trained):
+    for name in ("balance", "chat"):
+        assert 0.0 <= trained[name]["eval"]["eval_reward"] <= 1.0
