@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ class Rehearsal:
         layout: Processes of a run.
         say: Shows a line to the user.
         lora: Whether adapters train on Megatron.
+        limit: Longest run, seconds.
+        tick: Called about five times per second with the name of a run, while it runs.
         running: Name of a run -> its driver's process, while it runs.
         stopped: Set when no further run may start.
     """
@@ -75,6 +78,8 @@ class Rehearsal:
     layout: Layout
     say: Say
     lora: bool = False
+    limit: float = LIMIT_SECONDS
+    tick: Callable[[str], None] = lambda name: None
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -84,7 +89,7 @@ class Rehearsal:
         Returns:
             Exit code of the driver, and the events that its processes noted.
         """
-        events = self.folder / f"{name}.events.jsonl"
+        events = self.events_of(name)
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
         ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
@@ -93,6 +98,7 @@ class Rehearsal:
         )
         environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
         command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
+        command += [] if self.installed.stand_ins else ["--observe"]
         self.say(f"{name}: log in {self.folder / name}.log")
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -100,16 +106,29 @@ class Rehearsal:
             if self.stopped.is_set():  # `stop` may have run before the process was in `running`
                 self.end(name)
             try:
-                code = process.wait(LIMIT_SECONDS)
+                code = self._wait(name, process)
             except subprocess.TimeoutExpired:
                 code = EXIT_FAILED
                 with events.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"event": "failed", "kind": "TimeoutError", "message":
-                                           f"no end after {LIMIT_SECONDS:.0f} s"}) + "\n")  # fmt: skip
+                                           f"no end after {self.limit:.0f} s"}) + "\n")  # fmt: skip
             finally:
                 self.end(name)
                 shutil.rmtree(ray_folder, ignore_errors=True)
         return code, Events.read(events)
+
+    def events_of(self, name: str) -> Path:
+        """File with the events of a run."""
+        return self.folder / f"{name}.events.jsonl"
+
+    def _wait(self, name: str, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a run's end. Returns its exit code, and raises TimeoutExpired after `limit` seconds."""
+        end = time.monotonic() + self.limit
+        while time.monotonic() < end:
+            self.tick(name)
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(POLL_SECONDS)
+        raise subprocess.TimeoutExpired(process.args, self.limit)
 
     def stop(self) -> None:
         """End every run. A run that starts later ends at once."""
@@ -169,11 +188,19 @@ class Rehearsal:
         continued |= {"run_dir": str(out), "resume": "auto"}
         continued["checkpointing"]["checkpoint_dir"] = str(out / "checkpoints")
         continued["logger"]["log_dir"] = str(out / "logs")
-        shutil.copytree(old / f"step_{step}", out / "checkpoints" / f"step_{step}")
+        shutil.copytree(old / f"step_{step}", out / "checkpoints" / f"step_{step}", copy_function=_link)
         for file in Path(config["run_dir"]).glob("*.*"):
             if file.is_file():
                 shutil.copy2(file, out / file.name)
         return continued
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file of a checkpoint a second name, or copy it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
@@ -205,8 +232,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    _check_tokenizer(config)
-    findings = _check(path, overrides, config)
+    check_tokenizer(config)
+    findings = check(path, overrides, config)
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
     installed = None if errors else installation.find(gym=bool(gym), controller=uses_single_controller(Values(config)))
@@ -236,7 +263,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def _check_tokenizer(config: Mapping[str, Any]) -> None:
+def check_tokenizer(config: Mapping[str, Any]) -> None:
     """Raise UserError for a tokenizer folder that does not exist.
 
     The run would not notice, because the small model has a tokenizer of its own.
@@ -246,12 +273,12 @@ def _check_tokenizer(config: Mapping[str, Any]) -> None:
         raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
 
 
-def _resumed_after(steps: int) -> int:
+def resumed_after(steps: int) -> int:
     """The step whose checkpoint the second run continues. It repeats one or two steps."""
     return max(1, steps - 2)
 
 
-def _check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
+def check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
     """What `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
 
     A plain NeMo-RL config may not be meant for us, so only what concerns its learner and engine counts. The estimate of
@@ -284,7 +311,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
         try:
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
-            report.failure = _failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
+            report.failure = failure_of(code, undisturbed, rehearsal.folder / "undisturbed.log")
             report.turns = undisturbed.turns()
             report.measurements = measurements(undisturbed, ahead=draws_ahead(config))
             if report.failure is not None:
@@ -327,7 +354,7 @@ def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[
         Exit code and events of the second run. Without a checkpoint of the first run there is no second one: the exit
         code is then EXIT_FAILED and there are no events.
     """
-    after = _resumed_after(int(config["grpo"]["max_num_steps"]))
+    after = resumed_after(int(config["grpo"]["max_num_steps"]))
     folder = Path(config["checkpointing"]["checkpoint_dir"]) / f"step_{after}"
     while not folder.is_dir():  # NeMo-RL renames a checkpoint to this name after it has written all files
         if first.done() and not folder.is_dir():
@@ -345,14 +372,14 @@ def _compare(
 ) -> int:
     """Wait for the second run and compare it with the first. Returns the second run's exit code."""
     code, again = second.result()
-    failure = _failure(code, again, rehearsal.folder / "resumed.log")
+    failure = failure_of(code, again, rehearsal.folder / "resumed.log")
     if failure is not None:
         report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
         return code
     steps = int(config["grpo"]["max_num_steps"])
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
-    after = _resumed_after(steps)
+    after = resumed_after(steps)
     if draws_ahead(config):
         report.measurements += compare_async_resumed(undisturbed, again, after, steps)
     else:
@@ -360,7 +387,7 @@ def _compare(
     return EXIT_DONE
 
 
-def _failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
+def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     """Phase and cause of a run's failure, from its events or the end of its log. None for a run that ended well."""
     if code == EXIT_DONE:
         return None

@@ -1,6 +1,6 @@
 """The driver of one run of a rehearsal. It calls our launcher in the policy interpreter.
 
-python -m nemo_ada.rehearsal.driver CONFIG.json [--logprobs FILE]
+python -m nemo_ada.rehearsal.driver CONFIG.json [--logprobs FILE] [--observe]
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins.replacing import when_imported
+
+TOKENIZER = 3
+"""Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""
 
 
 def run(config: dict[str, Any], logprobs: Path | None) -> int:
@@ -52,13 +55,13 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
     train, train_async = loop.grpo_train, loop.async_grpo_train
 
     def grpo_train(policy: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(policy, logprobs)
+        _first(policy, args[TOKENIZER], logprobs)
         result = train(policy, *args, **kwargs)
         _last(policy, logprobs)
         return result
 
     def async_grpo_train(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(policy, logprobs)
+        _first(policy, args[TOKENIZER - 1], logprobs)
         engine = type(generation)
         shutdown = engine.shutdown
 
@@ -87,7 +90,7 @@ def _with_controller_probes(module: Any, logprobs: Path | None) -> None:
     supervised = module.supervised
 
     def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(parts["policy"], logprobs)
+        _first(parts["policy"], parts["tokenizer"], logprobs)
         result = supervised(parts, *args, **kwargs)
         _engine(parts["policy"], parts["policy_generation"], logprobs)
         _last(parts["policy"], logprobs)
@@ -96,9 +99,11 @@ def _with_controller_probes(module: Any, logprobs: Path | None) -> None:
     module.supervised = probed
 
 
-def _first(policy: Any, logprobs: Path) -> None:
-    """Compare the learner with Hugging Face."""
+def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:
+    """Compare the learner with Hugging Face, on rows that are made where there are none."""
     with observe.phase("probe: log-probs"):
+        if not logprobs.exists():
+            probe.write_rows(policy, tokenizer, logprobs)
         probe.logprobs(policy, logprobs)
 
 
@@ -109,7 +114,9 @@ def _engine(policy: Any, generation: Any, logprobs: Path) -> None:
 
 
 def _last(policy: Any, logprobs: Path) -> None:
-    """Keep the learner's log-probabilities for the export, and compare gradient norms."""
+    """Note the memory, keep the learner's log-probabilities for the export, and compare gradient norms."""
+    with observe.phase("probe: memory"):
+        probe.memory(policy)
     with observe.phase("probe: log-probs"):
         probe.last_logprobs(policy, logprobs)
     with observe.phase("probe: gradient norms"):
@@ -121,6 +128,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("--logprobs", type=Path)
+    parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
     config = json.loads(parsed.config.read_text(encoding="utf-8"))
@@ -131,6 +139,8 @@ def main(arguments: Sequence[str]) -> int:
             os.environ[observe.FAULT_ELSEWHERE] = json.dumps(fault)
         else:
             observe.FAULT.update(fault)
+    if parsed.observe:
+        observe.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     return run(config, parsed.logprobs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -55,6 +56,7 @@ class Installation:
         policy: Python interpreter of the driver and the policy workers.
         engine: Python interpreter of the vLLM workers.
         gym: Python interpreter of NeMo-Gym's servers. None where the config has none.
+        stand_ins: Whether libraries of the GPU are replaced. Otherwise this is NeMo-RL's own environment.
     """
 
     home: Path
@@ -63,6 +65,7 @@ class Installation:
     policy: Path
     engine: Path
     gym: Path | None = None
+    stand_ins: bool = True
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
         """Environment variables of a run's processes.
@@ -73,6 +76,9 @@ class Installation:
             events: File for the events.
             conversions: Folder for models in Megatron's format.
         """
+        if not self.stand_ins:
+            path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
+            return {**os.environ, "PYTHONPATH": path, "NEMO_ADA_REHEARSAL_EVENTS": str(events)}
         startup = Path(__file__).parent / "startup"
         sources = [str(source) for source in (startup, CODE, self.home, self.megatron, self.bridge)]
         users = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's own environments
@@ -94,6 +100,21 @@ class Installation:
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
         return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
+
+
+def here() -> Installation:
+    """NeMo-RL's own environment, in which this process runs.
+
+    Raises:
+        UserError: NeMo-RL cannot be imported here.
+    """
+    if importlib.util.find_spec("nemo_rl") is None:
+        raise UserError(
+            "NeMo-RL cannot be imported here; run this inside its container or environment with GPUs, or with "
+            "--rehearse on a CPU"
+        )
+    python = Path(sys.executable)
+    return Installation(Path(site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)
 
 
 def find(*, gym: bool = False, controller: bool = False) -> Installation:

@@ -182,7 +182,7 @@ def _observe_logger(module: ModuleType) -> None:
     @functools.wraps(log_metrics)
     def observed(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
         numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
-        if prefix in ("train", "validation"):
+        if prefix in ("train", "validation", "timing/train"):
             note(event="metrics", step=step, prefix=prefix, numbers=numbers)
         if GYM_SECONDS in numbers:
             note(event="end", phase="servers", seconds=round(numbers[GYM_SECONDS], 3))
@@ -215,7 +215,7 @@ def _observe_rows(module: ModuleType) -> None:
         last = int(self.cfg["train_global_batch_size"])
         if bool((data["advantages"][-last:] != 0).any()):
             LAST_BATCH.update(data=data, loss_fn=loss_fn)
-        note(event="rows", rows=row_hashes(data))
+        note(event="rows", rows=row_hashes(data), prompts=prompt_hashes(data))
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
@@ -231,6 +231,17 @@ def _observe_prompts(module: ModuleType) -> None:
         return finish_step(self, pools, selection)
 
     module.AdaSampler.finish_step = observed
+
+
+def prompt_hashes(data: Any) -> list[str]:
+    """A short hash of the prompt of each training row: its tokens before the first that is trained on."""
+    if "token_mask" not in data:
+        return []
+    hashes = []
+    for tokens, mask in zip(data["input_ids"], data["token_mask"], strict=True):
+        start = int(mask.argmax()) if bool(mask.any()) else len(tokens)
+        hashes.append(hashlib.blake2b(tokens[:start].numpy().tobytes(), digest_size=6).hexdigest())
+    return hashes
 
 
 def row_hashes(data: Any) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from nemo_ada.rehearsal.observe import LAST_BATCH, note
 
+ROWS_PER_REPLICA, ROW_TOKENS = 8, 24
 PROBE_PROMPT = 8
 """Number of tokens of a row that the engine gets as its prompt."""
 
@@ -29,8 +30,34 @@ def logprobs(policy: Any, reference: Path) -> None:
     import torch
 
     expected = torch.load(reference, weights_only=True)
+    if "logprobs" not in expected:  # Hugging Face did not compute them: the model has its full size
+        return
     difference = _of_learner(policy, expected["tokens"]) - expected["logprobs"]
     note(event="log-probs", difference=float(difference.abs().max()))
+
+
+def write_rows(policy: Any, tokenizer: Any, reference: Path) -> None:
+    """Write rows of random tokens into `reference`, as many as the learner's replicas can share."""
+    import torch
+
+    ranks = int(policy.sharding_annotations.get_axis_size("data_parallel"))
+    shape, words = (ROWS_PER_REPLICA * ranks, ROW_TOKENS), int(tokenizer.vocab_size)
+    torch.save({"tokens": torch.randint(words, shape, generator=torch.Generator().manual_seed(1))}, reference)
+
+
+def memory(policy: Any) -> None:
+    """Note the largest memory of torch's allocator over the learner's workers, in bytes, and the card's name."""
+    import ray
+
+    def peak(worker: Any) -> tuple[int, int, str]:
+        import torch
+
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), str(name)
+
+    peaks = ray.get([worker.__ray_call__.remote(peak) for worker in policy.worker_group.workers])
+    allocated, reserved, names = zip(*peaks, strict=True)
+    note(event="memory", allocated=max(allocated), reserved=max(reserved), card=names[0])
 
 
 def last_logprobs(policy: Any, reference: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +32,30 @@ CANNOT_SHOW = (
 )
 
 NEWEST = "ada/newest_prob_error"
-MAX_PROBABILITY_ERROR = 1.01
-MAX_KL = 1e-3
 MAX_LOGPROB_DIFFERENCE = 1e-3
 MAX_NORM_DIFFERENCE = 1e-3
 MAX_LOSS_DIFFERENCE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The largest differences that pass.
+
+    Attributes:
+        probability: NeMo-RL's token_mult_prob_error, 1 where engine and learner agree.
+        kl: NeMo-RL's gen_kl_error, nats.
+        logprob: Log-probability of a token, engine against learner, nats.
+        norm: Gradient norm, packed against unpacked, relative.
+    """
+
+    probability: float = 1.01
+    kl: float = 1e-3
+    logprob: float = MAX_LOGPROB_DIFFERENCE
+    norm: float = MAX_NORM_DIFFERENCE
+
+
+EXACT = Bounds()
+"""For float32 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +117,11 @@ class Events:
         has_name = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's
         return first["phase"], cause if has_name else f"{kind}: {cause}"
 
-    def steps(self) -> dict[int, dict[str, float]]:
-        """Training metrics per step."""
+    def steps(self, prefix: str = "train") -> dict[int, dict[str, float]]:
+        """Training metrics per step. With prefix `timing/train`, seconds."""
         steps: dict[int, dict[str, float]] = {}
         for line in self.of("metrics"):
-            if line["prefix"] == "train":
+            if line["prefix"] == prefix:
                 steps.setdefault(int(line["step"]), {}).update(line["numbers"])
         return steps
 
@@ -117,6 +137,11 @@ class Events:
         """Ids of the prompts that the steps up to `last` trained on. Only asynchronous Reinforce-Ada records them."""
         return [prompt for line in self.of("prompts") if line["step"] <= last for prompt in line["prompts"]]
 
+    def trained_prompts(self, position: int) -> Counter[str]:
+        """Hashes of the prompts of the rows of one step of the run, with their numbers."""
+        lines = self.of("rows")
+        return Counter(lines[position].get("prompts", ())) if position < len(lines) else Counter()
+
     def rows(self) -> list[list[str]]:
         """Hashes of the training rows, step by step."""
         return [line["rows"] for line in self.of("rows")]
@@ -129,18 +154,19 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def measurements(events: Events, *, ahead: bool = False) -> list[Measurement]:
+def measurements(events: Events, *, ahead: bool = False, largest: Bounds = EXACT) -> list[Measurement]:
     """The measurements of the undisturbed run.
 
     Args:
         events: Events of the run.
         ahead: Whether it trained asynchronously. NeMo-RL's metrics of a step compare weights of different age
             then, so another metric takes their place.
+        largest: The largest differences that pass.
     """
     if ahead:
-        bounds = {NEWEST: MAX_PROBABILITY_ERROR}
+        bounds = {NEWEST: largest.probability}
     else:
-        bounds = {"token_mult_prob_error": MAX_PROBABILITY_ERROR, "gen_kl_error": MAX_KL}
+        bounds = {"token_mult_prob_error": largest.probability, "gen_kl_error": largest.kl}
     results = [
         Measurement(f"step {step}: {name}", abs(metrics[name]), bound)
         for step, metrics in sorted(events.steps().items())
@@ -152,12 +178,12 @@ def measurements(events: Events, *, ahead: bool = False) -> list[Measurement]:
     if ahead:
         differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
         name = "after the last refit: |engine's log-prob - learner's|, nats"
-        results.append(Measurement(name, differences[0], MAX_LOGPROB_DIFFERENCE))
+        results.append(Measurement(name, differences[0], largest.logprob))
         results += _repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
-        results.append(Measurement("packed against unpacked gradient norm, relative", difference, MAX_NORM_DIFFERENCE))
+        results.append(Measurement("packed against unpacked gradient norm, relative", difference, largest.norm))
     return results
 
 
@@ -188,6 +214,25 @@ def compare_async_resumed(before: Events, continued: Events, after: int, last: i
     return [Measurement(name, len(differ), 0.0), *_repeated(prompts)]
 
 
+def compare_resumed_on_gpus(before: Events, continued: Events, after: int, last: int) -> list[Measurement]:
+    """Check a resumed run whose responses differ, because a GPU's engine does not repeat its own to the bit.
+
+    No step may be missing. Learning rates and prompts must be those of the first run. Losses must be finite numbers.
+    """
+    expected, actual = before.steps(), continued.steps()
+    differ = set(actual) ^ set(range(after + 1, last + 1))
+    results = [Measurement(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0)]
+    for position, step in enumerate(sorted(step for step in expected if step > after)):
+        rate = abs(expected[step].get("lr", math.nan) - actual.get(step, {}).get("lr", math.inf))
+        results.append(Measurement(f"resumed step {step}: |lr difference|", rate, 1e-12))
+        loss = actual.get(step, {}).get("loss", math.nan)
+        results.append(Measurement(f"resumed step {step}: loss", loss, math.inf))
+        prompts, again = before.trained_prompts(after + position), continued.trained_prompts(position)
+        differing = (prompts - again).total() + (again - prompts).total()
+        results.append(Measurement(f"resumed step {step}: prompts that differ of {prompts.total()}", differing, 0.0))
+    return results
+
+
 def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[Measurement]:
     """Compare the steps after `after` of a resumed run with those of the undisturbed run."""
     results = []
@@ -210,6 +255,21 @@ def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[
     return results
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the report.
+
+    Attributes:
+        title: What it shows.
+        head: Names of the columns.
+        rows: Cells, one tuple per row.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 @dataclass
 class Report:
     """The results of one rehearsal.
@@ -227,6 +287,10 @@ class Report:
         absent: Phase -> why it did not run.
         warnings: Warnings of `nemo-ada check`.
         turns: Turns per response of the undisturbed run over NeMo-Gym: mean and largest. None without NeMo-Gym.
+        title: What the report is.
+        machine: Where the runs took place.
+        tables: More tables, each with its title, its head and its rows.
+        notes: Sentences at the end.
     """
 
     config: str
@@ -241,6 +305,10 @@ class Report:
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     turns: tuple[float, float] | None = None
+    title: str = "Rehearsal"
+    machine: str = "this machine's CPU"
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -270,9 +338,9 @@ class Report:
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        lines = [f"# Rehearsal of {self.config}", "", f"`{self.command}`", ""]
+        lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
         verdict = "passed" if self.passed else "failed"
-        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on this machine's CPU.", ""]
+        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}.", ""]
         if self.failure is not None:
             lines += [f"Failed in phase **{self.failure[0]}**: {self.failure[1]}", ""]
         lines += _markdown_table(COLUMNS, self.table())
@@ -281,14 +349,17 @@ class Report:
                 (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
             ]
             lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
+        for table in self.tables:
+            lines += ["", f"## {table.title}", "", *_markdown_table(table.head, table.rows)]
         if self.turns is not None:
             lines += ["", f"Turns per response: {self.turns[0]:.2f} on average, {self.turns[1]:.0f} at most."]
         if self.warnings:
             lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
-        lines += ["", "Stand-ins:", ""]
-        lines += [f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins]
-        lines += ["", "A CPU cannot show:", "", *(f"- {item}" for item in CANNOT_SHOW), ""]
-        return "\n".join(lines)
+        if self.stand_ins:
+            lines += ["", "Stand-ins:", "", *(f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins)]
+            lines += ["", "A CPU cannot show:", "", *(f"- {item}" for item in CANNOT_SHOW)]
+        lines += ["", *self.notes] if self.notes else []
+        return "\n".join([*lines, ""])
 
     def as_dict(self) -> Mapping[str, Any]:
         """The content of report.json."""
@@ -300,7 +371,9 @@ class Report:
                         for m in self.measurements],
             "changes": [{"kind": c.kind, "phase": c.phase, "key": c.key, "old": c.old, "new": c.new, "why": c.why}
                         for c in self.changes],
-            "cannot_show": CANNOT_SHOW,
+            "cannot_show": CANNOT_SHOW if self.stand_ins else (),
+            "tables": [{"title": t.title, "head": t.head, "rows": t.rows} for t in self.tables],
+            "notes": self.notes,
         }  # fmt: skip
 
 

@@ -347,8 +347,53 @@ def _engine(s: Shrinker) -> None:
     why = "so that a prompt fills blocks of the KV cache, as on a GPU"
     s.set("replaced", "generate", "policy.generation.vllm_kwargs.block_size", BLOCK_TOKENS, why, add=True)
     s.set("off", "set-up", "logger.monitor_gpus", False, "no GPU to monitor")
+    _trackers(s)
+
+
+def _trackers(s: Shrinker) -> None:
+    """Report to no service."""
     for name in ("wandb", "swanlab", "mlflow"):
-        s.set("off", "set-up", f"logger.{name}_enabled", False, "a rehearsal reports to nobody")
+        s.set("off", "set-up", f"logger.{name}_enabled", False, "it would report to a service")
+
+
+def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
+    """Make a short run of a config, without another change of its sizes.
+
+    Args:
+        config: A resolved config, which stays as it is.
+        out: Folder of the run.
+        steps: Training steps. The run saves after the last but one, and after the last.
+    """
+    s = Shrinker(copy.deepcopy(dict(config)))
+    s.set("shrunk", "update", "grpo.max_num_steps", steps)
+    s.set("off", "validate", "grpo.val_period", 0, "only training is compared")
+    for key in ("val_at_start", "val_at_end"):
+        s.set("off", "validate", f"grpo.{key}", False, "only training is compared")
+    s.set("shrunk", "save", "checkpointing.save_period", steps - 1)
+    s.set("shrunk", "save", "checkpointing.keep_top_k", 2)
+    s.set("off", "save", "checkpointing.metric_name", None, "both checkpoints are kept")
+    s.set("replaced", "set-up", "resume", "never", "a new run", add=True)
+    _trackers(s)
+    _folders(s, out)
+    return s
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout:
+    """The processes of a config at its full size."""
+    s = Shrinker(dict(config))
+    megatron = bool(s.get("policy.megatron_cfg.enabled", False))
+    prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    tp = int(s.get(f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}", 1))
+    cp = int(s.get(f"{prefix}.context_parallel_size", 1))
+    pp = int(s.get(f"{prefix}.pipeline_model_parallel_size", 1)) if megatron else 1
+    ep = int(s.get(f"{prefix}.expert_model_parallel_size", 1)) if megatron else 1
+    world = int(s.get("cluster.num_nodes", 1)) * int(s.get("cluster.gpus_per_node", 1))
+    if not s.get("policy.generation.colocated.enabled", True):
+        nodes = int(s.get("policy.generation.colocated.resources.num_nodes", 0))
+        per_node = int(s.get("policy.generation.colocated.resources.gpus_per_node", 0))
+        world -= max(nodes, 1) * per_node
+    dp = max(1, world // (tp * pp * cp))
+    return Layout("megatron" if megatron else "dtensor", tp, pp, cp, ep, dp)
 
 
 def _schedule(s: Shrinker, steps: int) -> None:
