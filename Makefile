@@ -17,7 +17,7 @@ SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,13 @@ bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal wor
 
 rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL; GYM=1 adds NeMo-Gym's
 	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" GYM="$(GYM)" .ci/rehearsal-env
+
+$(VENV)/.docs: $(STAMP)
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[docs]'
+	@touch $@
+
+site: $(VENV)/.docs  ## the pages as a site with an API reference, in .cache/site
+	$(VENV)/bin/mkdocs build --strict --quiet -f .github/site/mkdocs.yml
 
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)

@@ -30,7 +30,8 @@ def test_a_workflow_has_few_rights_a_limit_and_no_secret(path):
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
     assert "secrets." not in path.read_text(encoding="utf-8")
     rights = [job.get("permissions", {}) for job in workflow["jobs"].values()]
-    assert all(right in ({}, {"id-token": "write"}) for right in rights)
+    publishing = ({"id-token": "write"}, {"pages": "write", "id-token": "write"})  # a release, and the site
+    assert all(right in ({}, *publishing) for right in rights)
     assert all("${{" not in step.get("run", "") for step in steps(workflow)), "text of strangers in a shell"
 
 

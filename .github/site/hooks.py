@@ -1,0 +1,110 @@
+"""Hooks of mkdocs: pages from all over the repository, an API reference, live reports, and llms.txt.
+
+mkdocs reads one folder. Our pages stand beside what they describe, and link to each other and to files. So the hooks
+add every tracked page and every file that a page links to, under its path in the repository.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\(([^)\s#]+)(#[^)]*)?\)")
+TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+HIDDEN = (".github/",)
+LIVE = {
+    "train": ("Report of make train", ROOT / "runs" / "compare" / "report.html", "make train report"),
+    "rehearsal": ("Report of a rehearsal", ROOT / "recipes" / "results" / "reports" / "rehearsal.md", ""),
+    "accept": ("Report of an acceptance, rehearsed", ROOT / "recipes" / "results" / "reports" / "accept.md", ""),
+}
+"""Page -> its title, its file, and the command that makes the file here."""
+REFERENCE = ("core", "core.sampling", "core.learning", "core.prompts", "nemo", "nemo.rollouts", "nemo.asynchronous",
+             "nemo.single_controller", "nemo.gym", "nemo.launch", "trl")  # fmt: skip
+
+
+def tracked(*patterns: str) -> list[str]:
+    """Paths of the repository's files."""
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if not name.startswith(HIDDEN)]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages, the files that they link to, and the generated pages."""
+    pages = [name for name in tracked("*.md") if not name.startswith("recipes/results/reports/")]
+    linked: set[str] = set()
+    for page in pages:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / page)))
+        for target, _ in LINK.findall(text):
+            path = (ROOT / page).parent / target
+            if "://" not in target and path.is_file() and path.suffix != ".md":
+                linked.add(str(path.resolve().relative_to(ROOT)))
+    for name in sorted(linked):
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for room in REFERENCE:
+        name = f"reference/{room.replace('.', '_')}.md"
+        files.append(File.generated(config, name, content=reference(room)))
+    for name, (title, path, command) in LIVE.items():
+        files.append(File.generated(config, f"live/{name}.md", content=live(name, title, path, command)))
+        if path.is_file() and path.suffix == ".html":
+            files.append(File.generated(config, f"live/{path.parent.name}-{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def reference(room: str) -> str:
+    """The page of one folder of the package: every module with a public name, in one page."""
+    folder = ROOT / "nemo_ada" / Path(*room.split("."))
+    names = [f"nemo_ada.{room}"]
+    if folder.is_dir():
+        modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+        names = [f"nemo_ada.{room}.{path.stem}" for path in modules]
+    return "\n\n".join([f"# nemo_ada.{room}", *(f"::: {name}" for name in names), ""])
+
+
+def live(name: str, title: str, path: Path, command: str) -> str:
+    """A page with a report: Markdown as it is, HTML in a frame."""
+    if not path.is_file():
+        return (
+            f"# {title}\n\nThis build of the site does not have it. `{command}` makes it, and `make site` takes it.\n"
+        )
+    if path.suffix == ".md":
+        return path.read_text(encoding="utf-8")
+    target = f"{path.parent.name}-{path.name}"
+    return (
+        f"# {title}\n\nThe page that `{command}` made for this site: [open it alone]({target}).\n\n"
+        f'<iframe class="report" src="{target}" title="{title}"></iframe>\n'
+    )
+
+
+def on_post_build(config: Any) -> None:
+    """Write llms.txt, and each page as Markdown beside its HTML."""
+    site = Path(config["site_dir"])
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
+    section = ""
+    for page in tracked("*.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (site / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / page, site / page)
+        if page.startswith(("recipes/results/log/", "recipes/results/reports/")):
+            continue
+        folder = str(Path(page).parent)
+        if folder != section:
+            section = folder
+            lines += ["", f"## {'Project' if folder == '.' else folder}", ""]
+        title = TITLE.search(text)
+        lines.append(f"- [{title[1] if title else page}]({page}): {first_sentence(text)}")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a page's first paragraph, without links."""
+    paragraphs = [part for part in text.split("\n\n") if part.strip() and part.lstrip()[0] not in "#`|!>-<"]
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraphs[0].split())) if paragraphs else ""
+    return html.unescape(re.split(r"(?<=[.!?]) ", plain)[0])
