@@ -37,11 +37,13 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 def whatif(
     context: typer.Context,
-    logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts (.jsonl, .parquet)")],
+    logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts (.jsonl, .jsonl.gz, .parquet)")],
     group: Annotated[
         int | None, typer.Option(help="n, rows per prompt (default: responses per prompt of the log)")
     ] = None,
-    preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all that fit)")] = None,
+    preset: Annotated[
+        list[str] | None, typer.Option(help="presets to compare, or dapo (default: all that fit)")
+    ] = None,
     max_responses: Annotated[
         list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")
     ] = None,

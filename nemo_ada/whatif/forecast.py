@@ -26,7 +26,7 @@ from nemo_ada.simulate.steps import MeanAndError, MeasuredRates, Setting, Simula
 from nemo_ada.simulate.variants import preset_variant
 from nemo_ada.whatif.mixture import RATE_J, Figure, Mixture
 
-GRPO, NEVER_GIVE_UP = "grpo", "ngu"
+GRPO, NEVER_GIVE_UP, REFILL = "grpo", "ngu", "dapo"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
@@ -100,7 +100,7 @@ def rows(
     Args:
         mixture: The pass rates.
         setup: The training.
-        names: Presets. Without any, all that fit the group size.
+        names: Presets, and `dapo` for its refill. Without any, all that fit the group size.
         max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
             decide.
 
@@ -113,7 +113,7 @@ def rows(
     engine = Engine(mixture, setup)
     found, left_out = [], list[str]()
     for name in names or presets():
-        if name == NEVER_GIVE_UP:
+        if name in (NEVER_GIVE_UP, REFILL):  # below, because no preset's simulation covers them
             continue
         try:
             settings = ada_settings({"preset": name})
@@ -128,7 +128,8 @@ def rows(
         for cap in sorted(set(max_responses)) if settings_vary(settings, setup.group) else []:
             if cap != variant.plan.max_responses:
                 found += _with_cap(engine, name, cap, left_out)
-    return [*found, _refill(engine), _never_give_up(engine)], left_out
+    methods = {REFILL: _refill, NEVER_GIVE_UP: _never_give_up}
+    return [*found, *(row(engine) for name, row in methods.items() if not names or name in names)], left_out
 
 
 def settings_vary(settings: AdaSettings, group: int) -> bool:

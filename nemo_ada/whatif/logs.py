@@ -5,14 +5,16 @@ A group is what one training step drew for one prompt. Where a log has no steps,
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import math
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,12 +24,14 @@ from nemo_ada.errors import UserError
 from nemo_ada.run_folder.json_lines import Record, numbered, parse_line
 from nemo_ada.whatif.formats import Reader, Response, UnreadableRecord, digest, reader_for
 
-SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+PARQUET = ".parquet"
+SUFFIXES = (".jsonl", ".ndjson", PARQUET)
 SKIPPED = re.compile(
     r"(val_data_step\d+|metrics|evaluations|config_changes|problems|dataset|rejected|pass_rates|.*_metadata)\.jsonl|\..*"
 )
 """Files of a folder that hold no training rollouts. A file that is named on the command line is always read."""
 STEP_IN_PATH = re.compile(r"(?:train_data_step|step_)(\d{1,15})(?!\d)")
+GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
 MAX_LINE = 64 * 2**20  # bytes of the longest line that is read
 MAX_FILES = 100_000
 MAX_RESPONSES = 20_000_000
@@ -197,7 +201,7 @@ def read_logs(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -
     for log, path in enumerate(paths):
         last_batch = b""
         for file in _files(path):
-            if file.suffix == ".parquet":
+            if file.suffix == PARQUET:
                 last_batch = read.add_table(file, log, columns or {}, last_batch)
             else:
                 read.add_lines(file, log, columns or {})
@@ -238,7 +242,9 @@ def _files(path: Path) -> list[Path]:
         raise UserError(f"{path} is neither a file nor a folder")
     found: list[Path] = []
     for file in path.rglob("*"):
-        if file.suffix in SUFFIXES and not SKIPPED.fullmatch(file.name) and file.is_file():
+        name = file.name.removesuffix(GZIP)
+        wanted = Path(name).suffix in SUFFIXES and (name == file.name or Path(name).suffix != PARQUET)
+        if wanted and not SKIPPED.fullmatch(name) and file.is_file():
             found.append(file)
             if len(found) > MAX_FILES:
                 raise UserError(f"{path} has more than {MAX_FILES:,} files with rollouts; give a smaller folder")
@@ -247,18 +253,32 @@ def _files(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: [int(part) if part.isdigit() else part for part in _parts(str(file))])
 
 
+def _is_gzip(file: BinaryIO) -> bool:
+    """Whether a file begins as gzip's do. The file stays at its start."""
+    magic = file.read(len(GZIP_MAGIC))
+    file.seek(0)
+    return magic == GZIP_MAGIC
+
+
 def _parts(name: str) -> list[str]:
     """Text and numbers in turn, so that step 10 follows step 9."""
     return re.split(r"([0-9]+)", name)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers."""
-    with path.open("rb") as file:
+    """The lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
+    with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
+
+        def next_line() -> bytes:
+            try:
+                return file.readline(MAX_LINE + 1)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
+                raise UserError(f"{path}: the gzip file is damaged or cut off ({damage}); unpack it as far as it goes "
+                                f"with `zcat {path.name} > log.jsonl`") from None  # fmt: skip
 
         def bounded() -> Iterator[bytes]:
             number = 0
-            while line := file.readline(MAX_LINE + 1):
+            while line := next_line():
                 number += 1
                 if len(line) > MAX_LINE:
                     raise UserError(f"{path}, line {number}: longer than {MAX_LINE:,} bytes, so it is no rollout")

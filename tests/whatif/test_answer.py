@@ -19,7 +19,7 @@ from nemo_ada.whatif.forecast import figures_by_rate
 from nemo_ada.whatif.logs import Rollouts
 from nemo_ada.whatif.mixture import RATE_J, Mixture, labels
 
-FEW = Options(presets=("grpo", "ada_seq_balance"), seeds=2, prompts=16)
+FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16)
 
 
 def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
@@ -135,6 +135,12 @@ def test_the_answer_agrees_with_what_grpo_drew():
     assert refill.responses.value == pytest.approx(4 * refill.time.value)
     assert 4 < chain.responses.value < 4 / (1 - 0.8)
     assert found.costs is None
+
+
+def test_the_answer_has_the_named_methods_only():
+    log = rollouts(rates(300), 4)
+    assert [row.name for row in answer(log, replace(FEW, presets=("ada_seq_lean",))).rows] == ["ada_seq_lean"]
+    assert len(answer(log, replace(FEW, presets=("dapo",))).rows) == 1
 
 
 def test_money_is_seconds_times_gpus_times_price():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -142,6 +143,18 @@ def test_the_tables_of_trl_have_a_column_per_reward_and_a_repeated_batch_counts_
     assert any("repeats the batch" in note for note in found.notes)
     chosen = read_logs([tmp_path], {"reward": "accuracy"})
     assert chosen.reward_N.tolist() == [1.0, 0.0]
+
+
+def test_a_log_may_be_compressed(tmp_path):
+    lines = b"".join(json.dumps(VERL | {"step": step}).encode() + b"\n" for step in range(40))
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "metrics.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+    assert read_logs([tmp_path]).steps == 40
+    (tmp_path / "named").write_bytes(gzip.compress(lines))
+    assert read_logs([tmp_path / "named"]).steps == 40
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(lines)[:-30])
+    with pytest.raises(UserError):
+        read_logs([tmp_path / "cut.jsonl.gz"])
 
 
 def test_own_fields_are_named_also_inside_objects(tmp_path):
