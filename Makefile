@@ -67,7 +67,7 @@ site: $(VENV)/.docs  ## the pages as a site with an API reference, in .cache/sit
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
 
-test-slow: install  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
+test-slow: $(VENV)/.docs  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
 	$(PY) -m pytest -m "slow and not slurm" $(PYTEST_ARGS)
 
 # In the policy interpreter of `make rehearsal-env`, which can import NeMo-RL.

@@ -133,14 +133,19 @@ class Acceptance:
             self.report.failure = (name, f"{hide(cause)} (in {phase})")
         return code
 
+    def _probes(self, name: str) -> tuple[str, str]:
+        """The driver's argument for the probes: a file of this run's own, which they change."""
+        logprobs = self.rehearsal.folder / f"{name}.{LOGPROBS}"
+        if (shared := self.rehearsal.folder / LOGPROBS).exists():  # Hugging Face's, of the small model
+            shutil.copyfile(shared, logprobs)
+        else:
+            logprobs.unlink(missing_ok=True)
+        return "--logprobs", str(logprobs)
+
     def runs(self) -> int:
         """Make all runs. Returns the exit code of the first that failed, or 0."""
         for name, config in self.configs.items():
-            logprobs = self.rehearsal.folder / f"{name}.{LOGPROBS}"
-            if (shared := self.rehearsal.folder / LOGPROBS).exists():  # Hugging Face's, of the small model
-                shutil.copyfile(shared, logprobs)
-            probes = () if name == STOCK else ("--logprobs", str(logprobs))
-            if code := self.run(name, config, *probes):
+            if code := self.run(name, config, *(() if name == STOCK else self._probes(name))):
                 return code
             if name != OURS:
                 continue
