@@ -7,6 +7,8 @@ FROM python:3.11.13-slim-bookworm
 # A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX=$PIP_INDEX_URL
+# A folder of wheels, mounted by the builder, where torch's CPU builds cannot be fetched.
+ARG PIP_FIND_LINKS
 ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     PIP_CERT=/etc/ssl/certs/ca-certificates.crt
 RUN --mount=type=secret,id=ca,target=/usr/local/share/ca-certificates/site.crt,mode=0444 update-ca-certificates
@@ -19,7 +21,7 @@ RUN apt-get update \
     && useradd --create-home --uid 1000 ada
 
 WORKDIR /opt/nemo-ada
-COPY pyproject.toml LICENSE Makefile ./
+COPY pyproject.toml setup.py README.md LICENSE Makefile ./
 COPY .ci ./.ci
 COPY nemo_ada ./nemo_ada
 COPY configs ./configs

@@ -11,7 +11,7 @@ ENV NEMO_RL_HOME=/opt/nemo-rl \
 RUN --mount=type=secret,id=ca,target=/usr/local/share/ca-certificates/site.crt,mode=0444 update-ca-certificates
 
 WORKDIR /opt/nemo-ada
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY nemo_ada ./nemo_ada
 COPY configs ./configs
 
