@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_copies_exist_and_our_own_installer_keeps_no_cache(path: Path) -> None:
     assert "make install" not in text or "UV_NO_CACHE=1" in text
     copied = [source for name, argument in parsed if name == "COPY" for source in argument.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied), copied
+
+
+@every_file
+def test_an_image_has_what_the_package_is_built_from(path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    copied = {source for name, argument in instructions(path) if name == "COPY" for source in argument.split()[:-1]}
+    assert {"pyproject.toml", "setup.py", "nemo_ada", "configs", project["readme"], *project["license-files"]} <= copied
 
 
 def test_nothing_runs_as_root_in_the_image_of_our_own() -> None:

@@ -1,10 +1,11 @@
 """A run of TRL's GRPOTrainer with the settings of a run config; peers.py starts it, in TRL's interpreter.
 
-    .cache/peers/trl/bin/python peers_trl.py [--save-every K] [--rows FILE] [--rows-at-once N] BASE CONFIG
-                                             [KEY=VALUE ...]
+    .cache/peers/trl/bin/python peers_trl.py [--save-every K] [--rows FILE] [--rows-at-once N] [--completions]
+                                             BASE CONFIG [KEY=VALUE ...]
 
 BASE is the Hugging Face folder to start from. Writes metrics.jsonl with the names of our own runs into run_dir, and a
-model folder checkpoint-STEP every K steps. With --rows it draws no responses: it takes those of our run.
+model folder checkpoint-STEP every K steps. With --rows it draws no responses: it takes those of our run. With
+--completions TRL also writes its own table of responses, which `nemo-ada whatif RUN_DIR` reads.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Recorder(TrainerCallback):
         self._clock = Clock()
 
 
-def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int, at_once: int) -> GRPOConfig:
+def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int, at_once: int, completions: bool) -> GRPOConfig:
     """TRL's settings for a run config: one update per step on all rows, token mean, no KL, no standard deviation."""
     rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     return GRPOConfig(
@@ -111,7 +112,9 @@ def grpo_config(config: RunConfig, max_new_tokens: int, save_every: int, at_once
         save_strategy="steps" if save_every else "no",
         save_steps=save_every or 1,
         save_only_model=True,
-        logging_strategy="no",
+        logging_strategy="steps" if completions else "no",
+        logging_steps=1,
+        log_completions=completions,
         report_to="none",
         disable_tqdm=True,
     )
@@ -154,6 +157,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--rows-at-once", type=int, default=0, help="of a forward pass; 0: all of a step")
+    parser.add_argument("--completions", action="store_true", help="also write TRL's own table of responses")
     parser.add_argument("base", type=Path)
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
@@ -189,6 +193,7 @@ def main() -> None:
             policy.generation.max_new_tokens or task.max_new_tokens,
             arguments.save_every,
             arguments.rows_at_once,
+            arguments.completions,
         ),
         train_dataset=Dataset.from_list([{"prompt": train[i].text, "index": i} for i in order]),
         processing_class=tokenizer,
