@@ -7,8 +7,6 @@ FROM python:3.11.13-slim-bookworm
 # A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX=$PIP_INDEX_URL
-# A folder of wheels, mounted by the builder, where torch's CPU builds cannot be fetched.
-ARG PIP_FIND_LINKS
 ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     PIP_CERT=/etc/ssl/certs/ca-certificates.crt
 RUN --mount=type=secret,id=ca,target=/usr/local/share/ca-certificates/site.crt,mode=0444 update-ca-certificates
