@@ -412,7 +412,8 @@ def _precisions(events: Mapping[str, Events], other: str) -> Table:
 
 
 def _versions(events: Mapping[str, Events]) -> Table:
-    found = environment()
+    """Versions in the driver of a run. Workers may have environments of their own."""
+    found = next((line for of_run in events.values() for line in of_run.of("versions")), environment())
     rows = [("nemo_ada", f"{found['nemo_ada']} {found['commit'] or ''}"), ("python", str(found["python"]))]
     rows += [(name, str(version)) for name, version in found["packages"].items()]
     cards = {peak["card"] for of_run in events.values() for peak in of_run.of("memory")}

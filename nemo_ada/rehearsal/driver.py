@@ -20,6 +20,7 @@ from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.run_folder.provenance import environment
 
 TOKENIZER = 3
 """Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""
@@ -27,6 +28,7 @@ TOKENIZER = 3
 
 def run(config: dict[str, Any], logprobs: Path | None) -> int:
     """Train as configured. Returns the launcher's exit code."""
+    observe.note(event="versions", **environment())
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
     when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))
     try:

@@ -394,4 +394,5 @@ def _short(value: Any) -> str:
 
 
 def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    cells = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in cells)]
