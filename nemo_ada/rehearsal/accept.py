@@ -312,14 +312,14 @@ def judge(acceptance: Acceptance, steps: int, path: Path, overrides: Sequence[st
     for name in (name for name in events if name != RESUMED):
         missing = set(range(1, steps + 1)) - set(events[name].steps())
         found = measurements(events[name], ahead=ahead and name != STOCK, largest=acceptance.largest)
-        found = [] if async_grpo and name == STOCK else found  # responses of older weights
+        found = [] if ahead and name == STOCK else found  # responses of older weights
         report.measurements += [
             Measurement(f"{name}: steps that are missing", len(missing), 0.0),
             *(Measurement(f"{name}: {one.name}", one.value, one.bound) for one in found),
         ]
     if RESUMED in events:
         before, continued, after = events[OURS], events[RESUMED], steps - 1
-        if async_grpo:
+        if ahead:
             report.measurements += compare_async_resumed(before, continued, after, steps)
         elif exact:
             report.measurements += compare_resumed(before, continued, after)

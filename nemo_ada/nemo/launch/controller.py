@@ -46,6 +46,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
         "policy": actor_args.trainer_handle,
         "environments": actor_args.env_handles,
         "checkpointer": CheckpointManager(master_config.checkpointing),
+        "tokenizer": tokenizer,
         "master_config": master_config,
     }
 
