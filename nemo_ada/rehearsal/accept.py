@@ -35,7 +35,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, STOP_FILE, JobControl, State
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.rehearsal import installation
-from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, failure_of, draws_ahead, furnish
+from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, draws_ahead, failure_of, furnish
 from nemo_ada.rehearsal.report import (
     EXACT,
     Bounds,

@@ -56,7 +56,7 @@ PROMPTS = 100_000  # that a run may look at
 DYNAMIC = "grpo, dynamic sampling, synchronous"
 GRPO, LEAN, BALANCE = ({"preset": name} for name in ("grpo", "ada_seq_lean", "ada_seq_balance"))
 LEAN_12 = LEAN | {"sampling": {"max_responses": 12}}
-SECTIONS = {
+SECTIONS: dict[str, dict[str, Any]] = {
     "grpo": GRPO,
     "ada_seq_lean": LEAN,
     "ada_seq_lean with max_responses 12": LEAN_12,
