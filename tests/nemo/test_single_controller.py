@@ -387,6 +387,17 @@ def test_never_give_up_draws_a_failed_prompt_again_under_newer_weights(single, r
     assert counts.pop(hard) == 2 and set(counts.values()) == {1}
 
 
+def test_single_responses_train_as_soon_as_enough_are_judged(single, run):
+    """Preset ada_single with n = 1: a group is one response, and a step has one row of each of its prompts."""
+    one = {"grpo__num_generations_per_prompt": 1, "policy__train_global_batch_size": 8}
+    record = run(3, {"preset": "ada_single"}, versions=1, prompts=8, changes=one | ready_first(1), data=MANY)
+    assert [len(single.rows_of(batch)) for batch in record.batches] == [8] * 3
+    assert [pool.result.size_P.tolist() for pools in record.pools for pool in pools] == [[1]] * 24
+    assert len({pool.prompt_id for pools in record.pools for pool in pools}) == 24
+    live = [row for batch in record.batches for row in single.rows_of(batch) if row[3] > 0]
+    assert len(live) == 24 and all(row[2] != [0.0] for row in live)
+
+
 @pytest.mark.slow
 def test_transfer_queue_carries_the_same_rows(single, run, tmp_path, monkeypatch):
     """NeMo-RL's own data plane in place of its reference one. It needs the package transferqueue."""
