@@ -199,7 +199,7 @@ class Simulation:
         asking = sorted(self.asking, key=lambda group: group.prompt)
         self.asking = set()
         while asking:
-            moved = sum(self._ask(group) for group in asking if group.prompt in self.open) > 0
+            moved = sum(self._ask(group) for group in asking if self.open.get(group.prompt) is group) > 0
             asking = [group for group in self.open.values() if not group.ids] if moved else []
 
     def _ask(self, group: Group) -> bool:
