@@ -14,6 +14,8 @@ PIECES = re.compile(r"<tool_call>.*?</tool_call>[ .,;\n]?|\\boxed\{\d\}[ .,;\n]?
 """This expression splits texts into tokens, here and in the tokenizer. An answer and a call of a tool are one token."""
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 SIZE = 256
+LARGEST = 9
+"""The largest answer. The benchmark of learning lowers it, so that random weights are right more often."""
 ENDINGS = ("", ".", " ", ",", ";", "\n")
 ZEROS = 9
 """Number of zeros after each term. A prompt then fills a block of the engine's KV cache (shrink.BLOCK_TOKENS)."""
@@ -25,7 +27,8 @@ def rows(seed: int = 0) -> list[dict[str, str]]:
     Two problems differ in digits and not in words. transformers reads a Qwen2 folder with a tokenizer class of its own,
     which drops our words.
     """
-    terms = [(a, b, c) for a in range(10) for b in range(10 - a) for c in range(10 - a - b)]
+    count = LARGEST + 1
+    terms = [(a, b, c) for a in range(count) for b in range(count - a) for c in range(count - a - b)]
     zeros = " + 0" * ZEROS
     problems = [{"problem": f"What is {a}{zeros} + {b}{zeros} + {c}?", "gt": str(a + b + c)} for a, b, c in terms]
     random.Random(seed).shuffle(problems)

@@ -28,7 +28,7 @@ from nemo_ada.cluster.nemo_config import Values, load_config
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import student_quantile
-from nemo_ada.rehearsal import command, installation
+from nemo_ada.rehearsal import command, installation, problems
 from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
@@ -271,6 +271,8 @@ def main() -> None:
     parser.add_argument("--no-resume", action="store_true", help="models: the undisturbed run only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="learning: a run for each")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning: at the rehearsal's own .01 both collapse")
+    parser.add_argument("--largest", type=int, default=problems.LARGEST, help="learning: the largest answer of a sum")
+    parser.add_argument("--tokens", type=int, default=sizes.NEW_TOKENS, help="learning: tokens of a turn at most")
     parser.add_argument("--phases", nargs="+", default=[], help="kills: these phases only")
     parser.add_argument(
         "--reuse", action="store_true",
@@ -280,6 +282,7 @@ def main() -> None:
     steps = asked.steps or (30 if asked.what == "learning" else 3)
     if asked.what == "learning":
         sizes.LEARNING_RATE = asked.rate / min(1.0, sizes.FULL_STEPS / steps)  # a longer rehearsal divides it
+        sizes.NEW_TOKENS, problems.LARGEST = asked.tokens, asked.largest
     tables = {
         "models": lambda: table_of_models(asked.out, asked.names, steps, not asked.no_resume),
         "broken": lambda: table_of_broken(asked.out, asked.names, steps),
