@@ -19,12 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)]*)?\)")
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 HIDDEN = (".github/",)
-LIVE = {
-    "train": ("Report of make train", ROOT / "runs" / "compare" / "report.html", "make train report"),
-    "rehearsal": ("Report of a rehearsal", ROOT / "recipes" / "results" / "reports" / "rehearsal.md", ""),
-    "accept": ("Report of an acceptance, rehearsed", ROOT / "recipes" / "results" / "reports" / "accept.md", ""),
-}
-"""Page -> its title, its file, and the command that makes the file here."""
+TRAIN_REPORT = ROOT / "runs" / "compare" / "report.html"
+"""`make train report` writes it."""
 REFERENCE = ("core", "core.sampling", "core.learning", "core.prompts", "nemo", "nemo.rollouts", "nemo.asynchronous",
              "nemo.single_controller", "nemo.gym", "nemo.launch", "trl")  # fmt: skip
 
@@ -37,7 +33,7 @@ def tracked(*patterns: str) -> list[str]:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages, the files that they link to, and the generated pages."""
-    pages = [name for name in tracked("*.md") if not name.startswith("recipes/results/reports/")]
+    pages = tracked("*.md")
     linked: set[str] = set()
     for page in pages:
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -51,10 +47,9 @@ def on_files(files: Files, config: Any) -> Files:
     for room in REFERENCE:
         name = f"reference/{room.replace('.', '_')}.md"
         files.append(File.generated(config, name, content=reference(room)))
-    for name, (title, path, command) in LIVE.items():
-        files.append(File.generated(config, f"live/{name}.md", content=live(name, title, path, command)))
-        if path.is_file() and path.suffix == ".html":
-            files.append(File.generated(config, f"live/{path.parent.name}-{path.name}", abs_src_path=str(path)))
+    files.append(File.generated(config, "live/train.md", content=train_page()))
+    if TRAIN_REPORT.is_file():
+        files.append(File.generated(config, "live/report.html", abs_src_path=str(TRAIN_REPORT)))
     return files
 
 
@@ -68,19 +63,13 @@ def reference(room: str) -> str:
     return "\n\n".join([f"# nemo_ada.{room}", *(f"::: {name}" for name in names), ""])
 
 
-def live(name: str, title: str, path: Path, command: str) -> str:
-    """A page with a report: Markdown as it is, HTML in a frame."""
-    if not path.is_file():
-        return (
-            f"# {title}\n\nThis build of the site does not have it. `{command}` makes it, and `make site` takes it.\n"
-        )
-    if path.suffix == ".md":
-        return path.read_text(encoding="utf-8")
-    target = f"{path.parent.name}-{path.name}"
-    return (
-        f"# {title}\n\nThe page that `{command}` made for this site: [open it alone]({target}).\n\n"
-        f'<iframe class="report" src="{target}" title="{title}"></iframe>\n'
-    )
+def train_page() -> str:
+    """The page with the report of `make train`, in a frame, where this checkout has one."""
+    title = "# Report of make train\n\n"
+    if not TRAIN_REPORT.is_file():
+        return title + "This build does not have it. `make train report` makes it, and `make site` takes it.\n"
+    frame = '<iframe class="report" src="report.html" title="Report of make train"></iframe>'
+    return f"{title}What `make train report` made for this site: [open it alone](report.html).\n\n{frame}\n"
 
 
 def on_post_build(config: Any) -> None:
@@ -92,7 +81,7 @@ def on_post_build(config: Any) -> None:
         text = (ROOT / page).read_text(encoding="utf-8")
         (site / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / page, site / page)
-        if page.startswith(("recipes/results/log/", "recipes/results/reports/")):
+        if page.startswith("recipes/results/log/"):
             continue
         folder = str(Path(page).parent)
         if folder != section:
