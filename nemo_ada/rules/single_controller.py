@@ -43,8 +43,8 @@ PLANES = {
 }
 """Key of the data plane -> the values that NeMo-RL main knows. It refuses others when its actors start."""
 OTHER_SAMPLERS = {
-    "windowed": "throws groups away that are too old, and groups of hard prompts take longest (the prompts that are "
-    "left were easier than the data in recipes/results/async.md)",
+    "windowed": "throws groups away that are too old, and groups of hard prompts take longest (in "
+    "recipes/results/async.md the prompts that are left are easier than the data)",
     "weight_fifo": "waits for all groups of a version, as in_order does, and would wait for ever after a prompt is "
     "dropped",
     "custom": "is unknown here",
