@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -241,6 +242,35 @@ def test_a_module_that_vllm_moved_keeps_its_name(monkeypatch: pytest.MonkeyPatch
         assert sys.modules[vllm_http.CHAT] is module
     finally:
         sys.modules.pop(vllm_http.CHAT, None)
+
+
+def test_an_output_is_put_in_the_loop_of_its_request() -> None:
+    class RequestOutputCollector:
+        def __init__(self) -> None:
+            self.put_by: list[int] = []
+            self.ready = asyncio.Event()
+
+        def put(self, output: int) -> None:
+            self.put_by.append(threading.get_ident())
+            self.ready.set()
+
+    module: Any = ModuleType("vllm.v1.engine.output_processor")
+    module.RequestOutputCollector = RequestOutputCollector
+    change = next(one for one in vllm_http.REPLACEMENTS.changes if one.module == module.__name__)
+    assert change.apply is not None
+    change.apply(Names(module, change.names))
+
+    async def put_from_another_thread() -> list[int]:
+        made = RequestOutputCollector()
+        await asyncio.to_thread(made.put, 1)
+        await made.ready.wait()
+        made.put(2)
+        return made.put_by
+
+    assert asyncio.run(put_from_another_thread()) == [threading.get_ident()] * 2
+    alone = RequestOutputCollector()  # no loop runs
+    alone.put(1)
+    assert alone.put_by == [threading.get_ident()]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ A server of NeMo-RL that asks for the new names gets vLLM's own classes as they 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import importlib.util
@@ -105,6 +106,40 @@ def _tokenization(names: Names) -> None:
             super().__init__(*args, **_renamed(kwargs))
 
     vars(names.module)["OpenAIServingTokenization"] = OpenAIServingTokenization
+
+
+@REPLACEMENTS.after(
+    "vllm.v1.engine.output_processor",
+    "RequestOutputCollector.__init__",
+    "RequestOutputCollector.put",
+    why="NeMo-RL's server has an event loop of its own, and another loop may hand it the outputs; asyncio's events are "
+    "for one loop, so a request failed with `deque mutated during iteration`.",
+)
+def _outputs_in_the_loop_of_their_request(names: Names) -> None:
+    create, put = names.get("RequestOutputCollector.__init__"), names.get("RequestOutputCollector.put")
+
+    @functools.wraps(create)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        self.loop = _running_loop()
+
+    @functools.wraps(put)
+    def put_there(self: Any, output: Any) -> None:
+        if self.loop in (None, _running_loop()):
+            put(self, output)
+        else:
+            self.loop.call_soon_threadsafe(put, self, output)
+
+    names.put("RequestOutputCollector.__init__", __init__)
+    names.put("RequestOutputCollector.put", put_there)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, or None where none runs."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
