@@ -183,6 +183,9 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
         if phases and phase not in phases:
             continue
         name = f"killed-in-{phase}"
+        shutil.rmtree(base / name, ignore_errors=True)
+        for run in (name, f"{name}-resumed"):  # events are appended
+            (base / f"{run}.events.jsonl").unlink(missing_ok=True)
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
         code, killed = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
