@@ -1,11 +1,10 @@
 """GRPO and Reinforce-Ada side by side with the real libraries: what `make train` and `make train-lm` run.
 
-    python recipes/benchmarks/compare_cpu.py [--task mini_sudoku] [--steps 50] [--seed 0] [--out runs/compare]
+    python recipes/benchmarks/compare_cpu.py [--task mini_sudoku] [--steps 45] [--seed 0] [--out runs/compare]
 
-GRPO, the published method, and the best row of recipes/results/bench.md. Every method of a task starts from the same
-base. On mini_sudoku a step has four updates, as in the authors' scripts, and the rates are the bench's
-(recipes/benchmarks/leaderboard.yaml); on spell_backward they are those of mini_sudoku. `--task smollm2` starts from
-SmolLM2-135M (`make smollm2`), with the rates that tune_lr.py found (not tuned: ada_seq_balance).
+Every method of a task starts from the same base and trains with the learning rate that tune_lr.py found for it
+(LEARNING_RATES). `--task smollm2` starts from SmolLM2-135M (`make smollm2`). Not tuned: ada_seq_balance
+there, and all but grpo n=4 on spell_backward.
 Writes comparison.md and comparison.png into the output folder, with one run directory per method.
 """
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,38 +33,32 @@ ROOT = Path(__file__).resolve().parents[2]
 ACCURACY = "val/accuracy"
 COSTS = {"step": "training steps", "total/responses": "responses drawn"}
 STYLES = ("#0072b2 o", "#d55e00 s", "#009e73 D", "#cc79a7 ^")  # Okabe and Ito's colours, and a marker
-GRPO, BALANCE, SINGLE = (f"reinforce_ada.preset={name}" for name in ("grpo", "ada_seq_balance", "ada_single"))
-FOUR_UPDATES = ("grpo.num_prompts_per_step=32", "policy.train_global_batch_size=32")  # of a step of 128 rows
-PUZZLES = {
-    "grpo n=4": (1e-4, (GRPO, *FOUR_UPDATES)),
-    "ada_seq_balance": (2e-4, (BALANCE, *FOUR_UPDATES)),
-    "ada_single": (
-        1e-4,
-        (SINGLE, *FOUR_UPDATES, "grpo.num_prompts_per_step=128", "grpo.num_generations_per_prompt=1"),
-    ),
+METHODS = {
+    "grpo n=4": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=4"],
+    "grpo n=8": ["reinforce_ada.preset=grpo", "grpo.num_generations_per_prompt=8"],
+    "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
+    "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
+    "ada_single n=2": [
+        "reinforce_ada.preset=ada_single",
+        "grpo.num_generations_per_prompt=2",
+        "grpo.num_prompts_per_step=64",
+    ],
 }
-COMPARED: Mapping[str, Mapping[str, tuple[float, Sequence[str]]]] = {
-    "mini_sudoku": PUZZLES,
-    "spell_backward": PUZZLES,
-    "smollm2": {
-        "grpo n=4": (1e-5, (GRPO, "grpo.num_generations_per_prompt=4")),
-        "ada_seq_balance": (2e-5, (BALANCE,)),
-        "ada_single n=2": (2e-5, (SINGLE, "grpo.num_generations_per_prompt=2", "grpo.num_prompts_per_step=64")),
-    },
+LEARNING_RATES = {
+    "mini_sudoku": {"grpo n=4": 2e-4, "grpo n=8": 2e-4, "ada_seq_balance": 2e-4, "ada_seq_lean": 2e-4},
+    "spell_backward": {"grpo n=4": 2.4e-4, "grpo n=8": 2.4e-4, "ada_seq_balance": 2.4e-4, "ada_seq_lean": 2.4e-4},
+    "smollm2": {"grpo n=4": 1e-5, "ada_seq_balance": 2e-5, "ada_single n=2": 2e-5},
 }
-"""Configuration -> the methods that are compared on it -> the learning rate, and the overrides."""
+"""Configuration -> the methods that are compared on it, and their rates."""
 
 
-def method_config(
-    task: str, name: str, folder: Path, steps: int, seed: int, extra: Sequence[str], lr: float | None = None
-) -> RunConfig:
-    """The configuration of one method's run, with its own learning rate or another one."""
-    tuned, overrides = COMPARED[task][name]
+def method_config(task: str, name: str, folder: Path, steps: int, seed: int, lr: float, extra: list[str]) -> RunConfig:
+    """The configuration of one method's run."""
     return load_run(
         ROOT / "configs" / "cpu" / f"{task}.yaml",
         [
-            *overrides,
-            f"policy.megatron_cfg.optimizer.lr={tuned if lr is None else lr}",
+            *METHODS[name],
+            f"policy.megatron_cfg.optimizer.lr={lr}",
             f"grpo.max_num_steps={steps}",
             f"grpo.val_period={max(1, steps // EVALUATIONS)}",
             f"grpo.seed={seed}",
@@ -121,14 +114,15 @@ def plot(runs: Sequence[Run], path: Path, title: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(COMPARED), default="mini_sudoku")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
+    parser.add_argument("--steps", type=int, default=45)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "compare")
     parser.add_argument("overrides", nargs="*", help="key=value for every method")
     arguments = parser.parse_args()
     started = time.perf_counter()
     out = fresh_folder(arguments.out)
+    rates = LEARNING_RATES[arguments.task]
     configs = {
         name: method_config(
             arguments.task,
@@ -136,9 +130,10 @@ def main() -> int:
             out / name.replace(" ", "_"),
             arguments.steps,
             arguments.seed,
+            rates[name],
             arguments.overrides,
         )
-        for name in COMPARED[arguments.task]
+        for name in rates
     }
     first = next(iter(configs.values()))
     task = run_task(first)

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from compare_cpu import COMPARED, ROOT, fresh_folder, method_config
+from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
 from measure import measure
 
 from nemo_ada.embedded.stack import Stack, run_task
@@ -28,23 +28,20 @@ TUNING_SEED = 1000
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(COMPARED), default="mini_sudoku")
+    parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 4e-4])
-    parser.add_argument("--methods", nargs="+", help="default: those of the task")
+    parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), help="default: those of the task")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "tune")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
     arguments = parser.parse_args()
-    for name in arguments.methods or ():
-        if name not in COMPARED[arguments.task]:
-            parser.error(f"--methods {name}: {arguments.task} has {', '.join(COMPARED[arguments.task])}")
     out = fresh_folder(arguments.out)
     extra = ["checkpointing.enabled=false", *arguments.overrides]
     configs = {
         (name, lr): method_config(
-            arguments.task, name, out / f"{name}-{lr:g}".replace(" ", "_"), arguments.steps, TUNING_SEED, extra, lr
+            arguments.task, name, out / f"{name}-{lr:g}".replace(" ", "_"), arguments.steps, TUNING_SEED, lr, extra
         )
-        for name in arguments.methods or COMPARED[arguments.task]
+        for name in arguments.methods or LEARNING_RATES[arguments.task]
         for lr in arguments.rates
     }
     first = next(iter(configs.values()))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from compare_cpu import COMPARED, ROOT
+from compare_cpu import LEARNING_RATES, ROOT
 from measure import measure
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
@@ -65,7 +65,7 @@ def online_correlation(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(COMPARED), default="mini_sudoku")
+    parser.add_argument("--task", choices=sorted(LEARNING_RATES), default="mini_sudoku")
     parser.add_argument(
         "--decays", type=float, nargs="+", default=[0.9, 0.97, 0.99], help="of what the estimator knows, per step"
     )
