@@ -490,6 +490,11 @@ class AdaSettings(Section):
                 f"{here}.exit.kind=spread chooses rows by their rewards, which no weight of "
                 "reinforce_ada.advantage.weighting=objective undoes; use weighting: reference"
             )
+        if self.reserve_prompts:
+            raise UserError(
+                f"reinforce_ada.reserve_prompts={self.reserve_prompts} replaces groups with equal labels, and with "
+                f"{here}.exit.kind=spread these have a gradient; set reserve_prompts to 0"
+            )
 
     def _check_pilot(self, sampling: SequentialSampling, size: int, cap: int, group: int) -> None:
         here = "reinforce_ada.sampling"

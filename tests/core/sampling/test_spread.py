@@ -92,7 +92,8 @@ def test_a_prompt_without_a_response_has_placeholder_rows():
 @pytest.mark.parametrize(
     "section",
     [{"sampling": {"stopping": {"kind": "issue_order", "window": 4}, "scheduler": "continuous"}},
-     {"advantage": {"weighting": "objective"}}],
+     {"advantage": {"weighting": "objective"}},
+     {"reserve_prompts": 8}],
 )  # fmt: skip
 def test_what_has_no_spread_is_refused(section):
     chosen = {"kind": "spread", "difference": 0.5}
