@@ -8,10 +8,12 @@ keeps other users of this machine out.
 
 from __future__ import annotations
 
+import faulthandler
 import inspect
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -26,7 +28,6 @@ from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import StallError, UserError
-from nemo_ada.job_control import EXIT_STALLED
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ ENVIRONMENT = {
 def start(folder: Path, **options: Any) -> None:
     """Start a Ray cluster of one node for this process. A node that does not come up is started again.
 
-    A node may come up and never answer this process. That was seen once, on a machine with 50 runnable processes for
-    each core. Ray waits for ever in code that no exception interrupts, so this process then ends with EXIT_STALLED.
+    A node may come up and never answer this process. That was seen twice, on a machine with many runnable processes.
+    Ray then waits for ever, so the signal ALRM ends this process. A job chain makes another attempt.
 
     Args:
         folder: Folder of the node's files.
@@ -67,7 +68,7 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _ends_when_stuck(folder), _patient_start():
+            with _ends_when_stuck(), _patient_start():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -86,23 +87,23 @@ def start(folder: Path, **options: Any) -> None:
 
 
 @contextmanager
-def _ends_when_stuck(folder: Path) -> Iterator[None]:
-    """Within the block this process has START_SECONDS."""
+def _ends_when_stuck() -> Iterator[None]:
+    """Within the block this process has START_SECONDS. Then the kernel ends it, after its stack was written to stderr.
 
-    def end() -> None:
-        log.error(
-            "Ray came up and did not answer in %.0f s: the process ends, another attempt may succeed", START_SECONDS
-        )
-        processes.end(processes.naming(folder), grace=0.0)
-        os._exit(EXIT_STALLED)
-
-    timer = threading.Timer(START_SECONDS, end)
-    timer.daemon = True
-    timer.start()
+    Ray waits in C++ with the interpreter's lock, so no Python code could end it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.dump_traceback_later(0.9 * START_SECONDS, file=2)
+    signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
     try:
         yield
     finally:
-        timer.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
