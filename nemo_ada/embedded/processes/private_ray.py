@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
-START_SECONDS = 600.0  # after which a start that hangs ends the process
+START_SECONDS = 300.0  # after which a start that hangs ends the process
 NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
