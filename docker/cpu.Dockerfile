@@ -27,8 +27,8 @@ COPY recipes ./recipes
 ENV UV_NO_CACHE=1 \
     PIP_NO_CACHE_DIR=1 \
     PATH=/opt/nemo-ada/.venv/bin:$PATH
-RUN --mount=type=bind,from=wheels,target=/opt/wheels \
-    PIP_FIND_LINKS=/opt/wheels make install && chown -R 1000:1000 /opt/nemo-ada
+RUN --mount=type=bind,from=wheels,target=/tmp/wheels \
+    PIP_FIND_LINKS=/tmp/wheels make install && chown -R 1000:1000 /opt/nemo-ada
 
 USER 1000:1000
 CMD ["nemo-ada", "--help"]
