@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # docker/build.sh nemo_rl|cpu: build the image nemo-ada:<which>.
-# Environment: DOCKER (docker; or podman, buildah), CA_FILE (certificate authorities of the site, PEM), PIP_INDEX_URL (its package index),
-# PIP_FIND_LINKS (a folder with wheels, such as torch's CPU build), NEMO_RL_VERSION (tag of NVIDIA's image;
-# nemo_rl.Dockerfile has the default).
+# Environment:
+#   DOCKER           docker (the default), podman or buildah
+#   CA_FILE          certificate authorities of the site, PEM
+#   PIP_INDEX_URL    its package index
+#   PIP_FIND_LINKS   for cpu: a folder with wheels, such as torch's CPU build
+#   NEMO_RL_VERSION  for nemo_rl: the tag of NVIDIA's image; nemo_rl.Dockerfile has the default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 which=${1:-}
