@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nemo_ada import rules
 from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase
@@ -52,10 +52,15 @@ from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of,
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.run_folder.files import lock_file
 from nemo_ada.run_folder.provenance import environment
 from nemo_ada.run_folder.redaction import hide
 
-STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
+RUNS = STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
+MADE = "acceptance"
+"""File that marks a folder as that of an acceptance."""
+FOREIGN = ("metrics.jsonl", "checkpoints", "config.yaml", "model", "data")
+"""Names in the folder of a training or of a rehearsal."""
 MIN_STEPS = 3
 LIMIT_SECONDS = 4 * 3600.0
 SLOT = "04:00:00"
@@ -196,7 +201,7 @@ def accept(
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     folder = (out or (Path(tempfile.mkdtemp(prefix="accept-")) if rehearse else _run_dir(config))).resolve()
     installed = None if errors else installation.find() if rehearse else installation.here()
-    folder.mkdir(parents=True, exist_ok=True)
+    held = _claim(folder)
     configs, shrinker, layout = _short(variants, folder, steps, rehearse=rehearse)
     options = [*map(shlex.quote, overrides), f"--steps {steps}", *["--fp8"] * fp8, *["--rehearse"] * rehearse]
     report = Report(hide(str(path)), hide(f"nemo-ada accept {path} {' '.join(options)}"), layout, shrinker.changes,
@@ -228,7 +233,30 @@ def accept(
     say(report.markdown())
     ended: State = "done" if report.passed else "stopped" if code == EXIT_STOPPED else "failed"
     control.status(ended, steps if report.passed else 0)
+    held.close()
     return EXIT_DONE if report.passed else code or EXIT_FAILED
+
+
+def _claim(folder: Path) -> IO[str]:
+    """Take a folder for an acceptance, which deletes and writes below it.
+
+    Returns:
+        The open file of the lock.
+
+    Raises:
+        UserError: the folder holds files of something else, or another acceptance is at work in it.
+    """
+    made = folder / MADE
+    foreign = [] if made.exists() else [name for name in (*FOREIGN, *RUNS) if (folder / name).exists()]
+    if foreign:
+        raise UserError(
+            f"{folder} holds {', '.join(foreign)}, and no acceptance made it; give a new folder with --out (in a "
+            "job of slurm/train.sh with RUN_DIR)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    held = lock_file(folder / "lock", str(folder))
+    made.write_text("This folder belongs to `nemo-ada accept`. Another attempt continues in it.\n", encoding="utf-8")
+    return held
 
 
 def _short(

@@ -182,3 +182,21 @@ def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():
     assert all(one.passed for one in compare_resumed_on_gpus(whole, events([["d", "c"]], 3), 2, 3))
     assert not all(one.passed for one in compare_resumed_on_gpus(whole, events([["c", "c"]], 3), 2, 3))
     assert not all(one.passed for one in compare_resumed_on_gpus(whole, events([["c", "d"]], 2), 2, 3))
+
+
+@needs_nemo_rl
+@pytest.mark.parametrize("name", ["metrics.jsonl", "ours"])
+def test_the_folder_of_something_else_stays_as_it_is(name, tmp_path, monkeypatch):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "out" / name / "mine").write_text("kept")
+    with pytest.raises(UserError):
+        accepted(tmp_path, monkeypatch)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(["asked.json", name])
+    assert (tmp_path / "out" / name / "mine").read_text() == "kept"
+
+
+@needs_nemo_rl
+def test_two_acceptances_do_not_share_a_folder(tmp_path, monkeypatch):
+    with accept._claim(tmp_path / "out"), pytest.raises(UserError):
+        accepted(tmp_path, monkeypatch)
+    assert not runs(tmp_path)
