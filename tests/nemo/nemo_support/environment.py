@@ -24,7 +24,7 @@ from nemo_support.tiny_model import HANGING, RIGHT
 class CountingEnvironment(EnvironmentInterface):
     """Reward 1 for a response that starts with RIGHT, NaN with HANGING, 0 otherwise; see the module for the kinds."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str = "plain") -> None:
         self._kind = kind
         self._rows: list[int] = []
 
