@@ -76,7 +76,7 @@ def test_main_and_a_release_stand_beside_each_other(tmp_path):
     origin, work = tmp_path / "origin", tmp_path / "work"
 
     def run(*command, where=work):
-        environment = {**os.environ, "MIKE": str(Path(sys.executable).with_name("mike"))}
+        environment = {**os.environ, "VENV": str(Path(sys.executable).parents[1])}
         done = subprocess.run(
             command, cwd=where, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
