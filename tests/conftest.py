@@ -1,5 +1,6 @@
 """Settings for all tests: no deadline per case, one worker for all that share the embedded stack, skips in brief."""
 
+import faulthandler
 import os
 import re
 import time
@@ -36,6 +37,12 @@ def pytest_runtest_setup(item):
     """Skip what would start too late."""
     if time.time() > UNTIL:
         pytest.skip("NEMO_ADA_TESTS_UNTIL is over")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure():
+    """End a process that a thread keeps alive after the last test, and show what its threads do."""
+    faulthandler.dump_traceback_later(300, exit=True)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -134,7 +134,7 @@ def test_a_process_that_dies_while_the_loop_waits_for_groups_ends_the_run(run, p
         for child in children:
             child.kill()
 
-    thread = threading.Thread(target=kill)
+    thread = threading.Thread(target=kill, daemon=True)  # it looks for ever where the run never starts
     thread.start()
     with pytest.raises(ProcessLostError, match=message):
         run(2, hangs=prompts)
