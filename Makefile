@@ -11,7 +11,7 @@ COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=
 NEMO_TESTS ?= tests/nemo tests/rehearsal
 MUTANTS ?=
 PEERS ?=
-SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh)
+SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh) .github/site/publish
 
 # Some images set this. Without bytecode, each of the many processes compiles all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
