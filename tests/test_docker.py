@@ -103,6 +103,19 @@ def test_run_passes_the_command_the_caller_the_gpus_and_the_code_of_a_checkout(t
     assert "--env PYTHONPATH=/workspace " in printed(tmp_path)
 
 
+def test_only_the_cpu_image_is_read_only_and_only_the_other_one_raises_limits(tmp_path: Path) -> None:
+    cpu, nemo_rl = printed(tmp_path, image="cpu"), printed(tmp_path)
+    assert "--read-only --tmpfs /tmp:exec" in cpu and "--ulimit" not in cpu
+    assert "--ulimit memlock=-1 --ulimit stack=" in nemo_rl and "--read-only" not in nemo_rl
+
+
+def test_run_as_names_another_user_in_numbers(tmp_path: Path) -> None:
+    assert "--user 12345:54321 " in printed(tmp_path, image="cpu", RUN_AS="12345:54321")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        printed(tmp_path, image="cpu", RUN_AS="ada")
+    assert caught.value.returncode == 2 and "RUN_AS=ada" in caught.value.stderr
+
+
 def test_a_user_who_is_not_root_can_enter_what_nvidias_image_keeps_below_root() -> None:
     """The folders and links of NVIDIA's v0.7.0 image (its docker/Dockerfile), and our image's chmod."""
     if os.getuid() != 0 or shutil.which("setpriv") is None:
