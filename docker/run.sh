@@ -16,7 +16,10 @@ options=(--rm --init --ipc=host --user "$RUN_AS" --cap-drop=ALL --security-opt=n
 if [[ $which == cpu ]]; then  # kernels that vLLM and torch compile are loaded from /tmp, so it allows exec
   options+=(--read-only --tmpfs /tmp:exec)
 else
-  options+=(--ulimit memlock=-1 --ulimit stack=67108864)
+  # Docker's service may raise limits; podman has its caller's rights.
+  if [[ ${DOCKER:-} != *podman ]] || (ulimit -l unlimited) 2>/dev/null; then
+    options+=(--ulimit memlock=-1 --ulimit stack=67108864)
+  fi
   if [[ -z ${GPUS:-} ]]; then GPUS=$(if nvidia-smi -L >/dev/null 2>&1; then echo all; else echo none; fi); fi
   if [[ $GPUS != none ]]; then options+=(--gpus "$GPUS"); fi
 fi

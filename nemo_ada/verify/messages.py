@@ -12,6 +12,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, EnumType
 from typing import Any
 
 from nemo_ada.errors import UserError
@@ -96,9 +97,18 @@ class Layers:
     missing: Mapping[str, str]
 
 
+def _member(kind: object, name: str) -> Enum:
+    """The member of an enumeration. Raises KeyError or TypeError for anything else."""
+    if not isinstance(kind, EnumType):
+        raise TypeError(f"{kind!r} is no enumeration")
+    return kind[name]
+
+
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The class of an object in a message. Raises OSError for one that no message has."""
+        if (module, name) == ("builtins", "getattr"):  # Python 3.11.0 to 3.11.3 (Debian 12) write members this way
+            return _member
         if (module == __name__ and name in _MESSAGES) or (module, name) in _POOL:
             return super().find_class(module, name)
         raise OSError(f"a message of the verifier names {module}.{name}, which no message has")
