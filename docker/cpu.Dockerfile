@@ -24,7 +24,9 @@ COPY .ci ./.ci
 COPY nemo_ada ./nemo_ada
 COPY configs ./configs
 COPY recipes ./recipes
+# With bytecode, because a read-only root keeps none: each process of each command would compile all its imports again.
 ENV UV_NO_CACHE=1 \
+    UV_COMPILE_BYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PATH=/opt/nemo-ada/.venv/bin:$PATH
 RUN --mount=type=bind,from=wheels,target=/tmp/wheels \

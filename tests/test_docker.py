@@ -1,4 +1,4 @@
-"""The Dockerfiles, which cannot be built here: hadolint where it is installed, and a few rules of our own."""
+"""The Dockerfiles and their scripts, without a build: hadolint, and a few rules of our own. `test_images.py` builds."""
 
 from __future__ import annotations
 
@@ -107,6 +107,13 @@ def test_only_the_cpu_image_is_read_only_and_only_the_other_one_raises_limits(tm
     cpu, nemo_rl = printed(tmp_path, image="cpu"), printed(tmp_path)
     assert "--read-only --tmpfs /tmp:exec" in cpu and "--ulimit" not in cpu
     assert "--ulimit memlock=-1 --ulimit stack=" in nemo_rl and "--read-only" not in nemo_rl
+
+
+def test_podman_is_asked_for_no_limit_that_its_caller_may_not_raise(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "podman").chmod(0o755)
+    may = subprocess.run(["bash", "-c", "ulimit -l unlimited"], stderr=subprocess.DEVNULL).returncode == 0
+    assert ("--ulimit" in printed(tmp_path, DOCKER=f"{tmp_path}/podman")) == may
 
 
 def test_run_as_names_another_user_in_numbers(tmp_path: Path) -> None:
