@@ -188,6 +188,7 @@ def test_the_gpu_image_starts_as_nobody_on_a_base_laid_out_like_nvidias(podman: 
     run(ROOT / "docker" / "build.sh", "nemo_rl", environment=environment)
     own = tmp_path / "own"
     own.mkdir()
+    os.chown(own, 65534, 65534)
     command = [str(ROOT / "docker" / "run.sh"), "nemo_rl", "nemo-ada", "check", "configs/qwen2.5-math-1.5b.yaml"]
     done = subprocess.run(command, env=environment, cwd=own, capture_output=True, text=True, timeout=LONG)
     said = done.stdout + done.stderr
