@@ -85,6 +85,13 @@ CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{_MANAGER}.AsyncRolloutImpl.run_rollout": ("self", "input_sample"),
     f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
     f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._build_inputs": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._stream_rows": (
+        "self", "nemo_gym_env", "pending", "results", "total_rows", "timer_prefix",
+    ),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._result_to_completion": ("self", "result"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._compute_rollout_metrics": ("self", "completions", "agent_name"),
     f"{_BUFFER}.commit": ("self", "group_id", "record"),
     f"{_BUFFER}._call_dp": ("self", "method_name"),
     f"{_BUFFER}.remove": ("self", "idxs", "remove_in_dp"),

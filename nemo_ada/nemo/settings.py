@@ -26,7 +26,12 @@ from nemo_ada.rules.method import (
     reinforce_ada,
     uses_async_engine,
 )
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs, uses_single_controller
+from nemo_ada.rules.single_controller import (
+    controller_gym,
+    controller_ignores,
+    controller_needs,
+    uses_single_controller,
+)
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +127,7 @@ def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
     values = Values(plain(master_config))
     findings = [*reinforce_ada(values), *asynchronous_training(values)]
-    findings += [*controller_needs(values), *controller_ignores(values)]
+    findings += [*controller_needs(values), *controller_ignores(values), *controller_gym(values)]
     rules.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)

@@ -190,7 +190,7 @@ class GroupRollouts:
     def _rows_of(
         self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, number: int, length: int
     ) -> tuple[Any, dict[str, Any]]:
-        batch = self._rows.of(prompts, source, pool, number=number, length=length)
+        batch = self._rows.of(prompts, source, pool, number=number)
         ids = [] if pool is None else pool.result.response_id_N.tolist()
         responses = [source.response(row) for row in ids]
         tokens_N = np.array([response.tokens for response in responses] or [0])

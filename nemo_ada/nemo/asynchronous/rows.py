@@ -38,7 +38,7 @@ class GroupRows:
         advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
         self._rows = replace(rows, advantage=advantage)
 
-    def of(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int, length: int) -> Any:
+    def of(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int) -> Any:
         """Return the n rows of a group as a batch with the columns of step.py.
 
         Args:
@@ -46,7 +46,6 @@ class GroupRows:
             source: the responses of the pool.
             pool: the pool. None for a prompt that is too long.
             number: number of the group within its step.
-            length: tokens of the prompt.
         """
         rows, rewards = _NO_ROWS, PoolRewards(np.zeros(0), np.zeros(0), np.zeros(0))
         settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
@@ -57,11 +56,14 @@ class GroupRows:
             rows = weigh(result, selection, self._rows, run_seed=self._settings.seed, step=step, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, settings, step, whole=False)
+        if "mask_sample" in batch:  # the environment wants these rows out of the loss
+            batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
         n = self._settings.group
         dead = len(rewards.reward_N) > 0 and not bool((batch["loss_multiplier"] > 0).any())
         spare = None
         if pool is not None and dead:
-            spare = (source.response(int(pool.result.response_id_N[0])).message_log, length)
+            response = source.response(int(pool.result.response_id_N[0]))
+            spare = (response.message_log, sum(len(message["token_ids"]) for message in response.prompt))
         group = {
             "number": number,
             "pool": None if pool is None else pool.as_dict(),

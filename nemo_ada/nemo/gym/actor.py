@@ -11,8 +11,10 @@ The function must run as it is, and three things about it are not wanted for sin
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from nemo_ada.errors import ProcessLostError
 
 ENVIRONMENT = "nemo_gym"  # the name of the actor in task_to_env, which NeMo-RL's function looks for
 CHECK_SECONDS = 60.0  # wait for the actor, which may be busy
+SILENT_SECONDS = 60.0  # Gym asks a server that has died for ever, so silence of this length is looked into
 INCOMPLETE = "max_output_tokens"  # the reason that Gym gives for a turn that was cut
 
 
@@ -106,6 +109,21 @@ async def _read(reference: Any, answer: Answer) -> Any:
     return row
 
 
+async def awaited(work: Any, started: list[Any]) -> Any:
+    """The result of a call. When the task is cancelled, the calls of the actor are given up, too.
+
+    Args:
+        work: what is awaited.
+        started: references or generators of the calls.
+    """
+    try:
+        return await work
+    except asyncio.CancelledError:
+        for reference in started:
+            ray.cancel(reference)
+        raise
+
+
 class SharedTokenizer:
     """An argument that Ray builds once per process of the actor, however many calls have it."""
 
@@ -155,6 +173,44 @@ class GymServers:
             cause = str(error).strip().splitlines()[0]
         if cause:
             raise ProcessLostError(f"NeMo-Gym is lost: {cause}")
+
+
+class ServerWatch:
+    """Awaits the rollouts of one event loop, and has the servers checked while none ends."""
+
+    def __init__(self, actor: Any) -> None:
+        self._servers = GymServers(actor)
+        self._heard = time.monotonic()
+        self._checking: asyncio.Future[None] | None = None
+
+    async def result(self, work: Coroutine[Any, Any, Any], started: list[Any]) -> Any:
+        """The result of a rollout.
+
+        Args:
+            work: the rollout.
+            started: generators of its calls, which are given up when the caller is cancelled.
+
+        Raises:
+            ProcessLostError: no rollout ends, and a server has died.
+        """
+        task = asyncio.ensure_future(awaited(work, started))
+        try:
+            while not (await asyncio.wait({task}, timeout=SILENT_SECONDS))[0]:
+                if time.monotonic() - self._heard >= SILENT_SECONDS:
+                    await self.check()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._heard = time.monotonic()
+        return task.result()
+
+    async def check(self) -> None:
+        """Raise ProcessLostError when a server is lost. Who asks during a check gets the answer of that check."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(asyncio.to_thread(self._servers.check))
+        await asyncio.shield(self._checking)
+        self._heard = time.monotonic()
 
 
 def _servers_dead() -> Callable[[Any], str]:

@@ -14,6 +14,21 @@ from nemo_ada.nemo.lookup import get
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
 
+def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
+    """Change the configuration as NeMo-RL's example does.
+
+    Args:
+        master_config: NeMo-RL's configuration.
+        tokenizer: tokenizer of the policy.
+    """
+    from nemo_rl.environments.nemo_gym import setup_nemo_gym_config
+
+    setup_nemo_gym_config(master_config, tokenizer)
+    section = get(master_config, f"env.{ENVIRONMENT}")
+    if isinstance(section, MutableMapping):
+        section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
+
+
 def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     """Change the configuration as NeMo-RL's example does, and load the data.
 
@@ -27,12 +42,8 @@ def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
         The training set and the validation set, which may be None.
     """
     from nemo_rl.data.utils import setup_response_data
-    from nemo_rl.environments.nemo_gym import setup_nemo_gym_config
 
-    setup_nemo_gym_config(master_config, tokenizer)
-    section = get(master_config, f"env.{ENVIRONMENT}")
-    if isinstance(section, MutableMapping):
-        section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
+    configured_for_gym(master_config, tokenizer)
     data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
     if val_data is not None:
         for name in ("max_val_samples", "val_batch_size"):

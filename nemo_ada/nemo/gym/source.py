@@ -7,9 +7,7 @@ tokens, and for an actor that returns nothing for the row.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,24 +18,22 @@ from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
+    SILENT_SECONDS,
     Answer,
     AskedError,
     GymServers,
     SharedTokenizer,
     answered,
     asking,
+    awaited,
     streaming,
 )
+from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource
-from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
-
-log = logging.getLogger(__name__)
-
-WARNINGS = 3  # failed rollouts of a step whose reason is logged
-CHECK_SECONDS = 60.0  # Gym asks a server that has died for ever, so silence of this length is looked into
+from nemo_ada.nemo.rollouts.response import Response, read
 
 
 class GymSource(AsyncSource):
@@ -47,7 +43,7 @@ class GymSource(AsyncSource):
         patience: interval of the checks while no response finishes, in seconds.
     """
 
-    patience = CHECK_SECONDS
+    patience = SILENT_SECONDS
 
     def __init__(self, call: RolloutCall, prompts: Prompts, rollout: Callable[..., Any], longest: int) -> None:
         """Start the event loop in its thread.
@@ -64,7 +60,7 @@ class GymSource(AsyncSource):
         self._servers = GymServers(self._actor)
         self._streams = inspect.isasyncgenfunction(rollout)
         self._tokenizer = None if self._streams else SharedTokenizer(call.tokenizer)
-        self._failed = 0
+        self._failures = Failures()
         self._silent = 0.0  # seconds since a response finished
 
     async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
@@ -75,15 +71,8 @@ class GymSource(AsyncSource):
         except Exception as error:
             if not (answer.rows or isinstance(error, ray.exceptions.RayError)):
                 raise  # NeMo-RL's function refused the call before any rollout began
-            return self._without_label(error), {}
+            return self._failures.response(error), {}
         return self._of(result, answer), result.rollout_metrics
-
-    def _without_label(self, error: Exception) -> Response:
-        self._failed += 1
-        if self._failed <= WARNINGS:
-            lines = str(error).strip().splitlines() or [""]
-            log.warning("a rollout of NeMo-Gym failed and has no label: %s: %s", type(error).__name__, lines[-1][:300])
-        return Response([], [], float("nan"), False, 0, failure=GYM_ERROR)
 
     def _of(self, result: Any, answer: Answer) -> Response:
         """The response of NeMo-RL's result of one row."""
@@ -105,7 +94,7 @@ class GymSource(AsyncSource):
         except AskedError as asked:
             rows, _, *others = asked.arguments
         reference = self._actor.run_rollouts.remote(rows, self._tokenizer, *others)
-        results, _ = await self._awaited(reference, [reference])
+        results, _ = await awaited(reference, [reference])
         for result in results:
             answer.read(result)
         return self._gym(**self._arguments(batch, answered(reference)))
@@ -119,17 +108,7 @@ class GymSource(AsyncSource):
             groups = self._gym(**self._arguments(batch, actor), num_generations=1)
             return [group async for group in groups][-1]
 
-        return await self._awaited(last(), generators)
-
-    @staticmethod
-    async def _awaited(work: Any, started: list[Any]) -> Any:
-        """The result of a call. When the task is cancelled, the calls of the actor are given up, too."""
-        try:
-            return await work
-        except asyncio.CancelledError:
-            for reference in started:
-                ray.cancel(reference)
-            raise
+        return await awaited(last(), generators)
 
     def poll(self) -> Outcomes:
         """Wait for responses and report them. After `patience` without one, check the servers and report none.

@@ -13,6 +13,8 @@ from typing import Any
 from nemo_ada.errors import StallError
 from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.gym.actor import ENVIRONMENT
+from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.nemo.lookup import get
 
@@ -37,6 +39,8 @@ def set_up(master_config: Any) -> dict[str, Any]:
         has_refit_draft_weights=bool(get(master_config, "policy.draft.enabled", False)),
         trains_mtp=bool(get(master_config, "policy.megatron_cfg.mtp_num_layers")),
     )
+    if nemo_settings.uses_gym_servers(master_config):
+        configured_for_gym(master_config, tokenizer)
     actor_args, timings = importlib.import_module(ACTOR).setup_controller(master_config, tokenizer)
     return {
         "actor_args": actor_args,
@@ -95,8 +99,11 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
 
 def shut_down(parts: Mapping[str, Any]) -> None:
     """End the environments. Engine and learner are ended as in every run."""
-    for handle in parts.get("environments", {}).values():
+    for name, handle in parts.get("environments", {}).items():
         import ray
 
+        if name == ENVIRONMENT:
+            end_servers(handle)
+            continue
         with suppress(Exception):  # an error here must not hide the error of the run
             ray.get(handle.shutdown.remote(), timeout=WATCH_SECONDS)

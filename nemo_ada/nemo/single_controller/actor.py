@@ -31,7 +31,7 @@ from nemo_rl.algorithms.async_utils.staleness_sampler import ReadyFirstSampler
 from nemo_rl.algorithms.single_controller import SingleControllerActor
 from nemo_rl.algorithms.single_controller_utils import setup_single_controller
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
-from nemo_rl.experience.rollout_manager import AsyncRolloutImpl
+from nemo_rl.experience.rollout_manager import AsyncNemoGymRolloutImpl, AsyncRolloutImpl
 
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
@@ -45,11 +45,18 @@ from nemo_ada.nemo.launch.records import TIMING, Records
 from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_saves
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
-from nemo_ada.nemo.single_controller.rollout import AdaRollout, AdaRolloutManager, DrawnGroup, Groups
+from nemo_ada.nemo.single_controller.rollout import (
+    AdaGymRollout,
+    AdaRollout,
+    AdaRolloutManager,
+    DrawnGroup,
+    Groups,
+)
 from nemo_ada.nemo.single_controller.step import ControllerEstimator, ReadyGroups, StepSampler
 from nemo_ada.rules.single_controller import LATE, lookahead
 from nemo_ada.run_folder.folder import RunDir
 
+ROLLOUTS = {AsyncRolloutImpl: AdaRollout, AsyncNemoGymRolloutImpl: AdaGymRollout}
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
@@ -129,13 +136,14 @@ class Parts:
         """Build the objects that replace NeMo-RL's.
 
         Raises:
-            UserError: NeMo-RL's rollouts are not the native ones, or the newest checkpoint is not ours.
+            UserError: NeMo-RL's rollouts are of a class that is unknown here, or the newest checkpoint is not ours.
         """
         manager = actor_args.rollout_manager
-        if type(manager._impl) is not AsyncRolloutImpl:
+        rollout = ROLLOUTS.get(type(manager._impl))
+        if rollout is None:
+            known = " and ".join(cls.__name__ for cls in ROLLOUTS)
             raise UserError(
-                f"the single controller draws with {type(manager._impl).__name__}, and Reinforce-Ada knows its native "
-                "rollouts only; set env.should_use_nemo_gym=false"
+                f"the single controller draws with {type(manager._impl).__name__}, and Reinforce-Ada knows {known} only"
             )
         self.settings = settings = nemo_settings.read(master_config)
         self.sampler = settings.sampler()
@@ -153,7 +161,7 @@ class Parts:
             state=saved_queue(actor_args.last_checkpoint_path),
         )
         self.estimator = ControllerEstimator(settings, self.sampler, self._finished)
-        self.manager._impl = as_subclass(manager._impl, AdaRollout, groups=self.groups, begun=self.queue.begin)
+        self.manager._impl = as_subclass(manager._impl, rollout, groups=self.groups, begun=self.queue.begin)
         self.manager.dropped = self._dropped
         self.buffer: Any = as_subclass(
             actor_args.tq_buffer, AdaBuffer, drawn={}, restored=self._restored, evicted=self._evicted
@@ -262,8 +270,15 @@ class AdaController(PLAIN):  # type: ignore[misc]
             self._control.request(reason)
 
     async def run(self) -> dict[str, Any]:
-        """Train to the end, or until a stop is requested. The result also has the reason of a stop."""
-        result: dict[str, Any] = await super().run()
+        """Train to the end, or until a stop is requested. The result also has the reason of a stop.
+
+        Raises:
+            Exception: the first error of a group. NeMo-RL wraps the errors of its groups.
+        """
+        try:
+            result: dict[str, Any] = await super().run()
+        except ExceptionGroup as group:
+            raise first_error(group) from group
         return result | {"reason": None if self._control is None else self._progress.reason}
 
     async def _advantage_stage(self, meta: Any) -> Any:
@@ -279,6 +294,13 @@ class AdaController(PLAIN):  # type: ignore[misc]
     async def _save_checkpoint(self, step_metrics: dict[str, Any]) -> None:
         """Save a checkpoint. `checkpointing.metric_name` may name one of our metrics."""
         await super()._save_checkpoint({**step_metrics, **self._ada.metrics})
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first error that is no group of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:

@@ -6,14 +6,17 @@ differs. So it stays here, in the controller's process, under the name of its gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
 from nemo_rl.experience.interfaces import Completion, PromptGroupRecord
 from nemo_rl.experience.payload import pack_payload, record_to_train_batch
 
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from nemo_ada.nemo.asynchronous.step import GROUP
 from nemo_ada.nemo.single_controller.rollout import DrawnGroup
 
@@ -77,14 +80,16 @@ class AdaBuffer(TQReplayBuffer):  # type: ignore[misc]
 
         Raises:
             UserError: all prompts of the step are too long.
+            FailedResponsesError: no response of the step has a label.
         """
         names = list(dict.fromkeys(group_of(sample) for sample in meta.sample_ids))
         groups = [self.drawn[name] for name in names]
         if not any(bool((one.mask_R > 0).any()) for one in groups):
             place = next((place for place, one in enumerate(groups) if one.group["spare"] is not None), None)
             if place is None:
-                raise UserError("all prompts of a step are longer than data.max_input_seq_length; raise it")
+                _raise_without_rows([one.group["pool"] for one in groups if one.group["pool"] is not None])
             await self._revive(meta, meta.sample_ids.index(f"{names[place]}_g0"), groups[place])
+            groups[place] = replace(groups[place], revived=True)
         for name in names:
             del self.drawn[name]
         return groups
@@ -131,6 +136,20 @@ class AdaBuffer(TQReplayBuffer):  # type: ignore[misc]
             self.drawn[name] = state[DRAWN][name]
             self.restored(self.drawn[name])
         return count
+
+
+def _raise_without_rows(pools: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Say why a step has no response. `pools` are those of its prompts, as dictionaries."""
+    if not pools:
+        raise UserError("all prompts of a step are longer than data.max_input_seq_length; raise it")
+    causes = Counter[str]()
+    for pool in pools:
+        causes.update(GroupPool.from_dict(pool).result.failures)
+    found = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
+    raise FailedResponsesError(
+        f"no response to the {len(pools)} prompts of a step has a label ({found or 'all were given up'}): repair the "
+        "verifier or engine that these causes name, or raise reinforce_ada.budget.max_group_seconds"
+    )
 
 
 def group_of(sample_id: str) -> str:

@@ -1,4 +1,7 @@
-"""NeMo-RL's rollout manager and its rollout class, so that a group draws waves until it has enough.
+"""NeMo-RL's rollout manager and its two rollout classes, so that a group draws waves until it has enough.
+
+AdaRollout draws with NeMo-RL's own rollouts, and AdaGymRollout over NeMo-Gym. Both share GroupRollout. Over Gym a
+response is one row of Gym, and a rollout that fails has no label, as in synchronous training (gym/source.py).
 
 All groups of the controller share one event loop. So the ledgers of the steps need no lock (core/sampling/budget.py).
 """
@@ -7,32 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.experience.interfaces import Completion, PromptGroupRecord
-from nemo_rl.experience.rollout_manager import AsyncRolloutImpl, RolloutManager, RolloutOutcome
+from nemo_rl.experience.rollout_manager import (
+    AsyncNemoGymRolloutImpl,
+    AsyncRolloutImpl,
+    RolloutManager,
+    RolloutOutcome,
+)
 
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
+from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET
 from nemo_ada.nemo.asynchronous.rows import GroupRows
 from nemo_ada.nemo.asynchronous.step import GROUP, RANK
-from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.gym.actor import ENVIRONMENT, Answer, ServerWatch, streaming
+from nemo_ada.nemo.gym.failures import Failures
+from nemo_ada.nemo.gym.request import AGENT
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.single_controller.drawing import Drawing
+from nemo_ada.nemo.single_controller.drawing import Drawing, Respond
 from nemo_ada.nemo.training_batch import COLUMNS
 
 log = logging.getLogger(__name__)
 
 TARGET = "ada_target"
+TIMER = "timing/rollout"  # NeMo-RL's prefix of the seconds that Gym's actor reports
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,7 @@ class DrawnGroup:
         group: the dictionary of step.py (number, pool, spare, skipped).
         columns: column of step.py -> its values for the n rows, [n].
         mask_R: 1.0 for rows in the loss, [n].
+        revived: whether a whole response has taken the place of the first row, whose advantage is 0.
     """
 
     ticket: int
@@ -52,6 +68,7 @@ class DrawnGroup:
     group: dict[str, Any]
     columns: dict[str, torch.Tensor]
     mask_R: torch.Tensor
+    revived: bool = False
 
 
 class Groups:
@@ -159,11 +176,26 @@ class AdaRolloutManager(RolloutManager):  # type: ignore[misc]
         return outcome
 
 
-class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
-    """NeMo-RL's native rollout. A group draws waves until its session has enough, and returns n of its responses."""
+class GroupRollout:
+    """What the rollouts of both kinds share. A group draws waves until its session has enough, and returns n rows.
+
+    Attributes:
+        groups: what the groups of the controller share.
+        begun: called with the ticket of a group that begins.
+        over_gym: whether NeMo-Gym makes the prompts, so that only their requests are known.
+    """
 
     groups: Groups
     begun: Callable[[int], None]
+    over_gym = False
+
+    def _responder(self, prompts: Prompts, sample: Any) -> Respond:
+        """The function that draws a response of a group."""
+        raise NotImplementedError
+
+    def _summary(self, responses: Sequence[Response], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """NeMo-RL's metrics of responses, of which there is at least one. `samples` came with them."""
+        raise NotImplementedError
 
     async def run_rollout(self, input_sample: Any) -> PromptGroupRecord:
         """Draw the group of a prompt.
@@ -172,16 +204,12 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
             input_sample: NeMo-RL's DatumSpec, with the columns of the queue and the target step.
         """
         groups, ticket, target = self.groups, int(input_sample[TICKET]), int(input_sample[TARGET])
-        prompts = Prompts(_batch(input_sample), 1, whole=False)
+        prompts = Prompts(_batch(input_sample), 1, whole=False, gym=self.over_gym)
         self.begun(ticket)
         ledger = groups.start(target, ticket)
         settings = groups.settings
         limit = settings.ada.budget.max_group_seconds
-
-        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
-            return await self._response(prompts, input_sample, index)
-
-        drawing = Drawing(respond, groups, longest=settings.longest, limit=limit)
+        drawing = Drawing(self._responder(prompts, input_sample), groups, longest=settings.longest, limit=limit)
         whole = False
         try:
             step, uid = groups.seeds(target, ledger.number)
@@ -194,16 +222,13 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
             await groups.end(ledger, ticket, whole=whole)
         return self._record(input_sample, prompts, drawing, pool, ticket, target, ledger.number)
 
-    async def _response(self, prompts: Prompts, sample: Any, index: int) -> tuple[Response, dict[str, Any]]:
-        """One response, and NeMo-RL's metrics of it."""
-        completion, metrics = await self._run_single_rollout(sample, index)
-        return read(prompts.logs[0], completion.message_log, completion.reward, completion.truncated), metrics
-
     def _pool(self, prompts: Prompts, result: Any, drawing: Drawing, step: int, *, redrawn: bool) -> GroupPool:
         given_up = drawing.gave_up and not bool(result.resolved_P[0])
         if given_up:
             log.warning("prompt %s is given up after %s responses", prompts.ids[0], result.size_P[0])
-        featured = self.groups.settings.ada.estimator.kind == "value"
+        features_F = None
+        if self.groups.settings.ada.estimator.kind == "value":
+            features_F = (request_features(prompts.requests) if self.over_gym else prompt_features(prompts.logs))[0]
         return GroupPool(
             step=step,
             prompt_id=prompts.ids[0],
@@ -212,7 +237,7 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
             version_N=np.array([drawing.versions[row] + 1 for row in result.response_id_N.tolist()], np.int64),
             redrawn=redrawn,
             given_up=given_up,
-            features_F=prompt_features(prompts.logs)[0] if featured else None,
+            features_F=features_F,
         )
 
     def _record(
@@ -225,7 +250,7 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         target: int,
         number: int,
     ) -> PromptGroupRecord:
-        batch = self.groups.rows.of(prompts, drawing, pool, number=number, length=int(sample["length"]))
+        batch = self.groups.rows.of(prompts, drawing, pool, number=number)
         group = batch[GROUP][0]
         if pool is not None:
             group["pool"]["step"] = target + 1
@@ -234,7 +259,7 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         rewards, truncated = batch["total_reward"].tolist(), batch["truncated"].tolist()
         return PromptGroupRecord(
             prompt_idx=sample["idx"],
-            prompt=sample["message_log"],
+            prompt=batch["message_log"][0][:1] if self.over_gym else sample["message_log"],
             extra_env_info=sample["extra_env_info"],
             metadata={"task_name": sample["task_name"], GROUP: drawn},
             completions=[
@@ -249,8 +274,81 @@ class AdaRollout(AsyncRolloutImpl):  # type: ignore[misc]
         judged = {row: one for row, one in drawing.responses.items() if one.reward == one.reward}
         if not judged:
             return {}
-        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in judged.values()]
-        return dict(self._aggregate_rollout_metrics(completions, [drawing.samples[row] for row in judged]))
+        return self._summary(list(judged.values()), [drawing.samples[row] for row in judged])
+
+
+class AdaRollout(GroupRollout, AsyncRolloutImpl):  # type: ignore[misc]
+    """NeMo-RL's native rollout, whose groups draw waves."""
+
+    def _responder(self, prompts: Prompts, sample: Any) -> Respond:
+        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
+            completion, metrics = await self._run_single_rollout(sample, index)
+            return read(prompts.logs[0], completion.message_log, completion.reward, completion.truncated), metrics
+
+        return respond
+
+    def _summary(self, responses: Sequence[Response], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in responses]
+        return dict(self._aggregate_rollout_metrics(completions, samples))
+
+
+class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc]
+    """NeMo-RL's rollout over NeMo-Gym, whose groups draw waves. A response is a call of Gym's actor with one row."""
+
+    over_gym = True
+
+    @cached_property
+    def _servers(self) -> ServerWatch:
+        return ServerWatch(self._task_to_env[ENVIRONMENT])
+
+    def _responder(self, prompts: Prompts, sample: Any) -> Respond:
+        row, failures = self._build_inputs(sample)[0], Failures()  # Ray sends a copy of the row with each call
+        agent = row[AGENT]["name"]
+
+        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
+            answer, started, results = Answer(), list[Any](), [None]
+            actor = streaming(self._task_to_env[ENVIRONMENT], answer, started.append)
+            work = self._stream_rows(actor, [row], results, 1, TIMER)
+            try:
+                seconds = await self._servers.result(work, started)
+                response, completion = self._answered(results[0], answer)
+                return response, {"completion": completion, "seconds": seconds or {}, "agent": agent}
+            except ProcessLostError:
+                raise
+            except Exception as error:
+                if not started:
+                    raise  # NeMo-RL refused the call before any rollout began
+                failed = failures.response(error)
+            await self._servers.check()
+            return failed, {}
+
+        return respond
+
+    def _answered(self, result: Any, answer: Answer) -> tuple[Response, Completion]:
+        """The response of a row's result, and NeMo-RL's form of it.
+
+        Raises:
+            ValueError: there is no result, or it has no reward or no tokens. NeMo-RL's own code raises others, too.
+        """
+        if result is None:
+            raise ValueError("NeMo-Gym returned no result for the row")
+        if not math.isfinite(answer.reward):
+            raise ValueError(f"the reward is {answer.reward}")
+        completion = self._result_to_completion(result)
+        log, facts = completion.message_log, completion.env_extras
+        # NeMo-RL calls a response truncated that fills the context. One turn may also end at its own limit.
+        response = read(log[:1], log, answer.reward, completion.truncated or answer.cut)
+        if response.tokens == 0:
+            raise ValueError("the result has no tokens of the policy")
+        masked = bool((facts.get("instance_config") or {}).get("mask_sample", False))
+        return replace(response, masked=masked), replace(completion, truncated=response.truncated)
+
+    def _summary(self, responses: Sequence[Response], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        completions = [sample["completion"] for sample in samples]
+        seconds = [sample["seconds"] for sample in samples]
+        names = dict.fromkeys(name for one in seconds for name in one)
+        means = {name: float(np.mean([one[name] for one in seconds if name in one])) for name in names}
+        return dict(self._compute_rollout_metrics(completions, samples[0]["agent"])) | means
 
 
 def _batch(sample: Any) -> Any:

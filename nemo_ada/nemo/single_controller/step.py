@@ -52,13 +52,19 @@ class ControllerEstimator(GroupAdvantageEstimator):
         groups, self._groups = self._groups, ()
         batch: dict[str, Any] = {name: torch.cat([one.columns[name] for one in groups]) for name in groups[0].columns}
         batch[GROUP] = [entry for one in groups for entry in (one.group, *[None] * (len(one.mask_R) - 1))]
-        return super().compute_advantage(
+        advantages: torch.Tensor = super().compute_advantage(
             rewards=rewards,
             mask=mask,
             repeated_batch=batch,
             prev_logprobs=rest.get("logprobs_policy"),
             generation_logprobs=self.generation_logprobs,
         )
+        row = 0
+        for one in groups:
+            if one.revived:  # an environment may have masked a row that has an advantage
+                advantages[row] = 0.0
+            row += len(one.mask_R)
+        return advantages
 
 
 class ReadyGroups(ReadyFirstSampler):  # type: ignore[misc]

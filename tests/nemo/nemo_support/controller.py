@@ -1,8 +1,8 @@
 """NeMo-RL's own single controller on a CPU, in this process.
 
-Real: the controller with its pumps, the rollout manager and its native rollouts, the replay buffer, the samplers, the
-checkpoint manager, the loss, and a data plane of NeMo-RL's (its reference one, or TransferQueue). Tiny: the policy, the
-engine, the data set, as in harness.py.
+Real: the controller with its pumps, the rollout manager and its rollouts (native, or over NeMo-Gym), the replay buffer,
+the samplers, the checkpoint manager, the loss, and a data plane of NeMo-RL's (its reference one, or TransferQueue).
+Tiny: the policy, the engine, the data set, as in harness.py. A script stands for Gym's servers, as in gym.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
 from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
 from nemo_rl.algorithms.single_controller_utils.setup import SingleControllerActorArgs, _build_retry_policy
 from nemo_rl.algorithms.utils import set_seed
+from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
 from nemo_rl.data_plane.column_io import read_columns, write_columns
 from nemo_rl.experience.rollout_manager import RolloutManager, RolloutTimeouts
 from nemo_rl.utils.checkpoint import CheckpointManager
+from torchdata.stateful_dataloader import StatefulDataLoader
 
+import nemo_support.gym
 from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
@@ -154,9 +157,10 @@ def run_controller(
     ours: bool = True,
     pools: list[list[Any]] | None = None,
     each: Callable[[Any], None] = lambda controller: None,
+    gym: Any = None,
 ) -> SimpleNamespace:
     """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs. `pools`
-    collects the groups of each step."""
+    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over."""
     master = MasterConfig(**config)
     grpo = config["grpo"]
     set_seed(grpo["seed"])
@@ -164,8 +168,12 @@ def run_controller(
     newest = checkpointer.get_latest_checkpoint_path()
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
-    train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], shuffle=config["data"]["shuffle"],
-                   drop_last=True)  # fmt: skip
+    order = {"shuffle": config["data"]["shuffle"], "drop_last": True}
+    if gym is None:
+        train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], **order)
+    else:
+        lines = nemo_support.gym.Rows([nemo_support.gym.row(prompt) for prompt in data])
+        train = StatefulDataLoader(lines, batch_size=grpo["num_prompts_per_step"], collate_fn=rl_collate_fn, **order)
     if newest is not None:  # as setup_single_controller does
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(
@@ -183,7 +191,8 @@ def run_controller(
     trainer = Trainer(policy, client, before_train)
     pad = int(tokenizer.pad_token_id)
     buffer = TQReplayBuffer(client, partition_id=PARTITION, pad_value_dict={"token_ids": pad, "input_ids": pad})
-    environments = {TASK: environment("train")}
+    environments = {TASK: environment("train")} if gym is None else {"nemo_gym": gym}
+    generation_config = {**config["policy"]["generation"], "stop_token_ids": None, "stop_strings": None}
     native = master.async_rl.rollout_failure.native
     arguments = SingleControllerActorArgs(
         gen_handle=generation,
@@ -203,6 +212,8 @@ def run_controller(
             max_seq_len=config["policy"]["max_total_sequence_length"],
             max_rollout_turns=1,
             policy_generation=generation,
+            generation_config=generation_config,
+            use_nemo_gym=gym is not None,
             tq_buffer=buffer,
             timeouts=RolloutTimeouts(generation_s=native.generation_timeout_s, env_s=native.env_timeout_s),
             retry_policy=_build_retry_policy(master),

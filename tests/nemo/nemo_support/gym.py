@@ -250,7 +250,7 @@ def run_gym(
         data = Rows(rows or [row(prompt) for prompt in prompts])
         return StatefulDataLoader(data, batch_size=batch, collate_fn=rl_collate_fn, num_workers=0, **more)
 
-    train = loader(TRAIN_PROMPTS, size, shuffle=True, drop_last=True)
+    train = loader(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(

@@ -31,6 +31,7 @@ class Rollout:
         missing: whether the actor returns nothing for the row.
         prefix: tokens that the agent writes before the prompt.
         facts: further keys of the result.
+        seconds: what it took. None takes as long as the script's others.
     """
 
     reward: Any
@@ -40,6 +41,7 @@ class Rollout:
     missing: bool = False
     prefix: tuple[int, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 Script = Callable[[str, int], Rollout | Exception]
@@ -64,7 +66,8 @@ class Helper:
         self.drawn[prompt] += 1
         did = self.script(prompt, example.get("draw", self.drawn[prompt] - 1))
         try:
-            await asyncio.sleep(self.seconds)
+            seconds = getattr(did, "seconds", None)
+            await asyncio.sleep(self.seconds if seconds is None else seconds)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
