@@ -170,15 +170,13 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
 
 
 def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
-    """What works over NeMo-Gym: synchronous training, with every response drawn to its end."""
-    loop = single_group_loop(values)
-    if uses_gym(values) and loop is not None:
-        key = CONTROLLER if loop == CONTROLLER else ASYNC
+    """The loops that work over NeMo-Gym: synchronous training and the single controller."""
+    if uses_gym(values) and single_group_loop(values) == ASYNC_ON:
         yield error(
-            key,
-            f"{loop} does not work with {GYM}=true: asynchronous training gives up a group that takes too long, and "
-            "NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; remove "
-            f"{key}, or set {GYM}=false",
+            ASYNC,
+            f"{ASYNC_ON} does not work with {GYM}=true: NeMo-RL's older asynchronous loop gives up a group that takes "
+            "too long, and NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; "
+            f"remove {ASYNC}, use the single controller ({CONTROLLER}), or set {GYM}=false",
         )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.gym import SECTION as GYM_SECTION
 
 CONTROLLER = "async_rl"
 SAMPLER = f"{CONTROLLER}.sampler"
@@ -37,6 +39,17 @@ IGNORED = (
     ("data.use_multiple_dataloader", (False,), "it reads one data loader"),
     ("on_policy_distillation.enabled", (False,), "it has no teacher"),
 )
+IGNORED_OVER_GYM = (
+    (f"{GYM_SECTION}.effort_levels", (None,), "it shapes no rewards"),
+    *(
+        (f"reward_penalties.penalize_{what}", (False,), "it shapes no rewards")
+        for what in ("duplicated_reasoning", "empty_final_answer", "unwanted_tokens", "malformed_think_tag")
+    ),
+)
+"""The same for settings of NeMo-Gym, which NeMo-RL's other loops apply to its results."""
+FAILURE = f"{CONTROLLER}.rollout_failure"
+DEADLINES = {"native": ("generation_timeout_s", "env_timeout_s"), "nemo_gym": ("rollout_timeout_s",)}
+"""Rollouts of a kind -> their deadlines below `rollout_failure`. NeMo-RL refuses those of the other kind."""
 PLANES = {
     "data_plane.impl": ("transfer_queue",),
     "data_plane.backend": ("simple", "mooncake_cpu"),
@@ -130,7 +143,7 @@ def controller_ignores(values: Values) -> Findings:
     """Settings that the single controller does not read. They would have no effect, and no message says so."""
     if not uses_single_controller(values):
         return
-    for key, harmless, why in IGNORED:
+    for key, harmless, why in (*IGNORED, *(IGNORED_OVER_GYM if uses_gym(values) else ())):
         value = values.get(key)
         if value is not None and value not in harmless:
             yield error(
@@ -139,6 +152,28 @@ def controller_ignores(values: Values) -> Findings:
                     "to none", "to null"
                 ),
             )
+
+
+def controller_gym(values: Values) -> Findings:
+    """What the single controller needs over NeMo-Gym, and the deadlines that belong to the other kind of rollouts."""
+    if not uses_single_controller(values):
+        return
+    over = uses_gym(values)
+    kind, other = ("nemo_gym", "native") if over else ("native", "nemo_gym")
+    for key in (f"{FAILURE}.{other}.{name}" for name in DEADLINES[other]):
+        if values.get(key) is not None:
+            yield error(
+                key,
+                f"{key}={values.get(key)} has no effect with {GYM}={str(over).lower()}, and NeMo-RL refuses it when it "
+                f"starts; set it to null, or use those of {FAILURE}.{kind}",
+            )
+    turns = values.get("grpo.max_rollout_turns", 1)
+    if over and turns != 1:
+        yield error(
+            "grpo.max_rollout_turns",
+            f"grpo.max_rollout_turns={turns}: {CONTROLLER} needs 1 with {GYM}=true, because Gym's agents count their "
+            "own turns; set it to 1",
+        )
 
 
 def controller_groups(values: Values) -> Findings:
@@ -174,6 +209,19 @@ def controller_groups(values: Values) -> Findings:
             instead,
             f"{instead}={values.get(instead)} takes spare prompts and groups of later steps, whose budget is another "
             "one; set it to shrink",
+        )
+    deadline, attempts = f"{FAILURE}.nemo_gym.rollout_timeout_s", f"{FAILURE}.nemo_gym.max_row_attempts"
+    if uses_gym(values) and values.get(deadline) is not None:
+        yield error(
+            deadline,
+            f"{deadline}={values.get(deadline)} would end a group whose waves are not all there, and lose them; set it "
+            "to null, and bound a group by reinforce_ada.budget.max_group_seconds, which keeps its complete waves",
+        )
+    if uses_gym(values) and values.number(attempts) not in (None, 3):  # NeMo-RL's default
+        yield error(
+            attempts,
+            f"{attempts}={values.get(attempts)} has no effect: a rollout that fails has no label, and another response "
+            "is drawn, up to reinforce_ada.max_failed_share; remove it",
         )
     versions, key = lookahead(values), lookahead_key(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from nemo_ada import rules
 from nemo_ada.check.command import examine
 from nemo_ada.check.site import checkout
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
@@ -63,6 +65,76 @@ def test_a_key_of_the_older_loop_and_a_setting_without_effect_are_errors():
     ):
         found = examine(path, [*more, override], verifier=False, site=False)
         assert key in {one.key for one in found if one.level == "error"}, override
+
+
+@pytest.fixture
+def over_gym(tmp_path):
+    """A config over NeMo-Gym with the overlay, and a data set of requests."""
+    row = {
+        "responses_create_params": {"input": [{"role": "user", "content": "1 + 1?"}]},
+        "agent_ref": {"type": "responses_api_agents", "name": "some_agent"},
+        "expected_answer": "2",
+    }
+    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * 200)
+    data = [f"data.{split}.data_path={tmp_path / 'rows.jsonl'}" for split in ("train", "validation")]
+    return CONFIGS / "qwen3-4b-instruct-2507-gym-math.yaml", [OVERLAY, *data]
+
+
+@on_main
+def test_check_finds_no_error_over_nemo_gym(over_gym):
+    path, more = over_gym
+    found = examine(path, more, verifier=False, site=False)
+    assert [one for one in found if one.level == "error" and one.key not in OF_A_SITE] == []
+    config = Values(load_config(path, more))
+    assert config.get("async_rl.sampler.max_lookahead_versions") == 4 and config.get("env.should_use_nemo_gym") is True
+    assert [one for one in checkout(config) if one.level == "error"] == []
+
+
+@on_main
+@pytest.mark.parametrize(
+    ("override", "key", "message"),
+    [
+        ("grpo.max_rollout_turns=2", "grpo.max_rollout_turns", "set it to 1"),
+        (
+            "+async_rl.rollout_failure={native: {env_timeout_s: 5.0}}",
+            "async_rl.rollout_failure.native.env_timeout_s",
+            "no effect with env.should_use_nemo_gym=true",
+        ),
+        (
+            "+async_rl.rollout_failure={nemo_gym: {rollout_timeout_s: 60.0}}",
+            "async_rl.rollout_failure.nemo_gym.rollout_timeout_s",
+            "max_group_seconds",
+        ),
+        (
+            "+async_rl.rollout_failure={nemo_gym: {max_row_attempts: 2}}",
+            "async_rl.rollout_failure.nemo_gym.max_row_attempts",
+            "another response",
+        ),
+        (
+            "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}",
+            "env.nemo_gym.effort_levels",
+            "shapes no rewards",
+        ),
+        (
+            "+reward_penalties.penalize_empty_final_answer=true",
+            "reward_penalties.penalize_empty_final_answer",
+            "shapes no rewards",
+        ),
+        ("reinforce_ada.preset=ada_seq_idle", "reinforce_ada.budget.mode", "cannot stop a rollout"),
+    ],
+)
+def test_what_has_no_effect_over_nemo_gym_is_an_error(over_gym, override, key, message):
+    path, more = over_gym
+    found = rules.findings(load_config(path, [*more, override]))
+    assert any(message in one.message for one in found if one.level == "error" and one.key == key)
+
+
+@on_main
+def test_a_deadline_of_nemo_gym_has_no_effect_without_it():
+    path, more = WORDS[0]
+    key = "async_rl.rollout_failure.nemo_gym.rollout_timeout_s"
+    config = load_config(path, [*more, "+async_rl.rollout_failure={nemo_gym: {rollout_timeout_s: 60.0}}"])
+    assert key in {one.key for one in rules.findings(config) if one.level == "error"}
 
 
 @on_a_checkout
