@@ -55,6 +55,10 @@ PLANES = {
     "data_plane.backend": ("simple", "mooncake_cpu"),
 }
 """Key of the data plane -> the values that NeMo-RL main knows. It refuses others when its actors start."""
+PLANE_NUMBERS = (
+    "storage_capacity", "num_storage_units", "claim_meta_poll_interval_s", "global_segment_size", "local_buffer_size",
+)  # fmt: skip
+"""Keys of the data plane that NeMo-RL main needs beside those of PLANES."""
 OTHER_SAMPLERS = {
     "windowed": "throws groups away that are too old, and groups of hard prompts take longest (in "
     "recipes/results/async.md the prompts that are left are easier than the data)",
@@ -105,6 +109,13 @@ def controller_needs(values: Values) -> Findings:
         value = values.get(key, choices[0])
         if value not in choices:
             yield error(key, f"{key}={value}: NeMo-RL knows {' and '.join(choices)}; set it to {choices[0]}")
+    for key in (*PLANES, *(f"data_plane.{name}" for name in PLANE_NUMBERS)):
+        if values.get(key) is None:
+            yield error(
+                key,
+                f"{key} is missing, and NeMo-RL has no default for it; set it, or take configs/methods/"
+                "single-controller.yaml, which has all keys of the data plane",
+            )
     prompts = values.integer("grpo.num_prompts_per_step")
     rows = prompts * values.integer("grpo.num_generations_per_prompt")
     batch = values.integer("policy.train_global_batch_size", rows)

@@ -239,7 +239,7 @@ def test_no_key_of_an_overlay_changes_nothing_in_every_model_that_has_it(path):
     bases = [files(words)[0] for words in COMBINATIONS if words[-1] == f"configs/methods/{path.stem}.yaml"]
     same = set()
     if path.stem == "single-controller":
-        bases = [CONFIGS / "qwen2.5-math-1.5b.yaml"]
+        bases = [CONFIGS / f"{name}.yaml" for name in ("qwen2.5-math-1.5b", "qwen3-4b-instruct-2507-gym-math")]
         same = {"policy.train_global_batch_size"}  # it follows an override of grpo.num_prompts_per_step
     assert bases
     assert set.intersection(*[set(idle_keys(merged(base), own(path))) for base in bases]) == same

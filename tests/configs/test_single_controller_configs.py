@@ -61,6 +61,7 @@ def test_a_key_of_the_older_loop_and_a_setting_without_effect_are_errors():
         ("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.enabled"),
         ("async_rl.sampler.max_lookahead_versions=5", "async_rl.max_buffered_rollouts"),
         ("data_plane.backend=redis", "data_plane.backend"),
+        ("data_plane.storage_capacity=null", "data_plane.storage_capacity"),
         ("+async_rl.max_inflight_promts=640", "async_rl.max_inflight_promts"),
     ):
         found = examine(path, [*more, override], verifier=False, site=False)

@@ -23,7 +23,16 @@ from nemo_ada.nemo.single_controller.drawing import Drawing
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
 CONTROLLER = {
     "grpo__async_grpo": None,
-    "data_plane": {"enabled": True},
+    "data_plane": {
+        "enabled": True,
+        "impl": "transfer_queue",
+        "backend": "simple",
+        "storage_capacity": 1000,
+        "num_storage_units": 1,
+        "claim_meta_poll_interval_s": 0.5,
+        "global_segment_size": 1,
+        "local_buffer_size": 1,
+    },
     "async_rl": {
         "sampler": {"name": "in_order", "max_lookahead_versions": 1},
         "min_groups_for_streaming_train": 3,
@@ -208,7 +217,8 @@ REFUSED = [
     ({"loss_fn__use_importance_sampling_correction": False}, "loss_fn.use_importance_sampling_correction"),
     ({"data_plane": {"enabled": False}}, "data_plane.enabled"),
     ({"checkpointing": {"metric_name": "val:accuracy"}}, "checkpointing.metric_name"),
-    ({"env": {"should_use_nemo_gym": True}}, "async_rl"),
+    ({"data_plane": {"enabled": True}}, "data_plane.impl"),
+    ({"env": {"should_use_nemo_gym": True}, "grpo__max_rollout_turns": 2}, "grpo.max_rollout_turns"),
 ]
 
 

@@ -20,8 +20,10 @@ import ray
 
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
+from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.gym.request import prompt_id
+from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.nemo.rollouts.call import Prompts
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
@@ -318,3 +320,54 @@ def test_an_unknown_class_of_rollouts_is_refused(single, tmp_path):
     arguments = SimpleNamespace(rollout_manager=SimpleNamespace(_impl=object()))
     with pytest.raises(UserError, match="draws with object"):
         Parts(config, arguments)
+
+
+def test_the_driver_knows_a_lost_process_and_ends_gyms_servers(single, gym, tmp_path, monkeypatch):
+    """The controller is another process, whose error the launcher must know: a chain of jobs then starts again."""
+    from nemo_ada.nemo.launch import controller as launch
+    from nemo_ada.nemo.single_controller import actor
+
+    class Controller:
+        def __init__(self, master_config, actor_args, setup_timing_metrics, run_dir):
+            self.reason = None
+
+        async def run(self):
+            raise ProcessLostError("NeMo-Gym is lost: a server has ended")
+
+    class Servers:
+        def __init__(self):
+            self.ended = False
+
+        def shutdown(self):
+            self.ended = True
+
+        def has_ended(self):
+            return self.ended
+
+    monkeypatch.setattr(actor, "controller_actor", lambda config: ray.remote(num_cpus=0)(Controller))
+    monkeypatch.setattr(launch, "WATCH_SECONDS", 0.5)
+    config = single.controller_config(tmp_path, 3, BALANCE)
+    servers = ray.remote(num_cpus=0)(Servers).remote()
+    parts = {"master_config": config, "actor_args": None, "timings": None, "environments": {"nemo_gym": servers}}
+    with pytest.raises(ProcessLostError, match="a server has ended"):
+        launch.supervised(parts, JobControl(tmp_path, 3), Progress(0, 0, 0, 0, 1, 4, signals=[]))
+    launch.shut_down(parts)
+    assert ray.get(servers.has_ended.remote())
+
+
+def test_the_set_up_is_configured_for_gym_after_nemo_rl_has_filled_in_its_stops(single, gym, tmp_path, monkeypatch):
+    """NeMo-RL's set-up fills in the end token as a stop, and its rollouts over Gym refuse stops."""
+    import nemo_rl.algorithms.utils as utils
+    from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
+
+    from nemo_ada.nemo.launch import controller as launch
+    from nemo_ada.nemo.single_controller import actor
+
+    built = SimpleNamespace(save_state=None, gen_handle=None, trainer_handle=None, env_handles={})
+    monkeypatch.setattr(utils, "get_tokenizer", lambda section: gym.tiny_tokenizer())
+    monkeypatch.setattr(actor, "setup_controller", lambda config, tokenizer: (built, None))
+    given = {key.replace(".", "__"): value for key, value in gym.SETTINGS.items()}
+    for changes, stops in ((given, None), ({}, [gym.tiny_tokenizer().eos_token_id])):
+        config = single.controller_config(tmp_path, 1, BALANCE, policy__generation__stop_token_ids=None, **changes)
+        parts = launch.set_up(MasterConfig(**config))
+        assert parts["master_config"].policy["generation"]["stop_token_ids"] == stops
