@@ -112,9 +112,9 @@ def plot(runs: Sequence[Run], path: Path, title: str) -> None:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("held-out accuracy")
     panels[1].legend(loc="lower right", fontsize=9)
-    figure.suptitle(
-        f"Which method is ahead depends on what you pay for: {leaders[0]} per step, {leaders[1]} per response"
-    )
+    first, second = leaders
+    depends = f"Which method is ahead depends on what you pay for: {first} per step, {second} per response"
+    figure.suptitle(depends if first != second else f"{first} is ahead, per step and per response")
     figure.text(0.5, 0.01, f"{title}. One seed: differences below about .03 are noise.", ha="center", fontsize=9)
     figure.tight_layout(rect=(0, 0.04, 1, 1))
     figure.savefig(path, dpi=110)
