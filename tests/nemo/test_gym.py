@@ -174,20 +174,7 @@ def test_6_nan_log_probs_cost_one_response(gym, step):
 
 @pytest.mark.parametrize("how", ["raises", "nothing", "no tokens", "no reward", "not finite"])
 def test_7_a_failed_rollout_is_drawn_again_and_never_a_zero(gym, step, how):
-    Made = gym.Rollout
-
-    def script(prompt, draw):
-        if prompt == "p12=" and draw == 2:
-            return {
-                "raises": lambda: ValueError("the sandbox is gone"),
-                "nothing": lambda: Made(1.0, missing=True),
-                "no tokens": lambda: Made(1.0, turns=()),
-                "no reward": lambda: Made(None),
-                "not finite": lambda: Made(float("nan")),
-            }[how]()
-        return Made(1.0)
-
-    done = step(script, "grpo")
+    done = step(gym.failing_once(how), "grpo")
     assert done.drawn == {"p12=": GROUP + 1} | {prompt: GROUP for prompt in PROMPTS if prompt != "p12="}
     assert done.metrics["ada/pass_rate"] == 1.0, "a failure is no wrong answer"
     assert (done.batch["total_reward"] == 1.0).all()

@@ -23,7 +23,6 @@ import ray
 
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.job_control import STOP_FILE, JobControl
-from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.single_controller import LATE
 from nemo_ada.run_folder.folder import read_lines
@@ -32,7 +31,6 @@ pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
 
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
 RATES = (0.1, 0.3, 0.5, 0.9)
-FROZEN = {"policy.optimizer.kwargs.lr": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -55,35 +53,10 @@ def run(single, tmp_path):
     return train
 
 
-def synchronous(harness, folder, steps, ada, **changes):
+def synchronous(harness, single, folder, steps, ada, **changes):
     """A run of NeMo-RL's synchronous loop, with the sampler's steps."""
-    sampled = []
-
-    def hooks(parts):
-        context = reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
-
-        class Watching:
-            def __enter__(self):
-                own = context.__enter__()
-                run = own.sampler.run_step
-                own.sampler.run_step = lambda *args, **kw: (sampled.append(run(*args, **kw)), sampled[-1])[1]
-                return own
-
-            def __exit__(self, *error):
-                return context.__exit__(*error)
-
-        return Watching()
-
-    overrides = {
-        **harness.OURS,
-        **FROZEN,
-        "policy.generation.max_new_tokens": 4,
-        "reinforce_ada": ada,
-        "data.shuffle": False,
-        "grpo.val_period": 0,
-        "grpo.val_at_start": False,
-        **changes,
-    }
+    hooks, sampled = single.watched()
+    overrides = {**harness.OURS, **single.SYNCHRONOUS, "reinforce_ada": ada, **changes}
     return harness.run_grpo(folder, steps, overrides, async_engine=True, hooks=hooks), sampled
 
 
@@ -94,7 +67,7 @@ ADA = {"balance": BALANCE, "lean": {"preset": "ada_seq_lean"}, "grpo": {"preset"
     "name", ["balance", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lean", "grpo"))]
 )
 def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path, name):
-    expected, sampled = synchronous(harness, tmp_path / "synchronous", 3, ADA[name])
+    expected, sampled = synchronous(harness, single, tmp_path / "synchronous", 3, ADA[name])
     found = run(3, ADA[name])
     assert len(found.batches) == len(expected.batches) == 3
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
@@ -114,7 +87,7 @@ def test_eight_steps_are_a_synchronous_step_with_eight_updates(harness, single, 
     """The synchronous loop shuffles its groups over the updates. So all rows with a gradient are compared together."""
     whole = {"grpo.num_prompts_per_step": 16, "policy.train_global_batch_size": 8}
     ada = BALANCE | {"advantage": {"denominator": "live_rows"}}
-    expected, _ = synchronous(harness, tmp_path / "synchronous", 1, ada, **whole)
+    expected, _ = synchronous(harness, single, tmp_path / "synchronous", 1, ada, **whole)
     found = run(8, ada, versions=8, prompts=2, data=MANY)  # a step ahead has no prompt twice
     assert len(found.batches) == 8 and len(expected.batches) == 1 and found.result["train_steps"] == 8
 

@@ -21,7 +21,6 @@ import ray
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
 from nemo_ada.job_control import JobControl
-from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.gym.request import prompt_id
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.nemo.rollouts.call import Prompts
@@ -88,34 +87,10 @@ def numbered(monkeypatch, single):
     return drawn
 
 
-def synchronous(gym, folder, script, steps, ada, **changes):
+def synchronous(gym, single, folder, script, steps, ada, **changes):
     """A run of NeMo-RL's synchronous loop over Gym, with the sampler's steps."""
-    sampled = []
-
-    def hooks(parts):
-        context = reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
-
-        class Watching:
-            def __enter__(self):
-                own = context.__enter__()
-                step = own.sampler.run_step
-                own.sampler.run_step = lambda *args, **kw: (sampled.append(step(*args, **kw)), sampled[-1])[1]
-                return own
-
-            def __exit__(self, *error):
-                return context.__exit__(*error)
-
-        return Watching()
-
-    overrides = {
-        "reinforce_ada": ada,
-        "policy.optimizer.kwargs.lr": 0.0,
-        "policy.generation.max_new_tokens": 4,
-        "data.shuffle": False,
-        "grpo.val_period": 0,
-        "grpo.val_at_start": False,
-        **changes,
-    }
+    hooks, sampled = single.watched()
+    overrides = {**single.SYNCHRONOUS, "reinforce_ada": ada, **changes}
     return gym.run_gym(folder, steps, overrides, script=script, hooks=hooks), sampled
 
 
@@ -136,7 +111,7 @@ ADA = {
 )
 def test_at_age_0_a_step_is_the_synchronous_step_over_gym(single, gym, run, numbered, tmp_path, name):
     script = gym.seeded()
-    expected, sampled = synchronous(gym, tmp_path / "synchronous", script, 3, ADA[name])
+    expected, sampled = synchronous(gym, single, tmp_path / "synchronous", script, 3, ADA[name])
     numbered.clear()
     found = run(script, 3, ADA[name])
     assert found.drawn.items() >= expected.drawn.items() and all(len(call) == 1 for call in found.calls)
@@ -168,21 +143,7 @@ def test_prompts_are_known_by_their_requests_and_answers_by_all_their_turns(sing
 
 @pytest.mark.parametrize("how", ["raises", "nothing", "no tokens", "no reward", "not finite", "nan log-probs"])
 def test_a_failed_rollout_is_drawn_again_and_never_a_zero(gym, run, how):
-    Made = gym.Rollout
-
-    def script(prompt, draw):
-        if prompt == "p12=" and draw == 2:
-            return {
-                "raises": lambda: ValueError("the sandbox is gone"),
-                "nothing": lambda: Made(1.0, missing=True),
-                "no tokens": lambda: Made(1.0, turns=()),
-                "no reward": lambda: Made(None),
-                "not finite": lambda: Made(float("nan")),
-                "nan log-probs": lambda: Made(1.0, nan=True),
-            }[how]()
-        return Made(1.0)
-
-    record = run(script, 1, {"preset": "grpo"})
+    record = run(gym.failing_once(how), 1, {"preset": "grpo"})
     assert [record.drawn[f"p{number}="] for number in (10, 11, 12, 13)] == [4, 4, 5, 4]
     assert record.metrics[1]["train/ada/failed/gym_error"] == 1
     assert record.metrics[1]["train/ada/pass_rate"] == 1.0, "a failure is no wrong answer"

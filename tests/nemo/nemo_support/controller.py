@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from nemo_rl.utils.checkpoint import CheckpointManager
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import nemo_support.gym
+from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
@@ -56,6 +58,33 @@ SETTINGS: dict[str, Any] = {
     "logger.tensorboard_enabled": False,
     "policy.generation.max_new_tokens": 4,
 }
+SYNCHRONOUS: dict[str, Any] = {
+    "policy.optimizer.kwargs.lr": 0.0,
+    "policy.generation.max_new_tokens": 4,
+    "data.shuffle": False,
+    "grpo.val_period": 0,
+    "grpo.val_at_start": False,
+}
+"""Settings of a synchronous run that a run of the controller is compared with."""
+
+
+def watched() -> tuple[Callable[[Any], Any], list[Any]]:
+    """The argument `hooks` of a synchronous run, and the list that gets the sampler's steps of that run."""
+    sampled: list[Any] = []
+
+    @contextmanager
+    def hooks(parts: Any) -> Iterator[Any]:
+        with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own:
+            step = own.sampler.run_step
+
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                sampled.append(step(*args, **kwargs))
+                return sampled[-1]
+
+            own.sampler.run_step = noted
+            yield own
+
+    return hooks, sampled
 
 
 def controller_config(

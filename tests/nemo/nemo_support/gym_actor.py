@@ -44,6 +44,22 @@ class Rollout:
     seconds: float | None = None
 
 
+FAILURES: dict[str, Callable[[], Any]] = {
+    "raises": lambda: ValueError("the sandbox is gone"),
+    "nothing": lambda: Rollout(1.0, missing=True),
+    "no tokens": lambda: Rollout(1.0, turns=()),
+    "no reward": lambda: Rollout(None),
+    "not finite": lambda: Rollout(float("nan")),
+    "nan log-probs": lambda: Rollout(1.0, nan=True),
+}
+"""Ways in which a rollout of Gym fails -> what a script answers then."""
+
+
+def failing_once(how: str) -> Callable[[str, int], Any]:
+    """A script whose third rollout of the prompt p12= fails in a way of FAILURES. All others are right."""
+    return lambda prompt, draw: FAILURES[how]() if (prompt, draw) == ("p12=", 2) else Rollout(1.0)
+
+
 Script = Callable[[str, int], Rollout | Exception]
 
 
