@@ -21,7 +21,6 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from nemo_ada.core.sampling.result import joined
 from nemo_ada.job_control import STOP_FILE, JobControl
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.single_controller import LATE
@@ -69,18 +68,7 @@ ADA = {"balance": BALANCE, "lean": {"preset": "ada_seq_lean"}, "grpo": {"preset"
 def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path, name):
     expected, sampled = synchronous(harness, single, tmp_path / "synchronous", 3, ADA[name])
     found = run(3, ADA[name])
-    assert len(found.batches) == len(expected.batches) == 3
-    for ours, theirs in zip(found.batches, expected.batches, strict=True):
-        assert single.rows_of(ours) == single.rows_of(theirs)
-    for pools, step in zip(found.pools, sampled, strict=True):
-        assert single.columns_of(joined([pool.result for pool in pools])) == single.columns_of(step.result)
-    for step in (1, 2, 3):
-        theirs = {name: value for name, value in expected.metrics[step].items() if name.startswith("train/ada/")}
-        ours = found.metrics[step]
-        clock = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
-        for name, value in theirs.items():
-            if not any(word in name for word in clock):
-                assert ours[name] == pytest.approx(value), name
+    single.assert_synchronous(found, expected, sampled)
 
 
 def test_eight_steps_are_a_synchronous_step_with_eight_updates(harness, single, run, tmp_path):

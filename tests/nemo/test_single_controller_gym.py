@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from nemo_ada.core.sampling.result import joined
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
 from nemo_ada.job_control import JobControl
 from nemo_ada.nemo.gym.request import prompt_id
@@ -115,18 +114,7 @@ def test_at_age_0_a_step_is_the_synchronous_step_over_gym(single, gym, run, numb
     numbered.clear()
     found = run(script, 3, ADA[name])
     assert found.drawn.items() >= expected.drawn.items() and all(len(call) == 1 for call in found.calls)
-    assert len(found.batches) == len(expected.batches) == 3
-    for ours, theirs in zip(found.batches, expected.batches, strict=True):
-        assert single.rows_of(ours) == single.rows_of(theirs)
-    for pools, step in zip(found.pools, sampled, strict=True):
-        assert single.columns_of(joined([pool.result for pool in pools])) == single.columns_of(step.result)
-    for step in (1, 2, 3):
-        theirs = {name: value for name, value in expected.metrics[step].items() if name.startswith("train/ada/")}
-        ours = found.metrics[step]
-        clock = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
-        for name, value in theirs.items():
-            if not any(word in name for word in clock):
-                assert ours[name] == pytest.approx(value), name
+    single.assert_synchronous(found, expected, sampled)
 
 
 def test_prompts_are_known_by_their_requests_and_answers_by_all_their_turns(single, gym, run):

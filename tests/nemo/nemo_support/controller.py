@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
 from nemo_rl.algorithms.grpo import _get_grpo_save_state
@@ -32,6 +33,7 @@ from nemo_rl.utils.checkpoint import CheckpointManager
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import nemo_support.gym
+from nemo_ada.core.sampling.result import joined
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
 from nemo_support.environment import environment
@@ -294,3 +296,23 @@ def columns_of(result: Any) -> dict[str, list[Any]]:
     """The columns of a SamplingResult without the numbers that a session gives its responses."""
     names = [field.name for field in dataclasses.fields(result) if field.name.endswith(("_N", "_P"))]
     return {name: getattr(result, name).tolist() for name in names if name != "response_id_N"}
+
+
+def assert_synchronous(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
+    """Compare rows, pools and metrics of a run of the controller with those of a synchronous run.
+
+    Args:
+        found: the run of the controller.
+        expected: the synchronous run.
+        sampled: the sampler's steps of the synchronous run (`watched`).
+    """
+    assert len(found.batches) == len(expected.batches) == len(sampled) > 0
+    for ours, theirs in zip(found.batches, expected.batches, strict=True):
+        assert rows_of(ours) == rows_of(theirs)
+    for pools, step in zip(found.pools, sampled, strict=True):
+        assert columns_of(joined([pool.result for pool in pools])) == columns_of(step.result)
+    clock = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
+    for step in range(1, len(sampled) + 1):
+        for name, value in expected.metrics[step].items():
+            if name.startswith("train/ada/") and not any(word in name for word in clock):
+                assert found.metrics[step][name] == pytest.approx(value), name
