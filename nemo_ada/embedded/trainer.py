@@ -233,7 +233,7 @@ class Trainer:
                 self._sampler_state = self.stack.call("sampler_state")
                 self._ahead = self._draw(step + 1, self.position + data.used)
         with self._phase("update", times):
-            learned = train_on(self.learner, data, config, step)
+            learned = self._update(data, step)
         with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())
         self.step, self.position = step, self.position + data.used - len(self._retries)
@@ -261,6 +261,10 @@ class Trainer:
         self.control.status("running", step)
         self.observer.on_step(record)
         return True
+
+    def _update(self, data: StepData, step: int) -> dict[str, float]:
+        """Train on the rows of a step. Returns the learner's metrics."""
+        return train_on(self.learner, data, self.config, step)
 
     def _draw(self, step: int, position: int) -> tuple[Callable[[], StepData | None], list[int]]:
         """Begin to draw a step's responses with the engine's weights.

@@ -35,13 +35,14 @@ import yaml
 from compare_cpu import ROOT
 from leaderboard_page import area, unpacked, write_page
 from measure import measure
+from rivals import rival
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.embedded.base import REPORT, prepare_base
-from nemo_ada.embedded.rollout import HeldoutScores, max_new_tokens
+from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
@@ -272,6 +273,7 @@ class BudgetTrainer(Trainer):
     """A run that ends after a number of responses. It evaluates at given numbers of responses.
 
     Attributes:
+        rival: what the method does with the rows of a step.
         budget: responses of the run.
         places: responses at which it evaluates, in order.
         tiers: positions of the held-out prompts of each tier.
@@ -280,8 +282,9 @@ class BudgetTrainer(Trainer):
     """
 
     def __init__(self, config: RunConfig, stack: Stack, task: Any, budget: int, places: Sequence[int],
-                 tiers: Sequence[np.ndarray]) -> None:  # fmt: skip
+                 tiers: Sequence[np.ndarray], settings: Mapping[str, Any] | None = None) -> None:  # fmt: skip
         self.records: list[Mapping[str, Any]] = []
+        self.rival = rival(settings)
         super().__init__(config, stack, task, Observer(on_step=self.records.append))
         self.budget, self.places, self.tiers = budget, list(places), tiers
         self.points: list[dict[str, Any]] = []
@@ -297,9 +300,19 @@ class BudgetTrainer(Trainer):
                 self._evaluate()
         return None
 
+    def _update(self, data: StepData, step: int) -> dict[str, float]:
+        learned = self.rival.update(self, data, step)
+        data.metrics["ada/live_rows"] = learned["trained_rows"]
+        return learned
+
     def _evaluate(self) -> None:
         settings, seed = self.config.validation, evaluation_seed(self.config.grpo.seed, self.step)
+        weights = self.rival.evaluated_weights()
+        if weights is not None:
+            self.stack.call("refit", weights)
         scores: HeldoutScores = self.stack.call("evaluate", None, settings.responses, settings.temperature, seed)
+        if weights is not None:
+            self.stack.call("refit", self.learner.weights())
         costs, totals = asdict(self.totals), self.records
         self.points.append(
             {name: int(costs[name]) for name in COSTS}
@@ -340,7 +353,8 @@ class Bench:
             config = self.protocol.config(job, folder, steps)
             check_run(config, self._task)
             tiers = base.tiers(values["tiers"])
-            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers)
+            settings = self.protocol.methods[job.method].get("rival")
+            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers, settings)
             started = time.perf_counter()
             try:
                 trainer.run()

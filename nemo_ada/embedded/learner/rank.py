@@ -156,11 +156,12 @@ class Learner:
         """Take one optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, rows: Ints) -> Any:
+            advantage = batch.advantage_R[rows]
             return policy_loss(
                 self.config.loss,
                 (logprob, entropy),
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),
-                torch.from_numpy(batch.advantage_R[rows]),
+                torch.from_numpy(advantage if advantage.ndim == 1 else advantage[:, 1 : mask.shape[1] + 1]),
                 torch.from_numpy(batch.weight_R[rows]),
                 mask,
                 batch.denominator,
@@ -187,10 +188,12 @@ class Learner:
         """Take one optimizer step. Returns the gradient norm and lr, and on the last stage the named metrics, too."""
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        sums, cosine = self._gradient(rows, row_R, loss)
+        sums, measured = self._gradient(rows, row_R, loss)
+        if self.config.halves:
+            measured["output_grad_norm"] = float(self.module.shared_embedding_or_output_weight().main_grad.norm())
         with shim.cuda_tensor_methods():
             norm = self._apply()
-        metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | cosine
+        metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | measured
         if not self.last_stage:
             return metrics
         total = torch.stack([torch.as_tensor(sum(s[name] for s in sums), dtype=torch.float32) for name in names])
