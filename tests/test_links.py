@@ -120,10 +120,9 @@ LIMITS = {
     "recipes/guide/health.md": 650,
     "recipes/guide/rehearsal.md": 1100,
     "recipes/guide/tutorial.md": 1800,
-    "recipes/results/bench.md": 1200,
+    "recipes/results/earlier_comparisons.md": 1200,
     "recipes/results/coverage.md": 950,
     "recipes/results/faults.md": 700,
-    "recipes/results/leaderboard.md": 1200,
     "recipes/results/mutants.md": 400,
     "recipes/results/smollm2.md": 900,
 }

@@ -3,7 +3,7 @@
     python recipes/benchmarks/compare_cpu.py [--task mini_sudoku] [--steps 50] [--seed 0] [--out runs/compare]
 
 Every method of a task starts from the same base. On mini_sudoku a step has four updates, as in the paper's scripts, and
-the rates are those of the bench (recipes/results/bench.md). Elsewhere a step has one update, and tune_lr.py found the
+the rates are those of recipes/results/leaderboard.md. Elsewhere a step has one update, and tune_lr.py found the
 rates. Not tuned: ada_seq_balance on smollm2, and all but grpo n=4 on spell_backward.
 `--task smollm2` starts from SmolLM2-135M (`make smollm2`).
 Writes comparison.md and comparison.png into the output folder, with one run directory per method.

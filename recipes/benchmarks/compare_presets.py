@@ -202,7 +202,7 @@ RATES = {
         "ada_single n=2, four updates": 1e-5,
     },
 }
-"""Learning rates that were chosen among at least two on seeds that are not reported (leaderboard.md, smollm2.md)."""
+"""Learning rates that were chosen among at least two, on seeds that are not reported."""
 UPDATES = re.compile(r"(?:four|eight|sixteen) updates")
 GUESSES = {  # setting -> rate of a method with one or two updates per step, with four or more
     "plentiful": (2e-4, 5e-5),

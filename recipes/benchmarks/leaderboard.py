@@ -1,10 +1,12 @@
-"""The bench behind recipes/results/bench.md: the runs of a protocol, one result file per run.
+"""The bench behind recipes/results/leaderboard.md: the runs of a protocol, one result file per run.
 
     python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]
     python recipes/benchmarks/leaderboard.py list
     python recipes/benchmarks/leaderboard.py page
+    python recipes/benchmarks/leaderboard.py again --method NAME --task NAME --seed S
 
-`run` runs what is missing, `list` says what is missing, and `page` writes the page.
+`run` runs what is missing, `list` says what is missing, and `page` writes the page. `again` runs a row and its baseline
+on another seed, and says whether the difference is where the page says that one seed's difference is.
 
 The protocol is leaderboard.yaml. A run trains until it has drawn the budget of responses, with a warm-up counted in
 responses, and it evaluates at the same numbers of responses for every method. The learning rate (and where a stage says
@@ -33,7 +35,7 @@ from typing import Any
 import numpy as np
 import yaml
 from compare_cpu import ROOT
-from leaderboard_page import area, unpacked, write_page
+from leaderboard_page import FOUR, area, effects, one_seed, rows_of, setting, unpacked, write_page
 from measure import measure
 from rivals import rival
 
@@ -41,7 +43,7 @@ from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.embedded.base import REPORT, prepare_base
+from nemo_ada.embedded.base import REPORT, pass_rates, prepare_base
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
@@ -52,10 +54,11 @@ from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 
+MEASURED = ("budget", "evaluations", "tiers")
 PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
 PAGES = ROOT / "recipes" / "results"
-PUBLISHED = PAGES / "bench.jsonl"
+PUBLISHED = PAGES / "leaderboard.jsonl"
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
 WHY = (
@@ -118,6 +121,10 @@ class Protocol:
         """The methods by name."""
         return dict(self.values["methods"])
 
+    def of(self, task: str, name: str) -> Any:
+        """Return a setting of a task: its own one, or else that of the protocol."""
+        return setting(self.values, task, name)
+
     def judged(self, method: str) -> str:
         """Return the settings of a method that need processes of their own, such as how responses are judged."""
         return " ".join(self.methods[method].get("overrides", []))
@@ -156,7 +163,7 @@ class Protocol:
             f"policy.megatron_cfg.scheduler.lr_warmup_iters={warmup_steps}",
             "checkpointing.enabled=false",
             "logger.tensorboard=false",
-            *(["logger.gradient_cosine=true"] if job.seed in self.values["reported_seeds"] else []),
+            *(["logger.gradient_cosine=true"] if job.seed in self.of(job.task, "reported_seeds") else []),
             f"run_dir='{folder}'",
         ]
         return load_run(ROOT / "configs" / "cpu" / f"{task['config']}.yaml", overrides)
@@ -167,8 +174,8 @@ class Protocol:
         A setting at its default is left out, so a new setting changes no key. `version` stands for the defaults.
         """
         config = self.config(job, Path("run")).model_dump(mode="json", exclude_defaults=True)
-        measured = {name: self.values[name] for name in ("version", "budget", "warmup", "evaluations", "tiers",
-                                                         "base_responses")}  # fmt: skip
+        measured = {name: self.of(job.task, name) for name in ("version", "budget", "warmup", "evaluations", "tiers",
+                                                               "base_responses")}  # fmt: skip
         written = [
             {name: value for name, value in settings.items() if name not in ("name", "about")}
             for settings in (self.methods[job.method], self.values["tasks"][job.task])
@@ -176,9 +183,9 @@ class Protocol:
         text = json.dumps([config, written, measured], sort_keys=True)
         return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
-    def cells(self, updates: Sequence[int]) -> list[tuple[int, float]]:
+    def cells(self, task: str, updates: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tries (updates, rate) of a method."""
-        return [(number, rate) for number in updates for rate in self.values["grid"][number]]
+        return [(number, rate) for number in updates for rate in self.of(task, "grid").get(number, ())]
 
 
 class Results:
@@ -216,12 +223,12 @@ class Results:
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
         """Return the cell with the largest mean area over the tuning seeds, None while a try is missing."""
         scores: dict[tuple[int, float], float] = {}
-        for cell in self.protocol.cells(updates):
-            found = [self.get(Job(task, method, *cell, seed)) for seed in self.protocol.values["tuning_seeds"]]
+        for cell in self.protocol.cells(task, updates):
+            found = [self.get(Job(task, method, *cell, seed)) for seed in self.protocol.of(task, "tuning_seeds")]
             if not all(found):
                 return None
             scores[cell] = float(np.mean([result["area"] for result in found if result]))
-        return max(scores, key=scores.__getitem__)
+        return max(scores, key=scores.__getitem__, default=None)
 
     def jobs(self, stage: Mapping[str, Any], tasks: Sequence[str], methods: Sequence[str]) -> Iterator[Job]:
         """Yield a stage's jobs in their order: the tries of all methods, then the reported seeds.
@@ -232,15 +239,18 @@ class Results:
         named = list(protocol.methods) if stage["methods"] == "all" else stage["methods"]
         named = sorted((name for name in named if name in methods), key=protocol.judged)  # new settings, new processes
         pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named]
-        for seed in protocol.values["tuning_seeds"]:
+        for seed in dict.fromkeys(seed for task, _ in pairs for seed in protocol.of(task, "tuning_seeds")):
             for task, name in pairs:
-                yield from (Job(task, name, *cell, seed) for cell in protocol.cells(stage["updates"]))
+                if seed in protocol.of(task, "tuning_seeds"):
+                    yield from (Job(task, name, *cell, seed) for cell in protocol.cells(task, stage["updates"]))
         groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
-        seeds = protocol.values["reported_seeds"]
-        for task, judged, base in dict.fromkeys(
-            (task, protocol.judged(name), protocol.base(seed)) for task, name in pairs for seed in seeds
-        ):
-            for seed in (seed for seed in seeds if protocol.base(seed) == base):
+        places = [
+            (task, protocol.judged(name), protocol.base(seed))
+            for task, name in pairs
+            for seed in protocol.of(task, "reported_seeds")
+        ]
+        for task, judged, base in dict.fromkeys(places):
+            for seed in (seed for seed in protocol.of(task, "reported_seeds") if protocol.base(seed) == base):
                 for name in (name for there, name in pairs if (there, protocol.judged(name)) == (task, judged)):
                     cells = [self.best(task, name, updates) for updates in groups]
                     yield from (Job(task, name, *cell, seed) for cell in cells if cell is not None)
@@ -345,7 +355,7 @@ class Bench:
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run a job and return its result. The processes start again after an error of theirs."""
-        values = self.protocol.values
+        values = {name: self.protocol.of(job.task, name) for name in MEASURED}
         with tempfile.TemporaryDirectory(prefix="leaderboard-") as name:
             folder = Path(name) / "run"
             stack, base = self._ready(job, folder)
@@ -370,7 +380,7 @@ class Bench:
         return {
             **asdict(job),
             "base": self.protocol.base(job.seed),
-            "version": values["version"],
+            "version": self.protocol.values["version"],
             "commit": (commit(ROOT / "nemo_ada" / "run_folder") or "unknown")[:8],
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
@@ -400,15 +410,18 @@ class Bench:
     def _measured(self, config: RunConfig, stack: Stack, place: tuple[str, int, str]) -> Base:
         """Train the base if it is missing, and measure it. The measurement is kept beside the results."""
         folder = prepare_base(config, self._task, stack)
-        values = self.protocol.values
         path = self.results.folder / "bases" / f"{place[0]}-b{place[1]}-{folder.name[-8:]}.json"
         if not path.exists():
             group, longest = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, self._task)
             sampler = config.reinforce_ada.sampler(group, longest, run_seed=0, features=1)
             stack.call("open", str(folder.resolve()), sampler, config.policy)
-            scores: HeldoutScores = stack.call("evaluate", None, values["base_responses"], 1.0, 0)
+            scores: HeldoutScores = stack.call("evaluate", None, self.protocol.of(place[0], "base_responses"), 1.0, 0)
             path.parent.mkdir(exist_ok=True)
-            kept = {"rates": read_json(folder / REPORT)["rates"], "heldout": scores.reward_PK.mean(axis=1).tolist()}
+            known = (folder / REPORT).exists()  # a published model has no report
+            rates = (
+                read_json(folder / REPORT)["rates"] if known else pass_rates(config, self._task, stack, folder).tolist()
+            )
+            kept = {"rates": rates, "heldout": scores.reward_PK.mean(axis=1).tolist()}
             write_atomically(path, json.dumps(kept))
         found = read_json(path)
         return Base(np.array(found["rates"]), np.array(found["heldout"]))
@@ -426,7 +439,7 @@ class Bench:
         )
         if sampled is None:
             raise InvariantError("a simulated step was dropped")
-        return max(1, round(self.protocol.values["warmup"] / int(sampled.result.issued_P.sum())))
+        return max(1, round(self.protocol.of(job.task, "warmup") / int(sampled.result.issued_P.sum())))
 
 
 def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes: float) -> None:
@@ -458,12 +471,41 @@ def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes:
             )
 
 
+def again(results: Results, task: str, method: str, seed: int) -> None:
+    """Run a row of the page and its baseline on another seed, and compare the difference with the page.
+
+    Raises:
+        UserError: the page has no such row, or the seed is one of its own.
+    """
+    protocol, baseline = results.protocol, str(results.protocol.values["baseline"])
+    if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
+        raise UserError(f"--seed {seed} is one of the protocol's; give another one")
+    found = {row.method: row for row in rows_of(protocol.values, results, task, [4], baseline, [method])}
+    if method == baseline or method not in found or len(found[method].seeds) < 2:
+        raise UserError(f"the page has no row of {method} against {baseline} on {task} ({FOUR})")
+    pair = []
+    with lock_file(results.folder / ".lock", str(results.folder)), ExitStack() as exits:
+        bench = Bench(protocol, results, exits)
+        for name in (method, baseline):
+            job = Job(task, name, *found[name].cell, seed)
+            if results.get(job) is None:
+                results.put(job, bench.run(job))
+            pair.append(results.get(job) or {})
+    measured = effects(pair[:1], pair[1:])
+    for name in ("area at equal responses", "accuracy"):
+        low, high = one_seed(found[method].effects[name], len(found[method].seeds))
+        mean = measured[name].mean
+        inside = "inside" if low <= mean <= high else "OUTSIDE"
+        print(f"{method} - {baseline}, {task}, seed {seed}, {name}: {mean:+.3f}, {inside} [{low:+.3f}, {high:+.3f}]")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "list", "page"))
+    parser.add_argument("what", choices=("run", "list", "page", "again"))
     protocol = Protocol()
     parser.add_argument("--task", nargs="+", action="extend", choices=list(protocol.values["tasks"]), default=None)
     parser.add_argument("--method", nargs="+", action="extend", choices=list(protocol.methods), default=None)
+    parser.add_argument("--seed", type=int, help="of `again`")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
     arguments = parser.parse_args()
@@ -471,6 +513,10 @@ def main() -> int:
         parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
     if arguments.out.exists() and not arguments.out.is_dir():
         parser.error(f"--out {arguments.out} is a file; give a folder")
+    if arguments.what == "again" and (
+        arguments.seed is None or len(arguments.task or ()) != 1 or len(arguments.method or ()) != 1
+    ):
+        parser.error("again needs --seed, one --task and one --method")
     results = Results(protocol, arguments.out)
     tasks = arguments.task or list(protocol.values["tasks"])
     methods = list(dict.fromkeys([*([protocol.values["baseline"]] if arguments.method else []),
@@ -480,6 +526,8 @@ def main() -> int:
     elif arguments.what == "list":
         for job in results.missing(tasks, methods):
             print(job.name)
+    elif arguments.what == "again":
+        again(results, arguments.task[0], arguments.method[0], arguments.seed)
     else:
         write_page(protocol.values, results, PAGES)
     return 0

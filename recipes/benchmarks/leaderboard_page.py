@@ -1,4 +1,4 @@
-"""Statistics and pages of the leaderboard: bench.md, bench.csv (all columns) and bench.jsonl (the results themselves).
+"""Statistics and pages of the leaderboard: leaderboard.md, .csv (all columns), .jsonl (the results), and a figure.
 
 S seeds of a method, E evaluations of a run. Two methods are compared over the same seeds, and so over the same bases.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.report.draw import colour_of
 from nemo_ada.run_folder.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
@@ -44,6 +45,17 @@ class Effect:
     half: float
     p: float
     bound: bool = False
+
+
+def setting(protocol: Mapping[str, Any], task: str, name: str) -> Any:
+    """Return a setting of a task: its own one, or else that of the protocol."""
+    return protocol["tasks"][task].get(name, protocol.get(name))
+
+
+def one_seed(found: Effect, seeds: int) -> tuple[float, float]:
+    """Return the interval that holds the difference of one more seed with 95 %, from the effect over `seeds` seeds."""
+    half = found.half * math.sqrt(seeds + 1)
+    return found.mean - half, found.mean + half
 
 
 def effect(difference_S: Sequence[float], bound: bool = False) -> Effect:
@@ -205,15 +217,29 @@ def rows_of(
     baseline: str,
     methods: Iterable[str] | None = None,
 ) -> list[Row]:
-    """Return the rows of a table: the baseline, and every method with a reported seed in common with it."""
+    """Return the rows of a table: the baseline, and every method with a reported seed in common with it.
+
+    Args:
+        protocol: the protocol file.
+        results: the results (`leaderboard.Results`).
+        task: name of the task.
+        updates: numbers of updates per step from which each method's best is taken.
+        baseline: name of the baseline.
+        methods: names of the other methods. None takes all of the task.
+    """
     found: list[Row] = []
     base: dict[int, Result] = {}
-    for name in dict.fromkeys([baseline, *(protocol["methods"] if methods is None else methods)]):
+    allowed = setting(protocol, task, "methods")
+    for name in dict.fromkeys([baseline, *(allowed if methods is None else methods)]):
+        if name not in allowed:
+            continue
         cell = results.best(task, name, updates)
         if cell is None:
             continue
         mine = {
-            seed: result for seed in protocol["reported_seeds"] if (result := results.reported(task, name, cell, seed))
+            seed: result
+            for seed in setting(protocol, task, "reported_seeds")
+            if (result := results.reported(task, name, cell, seed))
         }
         if name == baseline:
             base = mine
@@ -230,7 +256,8 @@ def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) ->
     shown = ("area at equal responses", "accuracy", "responses to 1", "area at equal live_rows")
     p_T = [row.effects[name].p for row in rows if row.effects for name in shown]
     bold = iter(holm(p_T))
-    head = ["method", *(["updates"] if updates else []), "rate", "seeds", "area", "accuracy", "responses", "live rows"]
+    head = ["method", *(["updates"] if updates else []), "rate", "seeds", "area", "accuracy", "responses", "live rows",
+            "commit"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
         cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
@@ -240,7 +267,28 @@ def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) ->
         else:
             values = [float(np.mean([f(row.results[s]) for s in row.seeds])) for f in (lambda r: r["area"], final)]
             cells += [f"{_short(values[0])}", f"{_short(values[1])}", "1", ""]
-        lines.append("| " + " | ".join(cells) + " |")
+        newest = max((row.results[seed] for seed in row.seeds), key=lambda result: str(result["date"]))
+        lines.append("| " + " | ".join([*cells, str(newest["commit"])]) + " |")
+    return lines
+
+
+def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Return what the loop measured of each method's updates, as lines of Markdown."""
+    lines = ["| method | cosine | noise | effective updates | explained variance | live rows | zero-signal groups |",
+             "|" + "---|" * 7]  # fmt: skip
+    for row in rows:
+        known = {key for seed in row.seeds for key in row.results[seed]["why"]}
+        why = {key: float(np.mean([row.results[s]["why"].get(key, math.nan) for s in row.seeds])) for key in known}
+        cosine, live = why.get("ada/gradient_cosine", math.nan), why.get("ada/live_rows", math.nan)
+        updates = why.get("train/updates", math.nan)
+        noise = (1.0 - cosine) / cosine * live / updates / 2.0 if cosine > 0 else math.nan
+        shown = [f"{cosine:.2f}", f"{noise:.0f}", f"{why.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
+        shown += [f"{why.get('ada/explained_variance', math.nan):.2f}", f"{live:.0f}"]
+        shown += [f"{why.get('ada/zero_signal_groups', math.nan):.2f}"]
+        cells = [
+            "" if cell == "nan" else cell.replace("0.", ".") if cell[:2] in ("0.", "-0") else cell for cell in shown
+        ]
+        lines.append("| " + " | ".join([protocol["methods"][row.method]["name"], *cells]) + " |")
     return lines
 
 
@@ -267,17 +315,19 @@ def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Se
 
 
 INTRODUCTION = """\
-# The bench: methods at equal updates
+# Leaderboard: methods at equal updates
 
 `recipes/benchmarks/leaderboard.py page` writes this page from the runs of
 [leaderboard.yaml](../benchmarks/leaderboard.yaml). The bench is running: a table shows the seeds that are there.
-[bench.csv](bench.csv) has every axis of cost (responses, updates, prompts, live rows, tokens), pass@4, the tiers of
-difficulty, p-values, commits, and what the loop measured. [bench.jsonl](bench.jsonl) has the runs.
+[leaderboard.csv](leaderboard.csv) has every axis of cost (responses, updates, prompts, live rows, tokens), pass@4, the
+tiers of difficulty, p-values, commits, and what the loop measured. [leaderboard.jsonl](leaderboard.jsonl) has the runs.
+[Earlier comparisons](earlier_comparisons.md) had other protocols.
 
 ```bash
 nice -n 19 python recipes/benchmarks/leaderboard.py run                          # what is missing, in order
 python recipes/benchmarks/leaderboard.py run --task TASK --method METHOD         # one row, with its baseline
 python recipes/benchmarks/leaderboard.py page
+python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --seed SEED   # a row on a seed of yours
 ```
 
 **Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
@@ -287,7 +337,14 @@ another base, other problems and another held-out set.
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
 have paired differences with 95 % intervals. *responses* is the ratio of the responses that a method and the baseline
 need for the baseline's final accuracy; `>` says that some runs never reach it. *live rows* is the difference of areas
-at equal rows with a gradient. Bold: significant after Holm's correction over the table.
+at equal rows with a gradient. Bold: significant after Holm's correction over the table. *commit* made the newest run.
+
+**Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
+update. *noise* is the number of live rows at which noise is as long as the signal, (1 - cosine) / cosine times the live
+rows of half an update. *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step.
+*explained variance* is that of the labels by the baseline's predictions.
+
+![Accuracy over responses](figures/leaderboard.png)
 """
 
 
@@ -305,7 +362,7 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
     for task, settings in protocol["tasks"].items():
         chosen: dict[str, tuple[Sequence[int], str, Iterable[str] | None]] = {
             FOUR: ([4], protocol["baseline"], None),
-            TUNED: (list(protocol["grid"]), protocol["baseline"], None),
+            TUNED: (list(setting(protocol, task, "grid")), protocol["baseline"], None),
         }
         for name, other in protocol.get("tables", {}).items():
             chosen[f"{name}, {FOUR}"] = ([4], other["baseline"], other["methods"])
@@ -321,11 +378,56 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
             if seeds > 1:
                 power = detectable([row.effects["area at equal responses"] for row in compared], seeds)
                 lines += [f"Power: a true difference in area of {_short(power)} is found with 80 % (one test).", ""]
+            if name == FOUR:
+                lines += [*reasons(protocol, rows), ""]
     return "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
 
 
+def _curve(result: Result, x: FloatArray) -> FloatArray:
+    """Return a run's accuracy at numbers of responses, by linear interpolation."""
+    points = result["points"]
+    return np.interp(x, [point["responses"] for point in points], [point["accuracy"] for point in points])
+
+
+def draw_curves(protocol: Mapping[str, Any], results: Any, path: Path) -> None:
+    """Draw the accuracy over responses of the methods `curves` on every task where they ran."""
+    found = {task: rows_of(protocol, results, task, [4], protocol["baseline"], protocol["curves"])
+             for task in protocol["tasks"]}  # fmt: skip
+    shown = {task: rows for task, rows in found.items() if len(rows) > 1}
+    if not shown:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    order = list(dict.fromkeys([protocol["baseline"], *protocol["curves"]]))
+    figure, panels = plt.subplots(1, len(shown), figsize=(5.0 * len(shown), 4.2), squeeze=False)
+    for axes, (task, rows) in zip(panels[0], shown.items(), strict=True):
+        x = np.linspace(0, setting(protocol, task, "budget"), 60)
+        for row in rows:
+            mine_SX, base_SX = (np.array([_curve(run[seed], x) for seed in row.seeds])
+                                for run in (row.results, rows[0].results))  # fmt: skip
+            mean, colour = mine_SX.mean(axis=0), colour_of(order.index(row.method))
+            axes.plot(x, mean, color=colour, label=protocol["methods"][row.method]["name"].replace("`", ""))
+            if row.effects and len(row.seeds) > 1:
+                error = (mine_SX - base_SX).std(axis=0, ddof=1) / math.sqrt(len(row.seeds))
+                half = student_quantile(len(row.seeds) - 1) * error
+                axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, lw=0)
+        axes.set_title(f"{task}, {len(rows[0].seeds)} seeds", fontsize=10)
+        axes.set_xlabel("responses")
+        axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel("held-out accuracy")
+    figure.text(0.5, 0.01, "band: 95 % interval of the paired difference to the baseline", ha="center", fontsize=8)
+    panels[0][0].legend(fontsize=8)
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    plt.close(figure)
+
+
 def packed(result: Result, reported: bool) -> dict[str, Any]:
-    """Return a result for bench.jsonl. A try that is not reported keeps its score only."""
+    """Return a result for leaderboard.jsonl. A try that is not reported keeps its score only."""
     kept = {key: result[key] for key in KEPT}
     if not reported:
         return kept
@@ -344,12 +446,16 @@ def unpacked(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
-    """Write bench.md, bench.csv and bench.jsonl."""
+    """Write leaderboard.md, .csv, .jsonl and the figure."""
     markdown, table_csv = page(protocol, results)
     lines = [
-        json.dumps({"key": key} | packed(result, result["seed"] in protocol["reported_seeds"]), separators=(",", ":"))
+        json.dumps(
+            {"key": key} | packed(result, result["seed"] in setting(protocol, result["task"], "reported_seeds")),
+            separators=(",", ":"),
+        )
         for key, result in sorted(results.everything().items())
     ]
-    write_atomically(folder / "bench.md", markdown)
-    write_atomically(folder / "bench.csv", table_csv)
-    write_atomically(folder / "bench.jsonl", "".join(line + "\n" for line in lines))
+    write_atomically(folder / "leaderboard.md", markdown)
+    write_atomically(folder / "leaderboard.csv", table_csv)
+    write_atomically(folder / "leaderboard.jsonl", "".join(line + "\n" for line in lines))
+    draw_curves(protocol, results, folder / "figures" / "leaderboard.png")

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "fit_forecast.py": "rewrites recipes/results/forecast.md",
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
     "leaderboard_page.py": "imported by leaderboard.py",
+    "rivals.py": "imported by leaderboard.py",
     "measure.py": "imported by every benchmark",
     "peers_ours.py": "imported by peers.py",
     "peers_trl.py": "needs TRL, which peers.py installs",

@@ -107,18 +107,18 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     for folder in (first, second):
         folder.mkdir()
     pages.write_page(protocol.values, results, first)
-    text = (first / "bench.md").read_text()
+    text = (first / "leaderboard.md").read_text()
     assert "+.050±.000" in text
-    again = bench.Results(protocol, tmp_path / "empty", first / "bench.jsonl")
+    again = bench.Results(protocol, tmp_path / "empty", first / "leaderboard.jsonl")
     pages.write_page(protocol.values, again, second)
-    for name in ("bench.md", "bench.csv", "bench.jsonl"):
+    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
     published = bench.Results(protocol, tmp_path / "empty")
     pages.write_page(protocol.values, published, tmp_path)
-    for name in ("bench.md", "bench.csv", "bench.jsonl"):
+    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
 
 
