@@ -123,11 +123,21 @@ def guarded(command: Callable[[], object]) -> int:
         if error.errno not in USERS_PATHS:
             return _say("failed", error, EXIT_FAILED)
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
-        return _say("error", f"{error.strerror}{name}", EXIT_USER_ERROR)
+        return _say("error", f"{error.strerror}{name}{_owner(error)}", EXIT_USER_ERROR)
     except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
         sys.stderr.write(hide("".join(traceback.format_exception(error))))
         return EXIT_FAILED
     return 0
+
+
+def _owner(error: OSError) -> str:
+    """Say whose file or folder refused this process, as the end of a message. Empty for another error."""
+    if error.errno not in (errno.EACCES, errno.EPERM) or error.filename is None:
+        return ""
+    place = os.path.abspath(os.fsdecode(error.filename))
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return f"; this process is user {os.getuid()}, and {place} belongs to user {os.stat(place).st_uid}"
 
 
 def _say(kind: str, error: object, code: int) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from nemo_ada.cli.main import COMMANDS, app, guarded
 from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
+from nemo_ada.job_control import EXIT_USER_ERROR
 from nemo_ada.run_folder.folder import RunDir
 from tests.patience import PATIENCE
 
@@ -152,3 +154,20 @@ def test_a_config_of_the_package_is_found_from_any_folder(tmp_path, monkeypatch)
     )
     with pytest.raises(UserError):
         load_config(Path("configs/cpu/nope.yaml"))
+
+
+def test_a_folder_of_somebody_else_is_named_with_its_owner():
+    words = """
+import os, sys
+from rich import console, markup
+from nemo_ada.cli.main import guarded
+if os.getuid() == 0:
+    os.setuid(65534)
+sys.exit(guarded(lambda: os.makedirs(sys.argv[1])))
+"""
+    with tempfile.TemporaryDirectory() as closed:  # pytest's own folder lets no other user in
+        os.chmod(closed, 0o555)
+        done = subprocess.run([sys.executable, "-c", words, f"{closed}/cache"], capture_output=True, text=True)
+    me = os.getuid() or 65534
+    assert done.returncode == EXIT_USER_ERROR
+    assert f"this process is user {me}, and {closed} belongs to user {os.getuid()}" in done.stderr
