@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +37,7 @@ from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.rehearsal import installation
 from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, draws_ahead, failure_of, furnish
+from nemo_ada.rehearsal.gym import PATHS, environments
 from nemo_ada.rehearsal.report import (
     EXACT,
     Bounds,
@@ -52,6 +54,7 @@ from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of,
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.rules.single_controller import uses_single_controller
 from nemo_ada.run_folder.files import lock_file
 from nemo_ada.run_folder.provenance import environment
 from nemo_ada.run_folder.redaction import hide
@@ -187,10 +190,10 @@ def accept(
     started = time.monotonic()
     config = load_config(path, overrides)
     values = Values(config)
-    if not uses_reinforce_ada(values) or uses_gym(values) or values.get("async_rl"):
-        raise UserError(f"{path}: accept takes configs with grpo.adv_estimator.name=reinforce_ada, without NeMo-Gym "
-                        "and without the single controller")  # fmt: skip
+    if not uses_reinforce_ada(values):
+        raise UserError(f"{path}: accept takes configs with grpo.adv_estimator.name=reinforce_ada")
     findings = check(path, overrides, config)
+    gym = environments(values.get(PATHS)) if rehearse and uses_gym(values) else []
     variants = {STOCK: stock(config), OURS: config}
     if fp8 and uses_fp8(config):
         variants[BF16] = in_bf16(config)
@@ -200,7 +203,9 @@ def accept(
         findings += [finding for finding in check(path, words, variants[FP8]) if finding not in findings]
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     folder = (out or (Path(tempfile.mkdtemp(prefix="accept-")) if rehearse else _run_dir(config))).resolve()
-    installed = None if errors else installation.find() if rehearse else installation.here()
+    controller = uses_single_controller(values)
+    here = installation.here if not rehearse else partial(installation.find, gym=bool(gym), controller=controller)
+    installed = None if errors else here()
     held = _claim(folder)
     configs, shrinker, layout = _short(variants, folder, steps, rehearse=rehearse)
     options = [*map(shlex.quote, overrides), f"--steps {steps}", *["--fp8"] * fp8, *["--rehearse"] * rehearse]
@@ -218,7 +223,7 @@ def accept(
     else:
         say(f"{path}: {layout.text}; runs {', '.join(variants)} and {RESUMED}; files in {folder}")
         if rehearse:
-            furnish(config, shrinker, layout, installed, folder)
+            furnish(config, shrinker, layout, installed, folder, gym)
         rehearsal = Rehearsal(installed, folder, layout, say, limit=Rehearsal.limit if rehearse else LIMIT_SECONDS)
         acceptance = Acceptance(rehearsal, configs, report, control, EXACT if rehearse else ON_GPUS)
         rehearsal.tick = acceptance.tick

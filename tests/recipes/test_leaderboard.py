@@ -163,3 +163,59 @@ def test_wrong_options_end_before_anything_runs(words, monkeypatch):
 def test_a_second_bench_on_a_folder_is_refused(results):
     with lock_file(results.folder / ".lock", "bench"), pytest.raises(UserError):
         bench.run(results, ["sudoku"], ["grpo4"], 1.0)
+
+
+class Scripted:
+    """A bench whose runs of `mean` are better by `gain`."""
+
+    def __init__(self, gain):
+        self.gain, self.jobs = gain, []
+
+    def __call__(self, _protocol, _results, _exits):
+        return self
+
+    def run(self, job):
+        self.jobs.append(job)
+        return result(job, self.gain if job.method == "mean" else 0.0)
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.05, "inside"), (0.5, "OUTSIDE")])
+def test_a_row_again_is_compared_with_the_interval_of_one_seed(gain, word, results, monkeypatch, capsys):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    for number, seed in enumerate(results.protocol.values["reported_seeds"]):  # the differences spread
+        results.put(bench.Job("sudoku", "mean", 4, 1e-4, seed), result(bench.Job("sudoku", "mean", 4, 1e-4, seed),
+                                                                       0.05 + 0.002 * number))  # fmt: skip
+    scripted = Scripted(gain)
+    monkeypatch.setattr("leaderboard.Bench", scripted)
+    bench.again(results, "sudoku", "mean", 300)
+    assert {job.seed for job in scripted.jobs} == {300} and len(scripted.jobs) == 2
+    said = capsys.readouterr().out
+    assert said.count(word) == 2 and f"{gain:+.3f}" in said
+    bench.again(results, "sudoku", "mean", 300)
+    assert len(scripted.jobs) == 2, "a run that is there is not run again"
+
+
+@pytest.mark.parametrize(
+    ("method", "seed"), [("mean", 200), ("mean", 3000), ("grpo4", 300), ("balance", 300)],
+    ids=["a reported seed", "a tuning seed", "the baseline", "a row that is not there"],
+)  # fmt: skip
+def test_only_a_row_of_the_page_runs_again_and_only_on_a_new_seed(method, seed, results):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    with pytest.raises(UserError):
+        bench.again(results, "sudoku", method, seed)
+
+
+def test_the_interval_of_one_seed_is_the_prediction_interval():
+    found = pages.effect([0.01, 0.02, 0.03, 0.06])
+    spread = np.std([0.01, 0.02, 0.03, 0.06], ddof=1)
+    low, high = pages.one_seed(found, 4)
+    assert (high - low) / 2 == pytest.approx(3.182446 * spread * math.sqrt(1 + 1 / 4), rel=1e-5)
+    assert (low + high) / 2 == pytest.approx(0.03)
+
+
+def test_a_task_may_have_settings_of_its_own(protocol):
+    values = protocol.values
+    assert pages.setting(values, "smollm2", "budget") < pages.setting(values, "sudoku", "budget") == values["budget"]
+    assert protocol.cells("smollm2", [4, 16]) == [(4, rate) for rate in pages.setting(values, "smollm2", "grid")[4]]
+    stages = [stage for stage in values["stages"] if "smollm2" in stage["tasks"]]
+    assert all(set(stage["methods"]) <= set(pages.setting(values, "smollm2", "methods")) for stage in stages)
