@@ -48,7 +48,7 @@ eval: install  ## the two models on held-out problems, with intervals, and compa
 	$(PY) recipes/prepare_and_evaluate.py evaluation
 
 report: install  ## a page of what `make train` left in runs/compare
-	$(VENV)/bin/nemo-ada report runs/compare/*/ --out runs/compare/report.html
+	$(VENV)/bin/nemo-ada report $$(dirname runs/compare/*/metrics.jsonl) --out runs/compare/report.html
 
 bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal work; PEERS="--seeds 0" for less
 	@PYTHON="$(PYTHON)" .ci/peers-env

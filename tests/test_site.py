@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / ".github" / "site"
 
 
-def pages():
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+def pages(kind="*.md"):
+    listed = subprocess.run(["git", "ls-files", kind], cwd=ROOT, capture_output=True, text=True, check=True)
     return {name for name in listed.stdout.splitlines() if not name.startswith(".github/")}
 
 
@@ -35,8 +35,9 @@ def test_every_page_is_in_the_menu():
     text = (SITE / "mkdocs.yml").read_text(encoding="utf-8")
     named = set(in_nav(yaml.safe_load(text)["nav"]))
     generated = {name for name in named if name.startswith(("reference/", "live/"))}
+    generated |= {name.replace(".ipynb", ".md") for name in pages("*.ipynb")}
     outside = {name for name in pages() if name.startswith("recipes/results/log/")}
-    assert named - generated == pages() - outside
+    assert generated <= named and named - generated == pages() - outside
 
 
 needs_packages = pytest.mark.skipif(
@@ -59,6 +60,9 @@ def test_the_site_builds_strictly_with_search_reference_reports_and_llms_txt(tmp
     for target in re.findall(r"\]\(([^)]+)\)", (tmp_path / "llms.txt").read_text(encoding="utf-8")):
         assert (tmp_path / target).is_file()
     assert "passed in" in (tmp_path / "recipes" / "results" / "reports" / "rehearsal.html").read_text(encoding="utf-8")
+    notebook = (tmp_path / "recipes" / "first_training.html").read_text(encoding="utf-8")
+    assert "data:image/png" in notebook and "<td>" in notebook and "ada_seq_balance" in notebook
+    assert 'href="first_training.html"' in (tmp_path / "recipes" / "index.html").read_text(encoding="utf-8")
     loaded = [
         address
         for page in tmp_path.rglob("*.html")

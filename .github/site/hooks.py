@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages from all over the repository, an API reference, live reports, and llms.txt.
+"""Hooks of mkdocs: pages from all over the repository, notebooks, an API reference, live reports, and llms.txt.
 
 mkdocs reads one folder. Our pages stand beside what they describe, and link to each other and to files. So the hooks
 add every tracked page and every file that a page links to, under its path in the repository.
@@ -7,6 +7,7 @@ add every tracked page and every file that a page links to, under its path in th
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -47,6 +48,9 @@ def on_files(files: Files, config: Any) -> Files:
     for room in REFERENCE:
         name = f"reference/{room.replace('.', '_')}.md"
         files.append(File.generated(config, name, content=reference(room)))
+    for name in tracked("*.ipynb"):
+        page = Path(name).with_suffix(".md").as_posix()
+        files.append(File.generated(config, page, content=notebook_page(ROOT / name)))
     files.append(File.generated(config, "live/train.md", content=train_page()))
     if TRAIN_REPORT.is_file():
         files.append(File.generated(config, "live/report.html", abs_src_path=str(TRAIN_REPORT)))
@@ -61,6 +65,34 @@ def reference(room: str) -> str:
         modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
         names = [f"nemo_ada.{room}.{path.stem}" for path in modules]
     return "\n\n".join([f"# nemo_ada.{room}", *(f"::: {name}" for name in names), ""])
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead the links to notebooks to their pages, but for the page's link to its own notebook."""
+    own = Path(page.file.src_uri).with_suffix(".ipynb").name
+    return LINK.sub(lambda link: link[0] if link[1] == own else link[0].replace(".ipynb)", ".md)"), markdown)
+
+
+def notebook_page(path: Path) -> str:
+    """The page of one notebook: its text, its code, and the outputs that it keeps."""
+    title, *cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    parts = ["".join(title["source"]), f"[Download the notebook]({path.name})."]
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        parts += [shown(output) for output in cell.get("outputs", [])]
+    return "\n\n".join([*parts, ""])
+
+
+def shown(output: dict[str, Any]) -> str:
+    """One output of a notebook's cell: a figure, a table or text."""
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
+    if "image/png" in data:
+        return f'<img alt="Figure of the cell above" src="data:image/png;base64,{data["image/png"].strip()}">'
+    table = re.search(r"<table.*</table>", data.get("text/html", ""), re.DOTALL)
+    if table:  # without pandas' own style, so that it looks and scrolls as every other table
+        return re.sub(r"<(table|tr)[^>]*>", r"<\1>", table[0])
+    return f"```text\n{(''.join(output.get('text', '')) or data.get('text/plain', '')).rstrip()}\n```"
 
 
 def train_page() -> str:

@@ -1,11 +1,11 @@
 """Correct what NeMo-RL's loop logs of a step, where adaptive groups would make it wrong, costly or missing.
 
-plot        The plot of token_mult_prob_error shows the row with the largest error. Placeholder rows have no token in
-            the loss, so their 0/0 would be chosen. The plot gets the other rows only.
-batches     The asynchronous loop writes every batch of training rows to a file and has no switch for that. It follows
-            the switch of the synchronous loop now (env.should_log_nemo_gym_responses: true).
-rollout     NeMo-RL's rollout functions report turns, tokens, terminations and the load of each worker. We report the
-            same names for all responses of a step.
+- `plot`: The plot of token_mult_prob_error shows the row with the largest error. Placeholder rows have no token in the
+  loss, so their 0/0 would be chosen. The plot gets the other rows only.
+- `batches`: The asynchronous loop writes every batch of training rows to a file and has no switch for that. It follows
+  the switch of the synchronous loop now (env.should_log_nemo_gym_responses: true).
+- `rollout`: NeMo-RL's rollout functions report turns, tokens, terminations and the load of each worker. We report the
+  same names for all responses of a step.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Both rules avoid length bias, because neither looks at which response ended first:
 
-`wave`         Drain a wave and redraw its failures. Then all of it enters the pool, and the pool is judged (paper).
-`issue_order`  The pool is a prefix in issue order. It ends at the first response j for which two things hold: all
-               responses before j have finished, and responses 1..j meet the exit condition. Later responses are
-               dropped, whether they have finished or not.
+- `wave`: Drain a wave and redraw its failures. Then all of it enters the pool, and the pool is judged (paper).
+- `issue_order`: The pool is a prefix in issue order. It ends at the first response j for which two things hold: all
+  responses before j have finished, and responses 1..j meet the exit condition. Later responses are dropped, whether
+  they have finished or not.
 
 Each function takes the prompts that an outcome touched. It finishes them, or lets them wait for more responses.
 """

@@ -3,14 +3,14 @@
 The loop imports both classes when it starts. Within `adaptive_actors` it gets our subclasses. NeMo-RL's own bookkeeping
 of a group's target and age, of refits and of the buffer stays. These things change:
 
-collector   GroupRollouts draws a group. For that we replace, in the actor's process, the function that a group's thread
-            calls for a rollout. A refit without in-flight updates waits for the responses in flight, and not for whole
-            groups. Prompts come from a PromptQueue. An error ends the run, because the buffer's next call raises it. We
-            always start groups for the step that the trainer waits for. NeMo-RL does not, and it deadlocks after a
-            resume whose buffer is one step behind.
-buffer      The buffer keeps the tickets of delivered groups in its state. It raises the collector's error in the
-            driver. NeMo-RL's collector would print the error, and its loop would wait for ever. The buffer knows the
-            collector's actor and checks that it lives. Groups come out in a seeded order (training_batch.py).
+- `collector`: GroupRollouts draws a group. For that we replace, in the actor's process, the function that a group's
+  thread calls for a rollout. A refit without in-flight updates waits for the responses in flight, and not for whole
+  groups. Prompts come from a PromptQueue. An error ends the run, because the buffer's next call raises it. We always
+  start groups for the step that the trainer waits for. NeMo-RL does not, and it deadlocks after a resume whose buffer
+  is one step behind.
+- `buffer`: The buffer keeps the tickets of delivered groups in its state. It raises the collector's error in the
+  driver. NeMo-RL's collector would print the error, and its loop would wait for ever. The buffer knows the collector's
+  actor and checks that it lives. Groups come out in a seeded order (training_batch.py).
 
 Ray sends both classes by value. The module of this file must be importable in the actors' environment.
 """

@@ -7,11 +7,11 @@
 `setup_controller` and `controller_actor` stand where NeMo-RL's example has `setup_single_controller` and
 `SingleControllerActor`. The actor replaces these objects when it starts:
 
-rollout_manager      a group draws waves until its session has enough (rollout.py)
-tq_buffer            pools beside the buffer, sample mask 0 for rows outside the loss (buffer.py)
-dataloader           prompts by ticket, so that a resumed run trains on each of them once
-advantage_estimator  the pools' advantages (step.py)
-sampler              whole steps only; with ready_first no group is older than a bound (step.py)
+- `rollout_manager`: a group draws waves until its session has enough (rollout.py)
+- `tq_buffer`: pools beside the buffer, sample mask 0 for rows outside the loss (buffer.py)
+- `dataloader`: prompts by ticket, so that a resumed run trains on each of them once
+- `advantage_estimator`: the pools' advantages (step.py)
+- `sampler`: whole steps only; with ready_first no group is older than a bound (step.py)
 
 The estimator of pass rates is saved in reinforce_ada.json of a checkpoint, prompts in train_dataloader.pt, pools in
 replay_buffer.pt.
