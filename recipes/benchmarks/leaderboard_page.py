@@ -253,11 +253,17 @@ def rows_of(
 
 def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) -> list[str]:
     """Return a table as lines of Markdown. Bold effects are significant after Holm's correction over the table."""
-    shown = ("area at equal responses", "accuracy", "responses to 1", "area at equal live_rows")
+    shown = (
+        "area at equal updates",
+        "area at equal responses",
+        "accuracy",
+        "responses to 1",
+        "area at equal live_rows",
+    )
     p_T = [row.effects[name].p for row in rows if row.effects for name in shown]
     bold = iter(holm(p_T))
-    head = ["method", *(["updates"] if updates else []), "rate", "seeds", "area", "accuracy", "responses", "live rows",
-            "commit"]  # fmt: skip
+    axes = ["equal updates", "equal responses", "accuracy", "responses", "equal live rows"]
+    head = ["method", *(["updates"] if updates else []), "rate", "seeds", *axes, "commit"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
         cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
@@ -266,7 +272,7 @@ def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) ->
             cells += [text(row.effects[name], next(bold), log=name == "responses to 1") for name in shown]
         else:
             values = [float(np.mean([f(row.results[s]) for s in row.seeds])) for f in (lambda r: r["area"], final)]
-            cells += [f"{_short(values[0])}", f"{_short(values[1])}", "1", ""]
+            cells += ["", f"{_short(values[0])}", f"{_short(values[1])}", "1", ""]
         newest = max((row.results[seed] for seed in row.seeds), key=lambda result: str(result["date"]))
         lines.append("| " + " | ".join([*cells, str(newest["commit"])]) + " |")
     return lines
@@ -335,9 +341,10 @@ rates to choose from, on {tuning} seeds that are not reported. The reported seed
 another base, other problems and another held-out set.
 
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
-have paired differences with 95 % intervals. *responses* is the ratio of the responses that a method and the baseline
-need for the baseline's final accuracy; `>` says that some runs never reach it. *live rows* is the difference of areas
-at equal rows with a gradient. Bold: significant after Holm's correction over the table. *commit* made the newest run.
+have paired differences with 95 % intervals: of the area at equal updates, at equal responses, and at equal rows with a
+gradient. *responses* is the ratio of the responses that a method and the baseline need for the baseline's final
+accuracy; `>` says that some runs never reach it. Bold: significant after Holm's correction over the table. *commit*
+made the newest run.
 
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
 update. *noise* is the number of live rows at which noise is as long as the signal, (1 - cosine) / cosine times the live
