@@ -196,6 +196,10 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self._keys: dict[Job, str] = {}
         self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
+        known = [*self._published, *(path.stem for path in folder.glob("*.json"))]
+        self._names = {
+            key.rpartition("-")[0] for key in known
+        }  # of jobs that have a result with these or other settings
 
     def key(self, job: Job) -> str:
         """Return the key of a job."""
@@ -205,6 +209,8 @@ class Results:
 
     def get(self, job: Job) -> dict[str, Any] | None:
         """Return the result of a job, None when it is missing. A file in the folder wins over a published result."""
+        if job.name not in self._names:
+            return None
         path = self.folder / f"{self.key(job)}.json"
         return read_json(path) if path.exists() else self._published.get(self.key(job))
 
@@ -218,6 +224,7 @@ class Results:
 
     def put(self, job: Job, result: Mapping[str, Any]) -> None:
         """Write a result."""
+        self._names.add(job.name)
         write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(result))
 
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
