@@ -59,7 +59,13 @@ note(event="done", code=0)
 
 
 def accepted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, fp8: bool = False, plan: bool = False, **asked: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *overrides: str,
+    config: Path = CONFIG,
+    fp8: bool = False,
+    plan: bool = False,
+    **asked: Any,
 ) -> tuple[int, dict[str, Any]]:
     """Exit code and report.json of an acceptance whose runs do what is asked. Without `plan` nothing is forecast."""
     few = partial(PlanOptions, steps=2)
@@ -76,7 +82,7 @@ def accepted(
     gpus = installation.Installation(folder, folder, folder, python, python, stand_ins=False)
     monkeypatch.setattr(installation, "here", lambda: gpus)
     words = [f"run_dir={out}", "resume=auto", *overrides]  # as node.sh gives them
-    code = accept.accept(CONFIG, words, steps=3, fp8=fp8, rehearse=False, out=None, say=lambda text: None)
+    code = accept.accept(config, words, steps=3, fp8=fp8, rehearse=False, out=None, say=lambda text: None)
     return code, json.loads((out / "report.json").read_text(encoding="utf-8"))
 
 
@@ -152,6 +158,16 @@ def test_an_error_of_check_starts_no_run(tmp_path, monkeypatch):
 def test_a_config_without_reinforce_ada_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError):
         accepted(tmp_path, monkeypatch, "grpo.adv_estimator.name=grpo")
+
+
+@needs_nemo_rl
+def test_a_config_over_nemo_gym_makes_the_same_runs(tmp_path, monkeypatch):
+    config = ROOT / "configs" / "qwen3-4b-instruct-2507-gym-math.yaml"
+    code, report = accepted(tmp_path, monkeypatch, config=config)
+    assert (code, report["failure"]) == (0, None)
+    assert set(runs(tmp_path)) == {"stock", "ours", "resumed"}
+    stock = json.loads((tmp_path / "out" / "stock.json").read_text(encoding="utf-8"))
+    assert stock["env"]["should_use_nemo_gym"] and "reinforce_ada" not in stock
 
 
 @needs_nemo_rl
