@@ -1,6 +1,6 @@
 """The bench behind recipes/results/leaderboard.md: the runs of a protocol, one result file per run.
 
-    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--minutes M]
+    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--updates N ...] [--minutes M]
     python recipes/benchmarks/leaderboard.py list
     python recipes/benchmarks/leaderboard.py page
     python recipes/benchmarks/leaderboard.py again --method NAME --task NAME --seed S
@@ -23,6 +23,7 @@ import argparse
 import datetime
 import hashlib
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ import yaml
 from compare_cpu import ROOT
 from leaderboard_page import FOUR, area, effects, one_seed, rows_of, setting, unpacked, write_page
 from measure import measure
-from rivals import rival
+from rivals import Plain, rival
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
@@ -134,6 +135,10 @@ class Protocol:
         settings = self.methods[method]
         return int(settings.get("prompts", self.values["step_responses"] // settings["n"]))
 
+    def rival(self, method: str) -> Plain:
+        """Return what a method does with the rows of a step, with all its settings."""
+        return rival(self.methods[method].get("rival"))
+
     def config(self, job: Job, folder: Path, warmup_steps: int = 0) -> RunConfig:
         """Return the configuration of a job.
 
@@ -180,7 +185,10 @@ class Protocol:
             {name: value for name, value in settings.items() if name not in ("name", "about")}
             for settings in (self.methods[job.method], self.values["tasks"][job.task])
         ]
-        text = json.dumps([config, written, measured], sort_keys=True)
+        parts: list[Any] = [config, written, measured]
+        if self.methods[job.method].get("rival"):
+            parts.append(self.rival(job.method).settings())
+        text = json.dumps(parts, sort_keys=True)
         return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def cells(self, task: str, updates: Sequence[int]) -> list[tuple[int, float]]:
@@ -262,10 +270,13 @@ class Results:
                     cells = [self.best(task, name, updates) for updates in groups]
                     yield from (Job(task, name, *cell, seed) for cell in cells if cell is not None)
 
-    def missing(self, tasks: Sequence[str], methods: Sequence[str]) -> Iterator[Job]:
-        """Yield the jobs without a result, in the order of the stages."""
+    def missing(
+        self, tasks: Sequence[str], methods: Sequence[str], updates: Sequence[int] | None = None
+    ) -> Iterator[Job]:
+        """Yield the jobs without a result, in the order of the stages. `updates` restricts the numbers of updates."""
         for stage in self.protocol.values["stages"]:
-            yield from (job for job in self.jobs(stage, tasks, methods) if self.get(job) is None)
+            tried = [number for number in stage["updates"] if updates is None or number in updates]
+            yield from (job for job in self.jobs({**stage, "updates": tried}, tasks, methods) if self.get(job) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +310,9 @@ class BudgetTrainer(Trainer):
     """
 
     def __init__(self, config: RunConfig, stack: Stack, task: Any, budget: int, places: Sequence[int],
-                 tiers: Sequence[np.ndarray], settings: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+                 tiers: Sequence[np.ndarray], method: Plain | None = None) -> None:  # fmt: skip
         self.records: list[Mapping[str, Any]] = []
-        self.rival = rival(settings)
+        self.rival = method or Plain()
         super().__init__(config, stack, task, Observer(on_step=self.records.append))
         self.budget, self.places, self.tiers = budget, list(places), tiers
         self.points: list[dict[str, Any]] = []
@@ -370,8 +381,8 @@ class Bench:
             config = self.protocol.config(job, folder, steps)
             check_run(config, self._task)
             tiers = base.tiers(values["tiers"])
-            settings = self.protocol.methods[job.method].get("rival")
-            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers, settings)
+            method = self.protocol.rival(job.method)
+            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers, method)
             started = time.perf_counter()
             try:
                 trainer.run()
@@ -449,7 +460,13 @@ class Bench:
         return max(1, round(self.protocol.of(job.task, "warmup") / int(sampled.result.issued_P.sum())))
 
 
-def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes: float) -> None:
+def run(
+    results: Results,
+    tasks: Sequence[str],
+    methods: Sequence[str],
+    minutes: float,
+    updates: Sequence[int] | None = None,
+) -> None:
     """Run the missing jobs, one by one. No job starts after `minutes`, and one that runs is finished.
 
     Raises:
@@ -460,7 +477,7 @@ def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes:
     with lock_file(results.folder / ".lock", str(results.folder)), ExitStack() as exits:
         bench = Bench(results.protocol, results, exits)
         while time.monotonic() < deadline:
-            job = next((job for job in results.missing(tasks, methods) if job not in failed), None)
+            job = next((job for job in results.missing(tasks, methods, updates) if job not in failed), None)
             if job is None:
                 break
             try:
@@ -478,13 +495,13 @@ def run(results: Results, tasks: Sequence[str], methods: Sequence[str], minutes:
             )
 
 
-def again(results: Results, task: str, method: str, seed: int) -> None:
+def again(results: Results, task: str, method: str, seed: int, baseline: str) -> None:
     """Run a row of the page and its baseline on another seed, and compare the difference with the page.
 
     Raises:
         UserError: the page has no such row, or the seed is one of its own.
     """
-    protocol, baseline = results.protocol, str(results.protocol.values["baseline"])
+    protocol = results.protocol
     if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
         raise UserError(f"--seed {seed} is one of the protocol's; give another one")
     found = {row.method: row for row in rows_of(protocol.values, results, task, [4], baseline, [method])}
@@ -512,11 +529,24 @@ def main() -> int:
     protocol = Protocol()
     parser.add_argument("--task", nargs="+", action="extend", choices=list(protocol.values["tasks"]), default=None)
     parser.add_argument("--method", nargs="+", action="extend", choices=list(protocol.methods), default=None)
-    parser.add_argument("--seed", type=int, help="of `again`")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    parser.add_argument("--updates", nargs="+", type=int, choices=list(protocol.values["grid"]), help="of run and list")
+    parser.add_argument("--fresh", action="store_true", help="run and list: as if nothing had been published")
+    parser.add_argument("--seed", type=int, help="of again")
+    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"of again ({protocol.values['baseline']})")
+    parser.add_argument("--minutes", type=float, help="of run")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results; page writes recipes/results")
     arguments = parser.parse_args()
-    if not arguments.minutes > 0:
+    chosen = ("task", "method", "updates", "fresh")
+    accepted = {
+        "run": (*chosen, "minutes"),
+        "list": chosen,
+        "page": (),
+        "again": ("task", "method", "seed", "baseline"),
+    }
+    for name in (*chosen, "seed", "baseline", "minutes"):
+        if getattr(arguments, name) not in (None, False) and name not in accepted[arguments.what]:
+            parser.error(f"{arguments.what} takes no --{name}")
+    if arguments.minutes is not None and not arguments.minutes > 0:
         parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
     if arguments.out.exists() and not arguments.out.is_dir():
         parser.error(f"--out {arguments.out} is a file; give a folder")
@@ -524,17 +554,18 @@ def main() -> int:
         arguments.seed is None or len(arguments.task or ()) != 1 or len(arguments.method or ()) != 1
     ):
         parser.error("again needs --seed, one --task and one --method")
-    results = Results(protocol, arguments.out)
+    results = Results(protocol, arguments.out, None if arguments.fresh else PUBLISHED)
     tasks = arguments.task or list(protocol.values["tasks"])
     methods = list(dict.fromkeys([*([protocol.values["baseline"]] if arguments.method else []),
                                   *(arguments.method or protocol.methods)]))  # fmt: skip
     if arguments.what == "run":
-        run(results, tasks, methods, arguments.minutes)
+        run(results, tasks, methods, arguments.minutes or math.inf, arguments.updates)
     elif arguments.what == "list":
-        for job in results.missing(tasks, methods):
+        for job in results.missing(tasks, methods, arguments.updates):
             print(job.name)
     elif arguments.what == "again":
-        again(results, arguments.task[0], arguments.method[0], arguments.seed)
+        baseline = arguments.baseline or str(protocol.values["baseline"])
+        again(results, arguments.task[0], arguments.method[0], arguments.seed, baseline)
     else:
         write_page(protocol.values, results, PAGES)
     return 0

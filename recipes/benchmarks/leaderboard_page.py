@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,26 @@ from nemo_ada.report.draw import colour_of
 from nemo_ada.run_folder.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
-AXES = ("responses", "updates", "prompts", "live_rows", "tokens")
+SUMMED = "summed_rates"
+AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens")
 LAST = 3  # evaluations whose mean is a run's final accuracy
 NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
 LEVEL = 0.05
 Result = Mapping[str, Any]
-KEPT = ("task", "method", "updates", "rate", "seed", "base", "version", "commit", "date", "seconds", "area")
+KEPT = (
+    "task",
+    "method",
+    "updates",
+    "rate",
+    "seed",
+    "base",
+    "version",
+    "commit",
+    "date",
+    "seconds",
+    "warmup_steps",
+    "area",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +53,13 @@ class Effect:
         mean: the mean, nan without a pair.
         half: half of the 95 % interval, nan for fewer than two pairs.
         p: two-sided p-value of the paired t test, nan for fewer than two pairs.
-        bound: whether some values are only lower bounds.
+        bound: what runs that never reach a target make of the mean: ">" a lower bound, "<" an upper bound, "~" neither.
     """
 
     mean: float
     half: float
     p: float
-    bound: bool = False
+    bound: str = ""
 
 
 def setting(protocol: Mapping[str, Any], task: str, name: str) -> Any:
@@ -58,7 +73,7 @@ def one_seed(found: Effect, seeds: int) -> tuple[float, float]:
     return found.mean - half, found.mean + half
 
 
-def effect(difference_S: Sequence[float], bound: bool = False) -> Effect:
+def effect(difference_S: Sequence[float], bound: str = "") -> Effect:
     """Return the mean difference with its interval and p-value."""
     value_S = np.asarray(difference_S, np.float64)
     count = len(value_S)
@@ -81,9 +96,21 @@ def holm(p_T: Sequence[float], level: float = LEVEL) -> list[bool]:
     return rejected
 
 
+def costs(result: Result, axis: str) -> FloatArray:
+    """Return what a run had cost at each evaluation.
+
+    `summed_rates` is the sum of the learning rates of its updates, which is small in the warm-up.
+    """
+    if axis != SUMMED:
+        return np.array([point[axis] for point in result["points"]], np.float64)
+    done = np.array([point["updates"] for point in result["points"]], np.float64)
+    warm = float(result["warmup_steps"] * result["updates"])
+    return float(result["rate"]) * np.where(done <= warm, done * (done + 1) / (2 * warm), (warm + 1) / 2 + done - warm)
+
+
 def area(result: Result, axis: str, limit: float) -> float:
     """Return the mean accuracy up to a cost, by linear interpolation between the evaluations."""
-    x = np.array([point[axis] for point in result["points"]], np.float64)
+    x = costs(result, axis)
     y = np.array([point["accuracy"] for point in result["points"]], np.float64)
     return float(np.interp(np.linspace(0.0, limit, 400), x, y).mean())
 
@@ -128,15 +155,16 @@ def targets(baseline: Sequence[Result], share: float) -> dict[int, float]:
 def ratio(mine: Sequence[Result], baseline: Sequence[Result], share: float) -> Effect:
     """Compare the responses until the baseline's final accuracy (or a share of it): the log of their ratio.
 
-    A run that never reaches it counts with its budget, and the effect is then a lower bound.
+    A run that never reaches it counts with its budget. The effect is then a lower bound where this is a run of the
+    method, an upper bound where it is one of the baseline, and neither where it happens to both.
     """
-    target, logs, bound = targets(baseline, share), [], False
+    target, logs, late = targets(baseline, share), [], [False, False]
     for own, base in zip(mine, baseline, strict=True):
         budget = float(own["points"][-1]["responses"])
         needed = [responses_to(run, target[int(run["base"])]) for run in (own, base)]
-        bound = bound or math.isinf(needed[0])
+        late = [before or math.isinf(responses) for before, responses in zip(late, needed, strict=True)]
         logs.append(math.log(max(min(needed[0], budget), 1.0) / max(min(needed[1], budget), 1.0)))
-    return effect(logs, bound)
+    return effect(logs, {(False, False): "", (True, False): ">", (False, True): "<"}.get((late[0], late[1]), "~"))
 
 
 def gain(mine: Sequence[Result], baseline: Sequence[Result], value: Callable[[Result, Result], float]) -> Effect:
@@ -148,7 +176,7 @@ def effects(mine: Sequence[Result], baseline: Sequence[Result]) -> dict[str, Eff
     """Return all effects of a method against the baseline over the same seeds."""
 
     def on(axis: str) -> Callable[[Result, Result], float]:
-        return lambda run, other: area(run, axis, min(r["points"][-1][axis] for r in (run, other)))
+        return lambda run, other: area(run, axis, min(costs(r, axis)[-1] for r in (run, other)))
 
     found = {"accuracy": gain(mine, baseline, lambda run, _: final(run)),
              "pass4": gain(mine, baseline, lambda run, _: final(run, "pass4"))}  # fmt: skip
@@ -165,7 +193,12 @@ def _tier(result: Result, tier: int) -> float:
 
 
 def detectable(effects_M: Sequence[Effect], seeds: int) -> float:
-    """Return the smallest difference that a paired test at 5 % finds with 80 %, from the mean spread of the effects."""
+    """Return the smallest difference that a paired test at 5 % finds with 80 %, from the mean spread of the effects.
+
+    Args:
+        effects_M: effects over `seeds` seeds each.
+        seeds: number of seeds.
+    """
     error_M = [found.half / student_quantile(seeds - 1) for found in effects_M if not math.isnan(found.half)]
     if not error_M:
         return math.nan
@@ -177,7 +210,7 @@ def text(found: Effect, bold: bool, *, log: bool = False) -> str:
     if math.isnan(found.mean):
         return "-"
     if log:
-        middle = f"{'>' if found.bound else ''}{math.exp(found.mean):.2f}"
+        middle = f"{found.bound}{math.exp(found.mean):.2f}"
         ends = "" if math.isnan(found.half) else f"[{math.exp(found.mean - found.half):.2f},{math.exp(found.mean + found.half):.2f}]"  # fmt: skip  # noqa: E501
         word = middle + ends
     else:
@@ -253,47 +286,58 @@ def rows_of(
 
 def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) -> list[str]:
     """Return a table as lines of Markdown. Bold effects are significant after Holm's correction over the table."""
-    shown = (
-        "area at equal updates",
-        "area at equal responses",
-        "accuracy",
-        "responses to 1",
-        "area at equal live_rows",
-    )
-    p_T = [row.effects[name].p for row in rows if row.effects for name in shown]
-    bold = iter(holm(p_T))
-    axes = ["equal updates", "equal responses", "accuracy", "responses", "equal live rows"]
+    areas = [f"area at equal {axis}" for axis in ("updates", SUMMED, "responses")]
+    shown = [*areas, "accuracy", "responses to 1"]
+    complete = max(len(row.seeds) for row in rows)
+    marked = significant([row.effects if len(row.seeds) == complete else {} for row in rows], shown)
+    axes = ["equal updates", "equal summed rates", "equal responses", "accuracy", "responses"]
     head = ["method", *(["updates"] if updates else []), "rate", "seeds", *axes, "commit"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows:
+    for row, bold in zip(rows, marked, strict=True):
         cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
-        cells += [f"{row.cell[1]:g}", str(len(row.seeds))]
+        tried = setting(protocol, str(row.results[row.seeds[0]]["task"]), "grid")[row.cell[0]]
+        edge = " (largest)" if row.cell[1] == max(tried) else " (smallest)" if row.cell[1] == min(tried) else ""
+        cells += [f"{row.cell[1]:g}{edge}", str(len(row.seeds))]
         if row.effects:
-            cells += [text(row.effects[name], next(bold), log=name == "responses to 1") for name in shown]
+            cells += [text(row.effects[name], name in bold, log=name == "responses to 1") for name in shown]
         else:
             values = [float(np.mean([f(row.results[s]) for s in row.seeds])) for f in (lambda r: r["area"], final)]
-            cells += ["", f"{_short(values[0])}", f"{_short(values[1])}", "1", ""]
+            cells += ["", "", f"{_short(values[0])}", f"{_short(values[1])}", "1"]
         newest = max((row.results[seed] for seed in row.seeds), key=lambda result: str(result["date"]))
         lines.append("| " + " | ".join([*cells, str(newest["commit"])]) + " |")
     return lines
 
 
+def significant(effects_M: Sequence[Mapping[str, Effect]], names: Sequence[str]) -> list[set[str]]:
+    """Return the names of each row's effects that are significant after Holm's correction over the table.
+
+    Effects of a row that are the same numbers are one test. A row without effects has none.
+    """
+    distinct = {(m, found[name].mean, found[name].half): found[name].p
+                for m, found in enumerate(effects_M) for name in names if name in found}  # fmt: skip
+    passed = dict(zip(distinct, holm(list(distinct.values())), strict=True))
+    return [{name for name in names if name in found and passed[m, found[name].mean, found[name].half]}
+            for m, found in enumerate(effects_M)]  # fmt: skip
+
+
 def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Return what the loop measured of each method's updates, as lines of Markdown."""
-    lines = ["| method | cosine | noise | effective updates | explained variance | live rows | zero-signal groups |",
-             "|" + "---|" * 7]  # fmt: skip
+    head = ["method", "cosine", "effective updates", "explained variance", "zero-signal groups", "live rows per step",
+            "per response"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
-        known = {key for seed in row.seeds for key in row.results[seed]["why"]}
-        why = {key: float(np.mean([row.results[s]["why"].get(key, math.nan) for s in row.seeds])) for key in known}
-        cosine, live = why.get("ada/gradient_cosine", math.nan), why.get("ada/live_rows", math.nan)
-        updates = why.get("train/updates", math.nan)
-        noise = (1.0 - cosine) / cosine * live / updates / 2.0 if cosine > 0 else math.nan
-        shown = [f"{cosine:.2f}", f"{noise:.0f}", f"{why.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
-        shown += [f"{why.get('ada/explained_variance', math.nan):.2f}", f"{live:.0f}"]
-        shown += [f"{why.get('ada/zero_signal_groups', math.nan):.2f}"]
-        cells = [
-            "" if cell == "nan" else cell.replace("0.", ".") if cell[:2] in ("0.", "-0") else cell for cell in shown
-        ]
+        seen = [row.results[seed]["why"] for seed in row.seeds]
+        keys = {key for why in seen for key in why}
+        mean = {key: float(np.mean([why[key] for why in seen if key in why])) for key in keys}
+        cosines = effect([why["ada/gradient_cosine"] for why in seen if "ada/gradient_cosine" in why])
+        live, drawn, updates = (
+            mean.get(key, math.nan) for key in ("ada/live_rows", "ada/samples_drawn", "train/updates")
+        )
+        shown = [text(cosines, False).lstrip("+")]
+        shown += [f"{mean.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
+        shown += [f"{mean.get(key, math.nan):.2f}" for key in ("ada/explained_variance", "ada/zero_signal_groups")]
+        shown += [f"{live:.0f}", f"{live / drawn:.2f}"]
+        cells = [re.sub(r"^(-?)0\.", r"\1.", cell).replace("nan", "") for cell in shown]
         lines.append("| " + " | ".join([protocol["methods"][row.method]["name"], *cells]) + " |")
     return lines
 
@@ -330,26 +374,32 @@ tiers of difficulty, p-values, commits, and what the loop measured. [leaderboard
 [Earlier comparisons](earlier_comparisons.md) had other protocols.
 
 ```bash
-nice -n 19 python recipes/benchmarks/leaderboard.py run                          # what is missing, in order
-python recipes/benchmarks/leaderboard.py run --task TASK --method METHOD         # one row, with its baseline
+nice -n 19 python recipes/benchmarks/leaderboard.py run                                # what is missing, in order
+python recipes/benchmarks/leaderboard.py run --fresh --task TASK --method METHOD --updates 4  # a row and its baseline
+python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --seed SEED # a row on a seed of yours
 python recipes/benchmarks/leaderboard.py page
-python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --seed SEED   # a row on a seed of yours
 ```
+
+`--fresh` runs again what is published. `again` says whether two differences are inside the interval of one seed. One of
+them is outside in 5 to 10 % of all calls.
 
 **Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
 rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have
-another base, other problems and another held-out set.
+another base, other problems and another held-out set. The tuning seeds have the same two bases and held-out sets, so
+the intervals are for these two. *(largest)* and *(smallest)* mark a rate at the edge of those that were tried.
 
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
-have paired differences with 95 % intervals: of the area at equal updates, at equal responses, and at equal rows with a
-gradient. *responses* is the ratio of the responses that a method and the baseline need for the baseline's final
-accuracy; `>` says that some runs never reach it. Bold: significant after Holm's correction over the table. *commit*
-made the newest run.
+have paired differences with 95 % intervals, of the area and of the final accuracy. *equal summed rates*: at equal sums
+of the learning rates of all updates. The warm-up is counted in responses, so a method with large steps leaves it after
+fewer updates, and *equal updates* alone favours it. *responses* is the ratio of the responses that a method and the
+baseline need for the baseline's final accuracy. A run that never reaches it counts with all its responses: `>` says
+that this happens to the method (the ratio is at least this), `<` to the baseline, `~` to both. Bold: significant after
+Holm's correction over the table's complete rows. *commit* made the newest run.
 
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
-update. *noise* is the number of live rows at which noise is as long as the signal, (1 - cosine) / cosine times the live
-rows of half an update. *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step.
-*explained variance* is that of the labels by the baseline's predictions.
+update's rows. With n above 1 the halves may share a prompt, so compare methods with the same n only. *effective
+updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of the labels
+by the predictions of the baseline.
 
 ![Accuracy over responses](figures/leaderboard.png)
 """
@@ -380,9 +430,9 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
             tables[task, name] = rows
             lines += [f"## {task}: {settings['about']}, {name} per step", ""]
             lines += [*table(protocol, rows, updates=name == TUNED), ""]
-            compared = [row for row in rows if row.effects]
-            seeds = min(len(row.seeds) for row in compared)
-            if seeds > 1:
+            seeds = max(len(row.seeds) for row in rows)
+            compared = [row for row in rows if row.effects and len(row.seeds) == seeds]
+            if seeds > 1 and compared:
                 power = detectable([row.effects["area at equal responses"] for row in compared], seeds)
                 lines += [f"Power: a true difference in area of {_short(power)} is found with 80 % (one test).", ""]
             if name == FOUR:
@@ -452,6 +502,11 @@ def unpacked(line: Mapping[str, Any]) -> dict[str, Any]:
     return dict(line) | {"points": [{key: values[i] for key, values in columns.items()} for i in range(count)]}
 
 
+def reported_or_tuned(protocol: Mapping[str, Any], task: str) -> set[int]:
+    """Return the seeds of a task in the protocol. `again` runs others."""
+    return {*setting(protocol, task, "reported_seeds"), *setting(protocol, task, "tuning_seeds")}
+
+
 def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
     """Write leaderboard.md, .csv, .jsonl and the figure."""
     markdown, table_csv = page(protocol, results)
@@ -461,6 +516,7 @@ def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
             separators=(",", ":"),
         )
         for key, result in sorted(results.everything().items())
+        if result["seed"] in reported_or_tuned(protocol, result["task"])
     ]
     write_atomically(folder / "leaderboard.md", markdown)
     write_atomically(folder / "leaderboard.csv", table_csv)

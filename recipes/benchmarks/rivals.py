@@ -31,6 +31,10 @@ class Plain:
         """Train on the rows of a step. Returns the learner's metrics."""
         return train_on(trainer.learner, data, trainer.config, step)
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings, with the defaults."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("_")}
+
     def evaluated_weights(self) -> dict[str, Any] | None:
         """Return the weights for an evaluation. None stands for the learner's own."""
         return None
@@ -44,7 +48,8 @@ class Replay(Plain):
     importance weights that are decoupled from the clipping). Otherwise it is that share of the prompts, those with the
     smallest sum of |advantage|, when a stored prompt has a larger one. Ours: the quality is that sum, every step of age
     multiplies it by `decay`, a group is replayed once and forgotten after `steps`, and the importance weight is
-    min(`cap`, pi / pi_old) of the whole response. The clipping is around pi, the policy at the start of the step.
+    min(`cap`, pi / pi_old) of the whole response. The clipping is around pi, the policy at the start of the step. The
+    gradient is biased: stored advantages are old, and the choice by |advantage| prefers surprising labels.
 
     Attributes:
         weakest: share of the prompts that give way. 0 takes the prompts without a gradient.
@@ -76,10 +81,12 @@ class Replay(Plain):
             weak = np.argsort(strength_P, kind="stable")[: int(self.weakest * len(strength_P))]
         best = sorted(self._groups, key=lambda group: -group[0] * self.decay ** (step - group[1]))
         taken: list[tuple[int, dict[str, Any]]] = []
+        used: set[int] = set()
         for p, group in zip(weak.tolist(), best, strict=False):
             if group[0] * self.decay ** (step - group[1]) > strength_P[p]:
                 taken.append((p, self.corrected(trainer, group[2])))
-                self._groups.remove(group)
+                used.add(id(group))
+        self._groups = [group for group in self._groups if id(group) not in used]
         kept = np.flatnonzero(~np.isin(data.prompt_R, [p for p, _ in taken]))
         parts = [data.columns(kept), *(columns for _, columns in taken)]
         places = [data.prompt_R[kept], *(np.full(len(c["length_R"]), p) for p, c in taken)]
@@ -105,8 +112,9 @@ class Gated(Plain):
     The gate watches the energy (squared norm) of the output layer's gradient. From the second pass on, an update is
     undone and the step ends when the energy has risen by more than `threshold` standard deviations above the mean rise
     of the last `window` updates. The paper recommends at most 4 passes and a threshold of .1 to .5. Ours: the window's
-    length. An update is undone from a saved state; the paper looks before it updates, which has the same effect. The
-    warm-up counts updates, so it ends after fewer responses here.
+    length. An update is undone from a saved state; the paper looks before it updates, which has the same effect. Until
+    the window is full the gate is open. A rise is that between two mini-batches. The warm-up counts updates, so it ends
+    after fewer responses here.
 
     Attributes:
         passes: largest number of passes.
@@ -130,14 +138,16 @@ class Gated(Plain):
                     trainer.learner.save(saved)
                 metrics = update(trainer.learner, batches[number % len(batches)], step)
                 energy = metrics["output_grad_norm"] ** 2
-                rise, self._last = energy - self._last, energy
-                if watched and rise > np.mean(self._rise) + self.threshold * np.std(self._rise):
-                    trainer.learner.load(saved)
-                    break
+                rise = energy - self._last
+                closed = watched and rise > np.mean(self._rise) + self.threshold * np.std(self._rise)
                 if not math.isnan(rise):
                     self._rise.append(rise)
                 if len(self._rise) > self.window:
                     self._rise.popleft()
+                if closed:
+                    trainer.learner.load(saved)
+                    break
+                self._last = energy
                 taken.append(metrics)
         return summary(taken, trainer.config)
 

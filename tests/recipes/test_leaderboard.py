@@ -43,7 +43,7 @@ def result(job, gain=0.0, slope=3000.0):
     ]  # fmt: skip
     made = {"task": job.task, "method": job.method, "updates": job.updates, "rate": job.rate, "seed": job.seed,
             "base": job.seed % 2, "version": 1, "commit": "abc", "date": "", "seconds": 1.0,
-            "why": {"ada/live_rows": 3.0}, "tier_sizes": [9, 9, 9, 0], "points": points}  # fmt: skip
+            "why": {"ada/live_rows": 3.0}, "warmup_steps": 8, "tier_sizes": [9, 9, 9, 0], "points": points}  # fmt: skip
     return made | {"area": pages.area(made, "responses", 8192)}
 
 
@@ -144,7 +144,48 @@ def test_a_method_that_needs_half_of_the_responses_has_the_ratio_one_half():
     fast, slow = [result(job, slope=1500.0) for job in jobs], [result(job, slope=3000.0) for job in jobs]
     found = pages.ratio(fast, slow, 0.9)
     assert math.exp(found.mean) == pytest.approx(0.5, abs=0.03) and not found.bound
-    assert pages.ratio(slow, fast, 1.0).bound, "a run that never gets there gives a lower bound"
+    assert pages.ratio(slow, fast, 1.0).bound == ">", "a run that never gets there gives a lower bound"
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "word"),
+    [((0.6, 0.6), (0.5, 0.5), ""), ((0.1, 0.6), (0.5, 0.5), ">"), ((0.6, 0.6), (0.4, 0.6), "<"),
+     ((0.1, 0.6), (0.4, 0.6), "~")],
+)  # fmt: skip
+def test_a_ratio_says_what_runs_that_never_reach_the_target_make_of_it(mine, other, word):
+    def ends(accuracies):
+        return [
+            {"base": 0, "points": [{"responses": 0, "accuracy": 0.0}, *[{"responses": 9, "accuracy": high}] * 3]}
+            for high in accuracies
+        ]
+
+    assert pages.ratio(ends(mine), ends(other), 1.0).bound == word
+
+
+def test_the_sum_of_learning_rates_is_the_schedules():
+    made = {"rate": 0.5, "updates": 2, "warmup_steps": 2, "points": [{"updates": u} for u in (0, 1, 4, 6)]}
+    np.testing.assert_allclose(
+        pages.costs(made, pages.SUMMED), 0.5 * np.cumsum([0, 0.25, 0.5, 0.75, 1, 1, 1])[[0, 1, 4, 6]]
+    )
+
+
+def test_the_same_numbers_are_one_test_and_an_unfinished_row_is_none():
+    one, weak, other = pages.Effect(0.1, 0.05, 0.02), pages.Effect(0.1, 0.2, 0.3), pages.Effect(0.2, 0.1, 0.02)
+    assert pages.significant([{"a": one, "b": one}, {}], ["a", "b"]) == [{"a", "b"}, set()]
+    assert pages.significant([{"a": one, "b": weak}, {"a": other}], ["a", "b"]) == [set(), set()]
+
+
+def test_a_rivals_default_is_part_of_the_key(protocol, monkeypatch):
+    job = bench.Job("sudoku", "popo", 4, 1e-4, 200)
+    before = protocol.key(job)
+    assert protocol.rival("popo").settings()["decay"] == 0.8
+    monkeypatch.setattr("rivals.Plain.settings", lambda _rival: {"decay": 0.7})
+    assert bench.Protocol().key(job) != before
+
+
+def test_only_some_numbers_of_updates_can_be_asked_for(results):
+    found = list(results.missing(["sudoku"], ["grpo4"], [16]))
+    assert found and {job.updates for job in found} == {16}
 
 
 def test_tiers_are_cut_at_the_bases_pass_rates():
@@ -152,9 +193,13 @@ def test_tiers_are_cut_at_the_bases_pass_rates():
     assert [tier.tolist() for tier in base.tiers([0.0, 0.1, 0.5])] == [[0], [1, 2], [3, 4], [5]]
 
 
-@pytest.mark.parametrize("words", [("--minutes", "-1"), ("--minutes", "nan"), ("--out", __file__)])
+@pytest.mark.parametrize("words", [
+    ("run", "--minutes", "-1"), ("run", "--minutes", "nan"), ("run", "--out", __file__), ("run", "--seed", "300"),
+    ("page", "--task", "sudoku"), ("list", "--minutes", "3"), ("again", "--seed", "300"),
+    ("again", "--task", "sudoku", "--method", "mean"), ("again", "--fresh"),
+])  # fmt: skip
 def test_wrong_options_end_before_anything_runs(words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "run", *words])
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", *words])
     with pytest.raises(SystemExit) as ended:
         bench.main()
     assert ended.value.code == 2
@@ -187,11 +232,11 @@ def test_a_row_again_is_compared_with_the_interval_of_one_seed(gain, word, resul
                                                                        0.05 + 0.002 * number))  # fmt: skip
     scripted = Scripted(gain)
     monkeypatch.setattr("leaderboard.Bench", scripted)
-    bench.again(results, "sudoku", "mean", 300)
+    bench.again(results, "sudoku", "mean", 300, "grpo4")
     assert {job.seed for job in scripted.jobs} == {300} and len(scripted.jobs) == 2
     said = capsys.readouterr().out
     assert said.count(word) == 2 and f"{gain:+.3f}" in said
-    bench.again(results, "sudoku", "mean", 300)
+    bench.again(results, "sudoku", "mean", 300, "grpo4")
     assert len(scripted.jobs) == 2, "a run that is there is not run again"
 
 
@@ -202,7 +247,7 @@ def test_a_row_again_is_compared_with_the_interval_of_one_seed(gain, word, resul
 def test_only_a_row_of_the_page_runs_again_and_only_on_a_new_seed(method, seed, results):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     with pytest.raises(UserError):
-        bench.again(results, "sudoku", method, seed)
+        bench.again(results, "sudoku", method, seed, "grpo4")
 
 
 def test_the_interval_of_one_seed_is_the_prediction_interval():

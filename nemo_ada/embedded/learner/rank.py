@@ -190,7 +190,9 @@ class Learner:
         self.optimizer.zero_grad()
         sums, measured = self._gradient(rows, row_R, loss)
         if self.config.halves:
-            measured["output_grad_norm"] = float(self.module.shared_embedding_or_output_weight().main_grad.norm())
+            output = self.module.output_layer.weight  # None where it is the embeddings'
+            weight = self.module.shared_embedding_or_output_weight() if output is None else output
+            measured["output_grad_norm"] = float(weight.main_grad.norm())
         with shim.cuda_tensor_methods():
             norm = self._apply()
         metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | measured

@@ -28,6 +28,7 @@ ALL_ROWS, LIVE_ROWS = GRPO.format("all_rows"), GRPO.format("live_rows")
 DUAL, ENTROPY = "loss_fn.ratio_clip_c=1.5", "loss_fn.entropy_coefficient=0.02"
 TP2, PP2 = (f"policy.megatron_cfg.{kind}_model_parallel_size=2" for kind in ("tensor", "pipeline"))
 HALVES = "policy.train_global_batch_size=16"
+COSINE = "logger.gradient_cosine=true"
 SETTINGS = [
     f"grpo.seed={SEED}",
     "policy.megatron_cfg.optimizer.lr=0.5",
@@ -77,12 +78,13 @@ def minibatches(data: StepData, size: int) -> list[list[Row]]:
     [
         [ALL_ROWS],
         [LIVE_ROWS, DUAL, HALVES],
+        [ALL_ROWS, DUAL, HALVES, COSINE],
         [ALL_ROWS, DUAL, HALVES, ENTROPY],
         [ALL_ROWS, DUAL, HALVES, TP2],
         [LIVE_ROWS, HALVES, ENTROPY, TP2],
         [ALL_ROWS, DUAL, HALVES, ENTROPY, PP2],
     ],
-    ids=["all_rows", "live_rows-dual-halves", "dual-halves-entropy", "tp2", "tp2-entropy", "pp2"],
+    ids=["all_rows", "live_rows-dual-halves", "cosine", "dual-halves-entropy", "tp2", "tp2-entropy", "pp2"],
 )
 def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task, drawn, overrides):
     config = make("oracle-config", *SETTINGS, *overrides)
@@ -110,5 +112,7 @@ def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task,
     assert metrics["loss"] == pytest.approx(np.mean(expected.losses), abs=1e-5)
     assert metrics["grad_norm"] == pytest.approx(np.mean(expected.norms), abs=1e-5)
     assert weights.keys() == expected.weights.keys()
+    if config.logger.gradient_cosine:
+        assert metrics["output_grad_norm"] == pytest.approx(np.mean(expected.output_norms), abs=1e-5)
     for name, wanted in expected.weights.items():
         np.testing.assert_allclose(weights[name], wanted, atol=1e-5, err_msg=name)
