@@ -55,7 +55,7 @@ TABLE: Mapping[str, str] = {
     "placeholder_rows": "rows without loss weight that keep the batch shape",
     "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
     "gradient_cosine": "with logger.gradient_cosine (CPU): cosine between the gradients of two halves of an update's "
-    "rows, mean over the updates. 1 means that they agree, 0 that noise decides",
+    "prompts, mean over the updates. 1 means that they agree, 0 that noise decides",
     "effective_updates": "with logger.gradient_cosine (CPU): (sum of the updates' gradient norms)^2 / sum of their "
     "squares",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",

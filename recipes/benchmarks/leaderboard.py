@@ -403,6 +403,7 @@ class Bench:
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
+            "halves": "prompts",  # of which the cosine is; of rows before
             "area": round(area({"points": points}, "responses", values["budget"]), 5),
             "tier_sizes": [len(tier) for tier in tiers],
             "why": {key: round(float(found.mean()), 5) for key, found in means.items() if len(found)},

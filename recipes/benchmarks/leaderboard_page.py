@@ -333,7 +333,8 @@ def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         live, drawn, updates = (
             mean.get(key, math.nan) for key in ("ada/live_rows", "ada/samples_drawn", "train/updates")
         )
-        shown = [text(cosines, False).lstrip("+")]
+        separate = protocol["methods"][row.method]["n"] == 1 or all("halves" in row.results[s] for s in row.seeds)
+        shown = [text(cosines, False).lstrip("+")] if separate else [f"({text(cosines, False).lstrip('+')})"]
         shown += [f"{mean.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
         shown += [f"{mean.get(key, math.nan):.2f}" for key in ("ada/explained_variance", "ada/zero_signal_groups")]
         shown += [f"{live:.0f}", f"{live / drawn:.2f}"]
@@ -398,9 +399,9 @@ that this happens to the method (the ratio is at least this), `<` to the baselin
 Holm's correction over the table's complete rows. *commit* made the newest run.
 
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
-update's rows. With n above 1 the halves may share a prompt, so compare methods with the same n only. *effective
-updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of the labels
-by the predictions of the baseline.
+update's prompts. In brackets the halves were made of rows and may share a prompt; compare these at the same n only.
+*effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
+the labels by the predictions of the baseline.
 
 ![Accuracy over responses](figures/leaderboard.png)
 """
@@ -491,6 +492,7 @@ def packed(result: Result, reported: bool) -> dict[str, Any]:
         return kept
     points = result["points"]
     columns = {key: [point[key] for point in points] for key in points[0]}
+    kept |= {"halves": result["halves"]} if "halves" in result else {}
     return kept | {"tier_sizes": result["tier_sizes"], "why": result["why"], "points": columns}
 
 

@@ -109,14 +109,18 @@ class TrainBatch(Rows):
     Attributes:
         denominator: tokens by which the loss's sum over tokens is divided. It may count rows that were left out because
             they have no gradient.
+        first_half_R: whether a row belongs to the first of two halves whose gradients are compared. None compares none.
     """
 
     denominator: float
+    first_half_R: BoolArray | None = None
 
     def __post_init__(self) -> None:
         Rows.__post_init__(self)
         if not self.denominator > 0:
             raise InvariantError(f"denominator={self.denominator} must be positive")
+        if self.first_half_R is not None and self.first_half_R.shape != self.length_R.shape:
+            raise InvariantError(f"first_half_R has shape {self.first_half_R.shape} for {len(self.length_R)} rows")
 
 
 def deal(length_R: Ints, row_R: Ints, ranks: int, micro_batch_size: int) -> list[list[Ints]]:

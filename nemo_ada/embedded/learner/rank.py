@@ -28,6 +28,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from safetensors.torch import save_file
 
+from nemo_ada.core.arrays import BoolArray
 from nemo_ada.embedded.learner import convert, shim
 from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
@@ -167,7 +168,7 @@ class Learner:
                 batch.denominator,
             )
 
-        return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS)
+        return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS, batch.first_half_R)
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:
         """Take one optimizer step on the mean negative log-likelihood of the response tokens."""
@@ -184,11 +185,18 @@ class Learner:
             return deal_packed(rows, row_R, config.data_parallel, config.packed_tokens)[self.data_rank]
         return deal(rows.length_R, row_R, config.data_parallel, config.micro_batch_size)[self.data_rank]
 
-    def _step(self, rows: TokenRows, row_R: Ints, loss: RowLoss, names: tuple[str, ...]) -> dict[str, float]:
+    def _step(
+        self,
+        rows: TokenRows,
+        row_R: Ints,
+        loss: RowLoss,
+        names: tuple[str, ...],
+        first_half_R: BoolArray | None = None,
+    ) -> dict[str, float]:
         """Take one optimizer step. Returns the gradient norm and lr, and on the last stage the named metrics, too."""
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        sums, measured = self._gradient(rows, row_R, loss)
+        sums, measured = self._gradient(rows, row_R, loss, first_half_R)
         if self.config.halves:
             output = self.module.output_layer.weight  # None where it is the embeddings'
             weight = self.module.shared_embedding_or_output_weight() if output is None else output
@@ -205,17 +213,18 @@ class Learner:
         metrics["loss"] = values.pop("loss")
         return metrics | {name: value / max(tokens, 1.0) for name, value in values.items()}
 
-    def _gradient(self, rows: TokenRows, row_R: Ints, loss: RowLoss) -> tuple[list[Sums], dict[str, float]]:
+    def _gradient(
+        self, rows: TokenRows, row_R: Ints, loss: RowLoss, first_half_R: BoolArray | None
+    ) -> tuple[list[Sums], dict[str, float]]:
         """Compute the gradient of the rows.
 
         Returns:
-            The sums of each micro-batch. With `halves` also the cosine between the gradients of the first and of the
-            second half of the rows, where both have one. The rows are in the order of their prompts, so one prompt at
-            most has rows in both.
+            The sums of each micro-batch. With `halves` also the cosine between the gradients of the two halves, where
+            both have one.
         """
-        if not self.config.halves or len(row_R) < 2:
+        if not self.config.halves or first_half_R is None:
             return self._pass(rows, self._deal(rows, row_R), loss, forward_only=False), {}
-        first_R, second_R = np.array_split(row_R, 2)
+        first_R, second_R = row_R[first_half_R[row_R]], row_R[~first_half_R[row_R]]
         sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)

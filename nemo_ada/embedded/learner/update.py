@@ -47,7 +47,10 @@ def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[Train
         chosen = np.sort(order[start : start + size])
         trained = chosen[live_R[chosen]]
         denominator = float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1))
-        yield TrainBatch(**data.columns(trained), denominator=denominator)
+        prompts = np.unique(data.prompt_R[trained])
+        halves = config.logger.gradient_cosine and len(prompts) > 1
+        first_half_R = np.isin(data.prompt_R[trained], prompts[: len(prompts) // 2]) if halves else None
+        yield TrainBatch(**data.columns(trained), denominator=denominator, first_half_R=first_half_R)
 
 
 def update(learner: LearnerGroup, batch: TrainBatch, step: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from nemo_ada.embedded.learner.update import mini_batches
 from tests.embedded.learner.oracle import Published, Row, update
 from tests.lazy import Lazy
 
@@ -116,3 +117,20 @@ def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task,
         assert metrics["output_grad_norm"] == pytest.approx(np.mean(expected.output_norms), abs=1e-5)
     for name, wanted in expected.weights.items():
         np.testing.assert_allclose(weights[name], wanted, atol=1e-5, err_msg=name)
+
+
+def test_no_prompt_has_rows_in_both_halves_of_an_update(make, drawn):
+    config = make("halves-config", *SETTINGS, ALL_ROWS, HALVES, COSINE)
+    batches = list(mini_batches(drawn, config, STEP))
+    compared = [batch for batch in batches if batch.first_half_R is not None]
+    assert compared
+    for batch in batches:
+        prompts = [tuple(row[:end]) for row, end in zip(batch.tokens_RT.tolist(), batch.prompt_length_R, strict=True)]
+        if batch.first_half_R is None:
+            assert len(set(prompts)) < 2
+            continue
+        first = {prompt for prompt, half in zip(prompts, batch.first_half_R, strict=True) if half}
+        second = {prompt for prompt, half in zip(prompts, batch.first_half_R, strict=True) if not half}
+        assert first and second and not first & second
+    plain = make("no-halves-config", *SETTINGS, ALL_ROWS, HALVES)
+    assert all(batch.first_half_R is None for batch in mini_batches(drawn, plain, STEP))
