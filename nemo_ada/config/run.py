@@ -193,7 +193,8 @@ class LoggerSettings(Section):
     """Whether to write TensorBoard events."""
     gradient_cosine: bool = False
     """Whether every update also measures how far the gradients of two halves of its prompts agree
-    (`ada/gradient_cosine`). It needs one learner rank. The sums are rounded differently, so the weights differ in their last bits."""
+    (`ada/gradient_cosine`). It needs one learner rank. The sums are rounded differently, so the weights differ in their
+    last bits."""
 
 
 class RunConfig(Section):
