@@ -83,7 +83,7 @@ def prepare_base(
     def fill(partial: Path) -> None:
         learner.export_hf(partial, {"eos_token_id": task.tokenizer.eos_id, "pad_token_id": task.tokenizer.pad_id})
         task.tokenizer.write_hf(partial)
-        rates = pass_rates(config, task, stack, partial)
+        rates = _pass_rates(config, task, stack, partial)
         report = {"mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
         (partial / REPORT).write_text(json.dumps(report), encoding="utf-8")
 
@@ -108,8 +108,8 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     )
 
 
-def pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
-    """Measure pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`."""
+def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
+    """Pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`."""
     count = min(PROBE_PROMPTS, len(task.splits().train))
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
     stack.call("open", str(folder.resolve()), sampler, config.policy)

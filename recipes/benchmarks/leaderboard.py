@@ -44,7 +44,7 @@ from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.embedded.base import REPORT, pass_rates, prepare_base
+from nemo_ada.embedded.base import REPORT, prepare_base
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
@@ -284,7 +284,7 @@ class Base:
     """What is measured once of a base model.
 
     Attributes:
-        rate_P: its pass rates on training prompts.
+        rate_P: its pass rates on training prompts. Those on held-out prompts stand in for them for a published model.
         heldout_P: its pass rates on the held-out prompts.
     """
 
@@ -436,11 +436,9 @@ class Bench:
             stack.call("open", str(folder.resolve()), sampler, config.policy)
             scores: HeldoutScores = stack.call("evaluate", None, self.protocol.of(place[0], "base_responses"), 1.0, 0)
             path.parent.mkdir(exist_ok=True)
+            heldout = scores.reward_PK.mean(axis=1).tolist()
             known = (folder / REPORT).exists()  # a published model has no report
-            rates = (
-                read_json(folder / REPORT)["rates"] if known else pass_rates(config, self._task, stack, folder).tolist()
-            )
-            kept = {"rates": rates, "heldout": scores.reward_PK.mean(axis=1).tolist()}
+            kept = {"rates": read_json(folder / REPORT)["rates"] if known else heldout, "heldout": heldout}
             write_atomically(path, json.dumps(kept))
         found = read_json(path)
         return Base(np.array(found["rates"]), np.array(found["heldout"]))
