@@ -205,9 +205,8 @@ class Results:
         self._keys: dict[Job, str] = {}
         self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
         known = [*self._published, *(path.stem for path in folder.glob("*.json"))]
-        self._names = {
-            key.rpartition("-")[0] for key in known
-        }  # of jobs that have a result with these or other settings
+        # of jobs that have a result, with these or other settings
+        self._names = {key.rpartition("-")[0] for key in known}
 
     def key(self, job: Job) -> str:
         """Return the key of a job."""
@@ -403,7 +402,7 @@ class Bench:
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
-            "halves": "prompts",  # of which the cosine is; of rows before
+            "halves": "prompts",  # what the cosine compares halves of; results without this key compare halves of rows
             "area": round(area({"points": points}, "responses", values["budget"]), 5),
             "tier_sizes": [len(tier) for tier in tiers],
             "why": {key: round(float(found.mean()), 5) for key, found in means.items() if len(found)},
@@ -543,7 +542,8 @@ def main() -> int:
         "again": ("task", "method", "seed", "baseline"),
     }
     for name in (*chosen, "seed", "baseline", "minutes"):
-        if getattr(arguments, name) not in (None, False) and name not in accepted[arguments.what]:
+        given = getattr(arguments, name)
+        if given is not None and given is not False and name not in accepted[arguments.what]:
             parser.error(f"{arguments.what} takes no --{name}")
     if arguments.minutes is not None and not arguments.minutes > 0:
         parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
