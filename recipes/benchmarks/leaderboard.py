@@ -480,7 +480,12 @@ def run(
                 break
             try:
                 result = bench.run(job)
-            except (InvariantError, ProcessLostError, StallError) as error:
+            except (
+                InvariantError,
+                ProcessLostError,
+                StallError,
+                UserError,
+            ) as error:  # UserError: no `make smollm2` yet
                 failed.add(job)
                 print(f"{job.name}: {error}", flush=True)
                 continue

@@ -183,6 +183,21 @@ def test_a_rivals_default_is_part_of_the_key(protocol, monkeypatch):
     assert bench.Protocol().key(job) != before
 
 
+def test_a_job_that_cannot_run_here_is_named_and_the_others_run(results, monkeypatch, capsys):
+    class Picky(Scripted):
+        def run(self, job):
+            if job.method == "mean":
+                raise UserError("no model here")
+            return super().run(job)
+
+    picky = Picky(0.0)
+    monkeypatch.setattr("leaderboard.Bench", picky)
+    bench.run(results, ["sudoku"], ["mean", "grpo4"], math.inf, [16])
+    assert capsys.readouterr().out.count("no model here") == 6
+    assert {job.method for job in picky.jobs} == {"grpo4"}
+    assert not list(results.missing(["sudoku"], ["grpo4"], [16]))
+
+
 def test_only_some_numbers_of_updates_can_be_asked_for(results):
     found = list(results.missing(["sudoku"], ["grpo4"], [16]))
     assert found and {job.updates for job in found} == {16}
