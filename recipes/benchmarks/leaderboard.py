@@ -1,6 +1,7 @@
 """The bench behind recipes/results/leaderboard.md: the runs of a protocol, one result file per run.
 
-    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--task NAME ...] [--updates N ...] [--minutes M]
+    python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--baseline NAME] [--task NAME ...]
+                                         [--updates N ...] [--minutes M]
     python recipes/benchmarks/leaderboard.py list
     python recipes/benchmarks/leaderboard.py page
     python recipes/benchmarks/leaderboard.py again --method NAME --task NAME --seed S
@@ -272,10 +273,14 @@ class Results:
     def missing(
         self, tasks: Sequence[str], methods: Sequence[str], updates: Sequence[int] | None = None
     ) -> Iterator[Job]:
-        """Yield the jobs without a result, in the order of the stages. `updates` restricts the numbers of updates."""
+        """Yield each job without a result, in the order of the stages. `updates` restricts the numbers of updates."""
+        seen: set[Job] = set()
         for stage in self.protocol.values["stages"]:
             tried = [number for number in stage["updates"] if updates is None or number in updates]
-            yield from (job for job in self.jobs({**stage, "updates": tried}, tasks, methods) if self.get(job) is None)
+            for job in self.jobs({**stage, "updates": tried}, tasks, methods):
+                if job not in seen and self.get(job) is None:
+                    yield job
+                seen.add(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,21 +540,23 @@ def main() -> int:
     parser.add_argument("--updates", nargs="+", type=int, choices=list(protocol.values["grid"]), help="of run and list")
     parser.add_argument("--fresh", action="store_true", help="run and list: as if nothing had been published")
     parser.add_argument("--seed", type=int, help="of again")
-    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"of again ({protocol.values['baseline']})")
+    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"of again, and of run and list with --method ({protocol.values['baseline']})")
     parser.add_argument("--minutes", type=float, help="of run")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results; page writes recipes/results")
     arguments = parser.parse_args()
     chosen = ("task", "method", "updates", "fresh")
     accepted = {
-        "run": (*chosen, "minutes"),
-        "list": chosen,
+        "run": (*chosen, "minutes", "baseline"),
+        "list": (*chosen, "baseline"),
         "page": (),
         "again": ("task", "method", "seed", "baseline"),
     }
-    for name in (*chosen, "seed", "baseline", "minutes"):
+    for name in (*chosen, "seed", "minutes", "baseline"):
         given = getattr(arguments, name)
         if given is not None and given is not False and name not in accepted[arguments.what]:
             parser.error(f"{arguments.what} takes no --{name}")
+    if arguments.baseline and not arguments.method:
+        parser.error(f"--baseline {arguments.baseline}: give --method too")
     if arguments.minutes is not None and not arguments.minutes > 0:
         parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
     if arguments.out.exists() and not arguments.out.is_dir():
@@ -560,15 +567,14 @@ def main() -> int:
         parser.error("again needs --seed, one --task and one --method")
     results = Results(protocol, arguments.out, None if arguments.fresh else PUBLISHED)
     tasks = arguments.task or list(protocol.values["tasks"])
-    methods = list(dict.fromkeys([*([protocol.values["baseline"]] if arguments.method else []),
-                                  *(arguments.method or protocol.methods)]))  # fmt: skip
+    baseline = arguments.baseline or str(protocol.values["baseline"])
+    methods = list(dict.fromkeys([baseline, *arguments.method])) if arguments.method else list(protocol.methods)
     if arguments.what == "run":
         run(results, tasks, methods, arguments.minutes or math.inf, arguments.updates)
     elif arguments.what == "list":
         for job in results.missing(tasks, methods, arguments.updates):
             print(job.name)
     elif arguments.what == "again":
-        baseline = arguments.baseline or str(protocol.values["baseline"])
         again(results, arguments.task[0], arguments.method[0], arguments.seed, baseline)
     else:
         write_page(protocol.values, results, PAGES)

@@ -1,4 +1,4 @@
-"""Statistics and pages of the leaderboard: leaderboard.md, .csv (all columns), .jsonl (the results), and a figure.
+"""Statistics and pages of the leaderboard: leaderboard.md, .csv (all columns), .jsonl (the results), and figures.
 
 S seeds of a method, E evaluations of a run. Two methods are compared over the same seeds, and so over the same bases.
 """
@@ -110,9 +110,12 @@ def costs(result: Result, axis: str) -> FloatArray:
 
 def area(result: Result, axis: str, limit: float) -> float:
     """Return the mean accuracy up to a cost, by linear interpolation between the evaluations."""
-    x = costs(result, axis)
-    y = np.array([point["accuracy"] for point in result["points"]], np.float64)
-    return float(np.interp(np.linspace(0.0, limit, 400), x, y).mean())
+    return float(_curve(result, axis, np.linspace(0.0, limit, 400)).mean())
+
+
+def _curve(result: Result, axis: str, x: FloatArray) -> FloatArray:
+    """Return a run's accuracy at costs, by linear interpolation between the evaluations."""
+    return np.interp(x, costs(result, axis), [point["accuracy"] for point in result["points"]])
 
 
 def final(result: Result, key: str = "accuracy") -> float:
@@ -381,9 +384,10 @@ python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --see
 python recipes/benchmarks/leaderboard.py page
 ```
 
-`--fresh` runs again what is published. `again` says whether two differences are inside the interval of one seed. One of
-them is outside in 5 to 10 % of all calls. A fresh clone made `single_value` on sudoku again with seed 300: +.025 at
-equal responses, where the interval of one seed is [-.001, +.047].
+`--baseline METHOD` takes another baseline than GRPO. `--fresh` runs again what is published. `again` says whether two
+differences are inside the interval of one seed. One of them is outside in 5 to 10 % of all calls. A fresh clone made
+`single_value` on sudoku again with seed 300: +.025 at equal responses, where the interval of one seed is [-.001,
++.047].
 
 **Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
 rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have
@@ -442,17 +446,16 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
     return "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
 
 
-def _curve(result: Result, x: FloatArray) -> FloatArray:
-    """Return a run's accuracy at numbers of responses, by linear interpolation."""
-    points = result["points"]
-    return np.interp(x, [point["responses"] for point in points], [point["accuracy"] for point in points])
+def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path) -> None:
+    """Draw a figure of the protocol: accuracy over a cost, a panel per task where its methods ran and per axis.
 
-
-def draw_curves(protocol: Mapping[str, Any], results: Any, path: Path) -> None:
-    """Draw the accuracy over responses of the methods `curves` on every task where they ran."""
-    found = {task: rows_of(protocol, results, task, [4], protocol["baseline"], protocol["curves"])
-             for task in protocol["tasks"]}  # fmt: skip
-    shown = {task: rows for task, rows in found.items() if len(rows) > 1}
+    A curve ends where the cheapest of its seeds ended.
+    """
+    settings = protocol["figures"][name]
+    order, axes_names = settings["methods"], settings.get("axes", ["responses"])
+    found = {task: rows_of(protocol, results, task, [4], order[0], order[1:])
+             for task in settings.get("tasks", protocol["tasks"])}  # fmt: skip
+    shown = [(task, axis, rows) for task, rows in found.items() if len(rows) > 1 for axis in axes_names]
     if not shown:
         return
     import matplotlib
@@ -460,24 +463,30 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    order = list(dict.fromkeys([protocol["baseline"], *protocol["curves"]]))
+    def end(row: Row, axis: str) -> float:
+        return float(min(costs(row.results[seed], axis)[-1] for seed in row.seeds))
+
     figure, panels = plt.subplots(1, len(shown), figsize=(5.0 * len(shown), 4.2), squeeze=False)
-    for axes, (task, rows) in zip(panels[0], shown.items(), strict=True):
-        x = np.linspace(0, setting(protocol, task, "budget"), 60)
+    for panel, (task, axis, rows) in zip(panels[0], shown, strict=True):
         for row in rows:
-            mine_SX, base_SX = (np.array([_curve(run[seed], x) for seed in row.seeds])
-                                for run in (row.results, rows[0].results))  # fmt: skip
-            mean, colour = mine_SX.mean(axis=0), colour_of(order.index(row.method))
-            axes.plot(x, mean, color=colour, label=protocol["methods"][row.method]["name"].replace("`", ""))
+            x = np.linspace(0.0, end(row, axis), 60)
+            mean = np.mean([_curve(row.results[seed], axis, x) for seed in row.seeds], axis=0)
+            colour = colour_of(order.index(row.method))
+            panel.plot(x, mean, color=colour, label=protocol["methods"][row.method]["name"].replace("`", ""))
             if row.effects and len(row.seeds) > 1:
-                error = (mine_SX - base_SX).std(axis=0, ddof=1) / math.sqrt(len(row.seeds))
-                half = student_quantile(len(row.seeds) - 1) * error
-                axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, lw=0)
-        axes.set_title(f"{task}, {len(rows[0].seeds)} seeds", fontsize=10)
-        axes.set_xlabel("responses")
-        axes.grid(alpha=0.3)
+                both = x[x <= end(rows[0], axis)]
+                difference_SX = [_curve(row.results[s], axis, both) - _curve(rows[0].results[s], axis, both)
+                                 for s in row.seeds]  # fmt: skip
+                error = np.std(difference_SX, axis=0, ddof=1) / math.sqrt(len(row.seeds))
+                half, middle = student_quantile(len(row.seeds) - 1) * error, mean[: len(both)]
+                panel.fill_between(both, middle - half, middle + half, color=colour, alpha=0.12, lw=0)
+        panel.set_title(f"{task}, {len(rows[0].seeds)} seeds", fontsize=10)
+        panel.set_xlabel(axis.replace("summed_rates", "sum of learning rates").replace("_", " "))
+        panel.locator_params(axis="x", nbins=6)
+        panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("held-out accuracy")
-    figure.text(0.5, 0.01, "band: 95 % interval of the paired difference to the baseline", ha="center", fontsize=8)
+    note = "band: 95 % interval of the paired difference to " + protocol["methods"][order[0]]["name"].replace("`", "")
+    figure.text(0.5, 0.01, note, ha="center", fontsize=8)
     panels[0][0].legend(fontsize=8)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -511,7 +520,7 @@ def reported_or_tuned(protocol: Mapping[str, Any], task: str) -> set[int]:
 
 
 def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
-    """Write leaderboard.md, .csv, .jsonl and the figure."""
+    """Write leaderboard.md, .csv, .jsonl and the figures."""
     markdown, table_csv = page(protocol, results)
     lines = [
         json.dumps(
@@ -524,4 +533,5 @@ def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
     write_atomically(folder / "leaderboard.md", markdown)
     write_atomically(folder / "leaderboard.csv", table_csv)
     write_atomically(folder / "leaderboard.jsonl", "".join(line + "\n" for line in lines))
-    draw_curves(protocol, results, folder / "figures" / "leaderboard.png")
+    for name in protocol["figures"]:
+        draw_curves(protocol, results, name, folder / "figures" / f"{name}.png")

@@ -60,6 +60,10 @@ def test_stages_name_methods_tasks_and_updates_that_there_are(protocol):
         assert set(stage["tasks"]) <= set(protocol.values["tasks"])
         assert stage["methods"] == "all" or set(stage["methods"]) <= set(protocol.methods)
         assert set(stage["updates"]) <= set(protocol.values["grid"])
+    for figure in protocol.values["figures"].values():
+        assert set(figure["methods"]) <= set(protocol.methods)
+        assert set(figure.get("tasks", ())) <= set(protocol.values["tasks"])
+        assert set(figure.get("axes", ())) <= set(pages.AXES)
 
 
 def test_all_tries_come_before_reported_seeds_and_every_method_has_as_many(protocol, results):
@@ -113,6 +117,9 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     pages.write_page(protocol.values, again, second)
     for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
+    figures = {path.stem for path in (first / "figures").iterdir()}
+    drawn = {name for name, figure in protocol.values["figures"].items() if {"grpo4", "mean"} <= set(figure["methods"])}
+    assert figures == drawn, "no figure without rows"
 
 
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
@@ -203,6 +210,19 @@ def test_only_some_numbers_of_updates_can_be_asked_for(results):
     assert found and {job.updates for job in found} == {16}
 
 
+def test_the_row_that_runs_beside_a_method_is_the_baseline(tmp_path, monkeypatch, capsys):
+    def listed(*options):
+        words = ("list", "--fresh", "--out", str(tmp_path), "--task", "sudoku", "--method", "prefixes")
+        monkeypatch.setattr(sys, "argv", ["leaderboard.py", *words, *options])
+        assert bench.main() == 0
+        jobs = capsys.readouterr().out.split()
+        assert len(jobs) == len(set(jobs)), "a job of several stages is named once"
+        return {job.split("-")[1] for job in jobs}
+
+    assert listed() == {"grpo4", "prefixes"}
+    assert listed("--baseline", "single_value") == {"single_value", "prefixes"}
+
+
 def test_tiers_are_cut_at_the_bases_pass_rates():
     base = bench.Base(np.zeros(1), np.array([0.0, 0.05, 0.1, 0.3, 0.5, 0.9]))
     assert [tier.tolist() for tier in base.tiers([0.0, 0.1, 0.5])] == [[0], [1, 2], [3, 4], [5]]
@@ -210,7 +230,7 @@ def test_tiers_are_cut_at_the_bases_pass_rates():
 
 @pytest.mark.parametrize("words", [
     ("run", "--minutes", "-1"), ("run", "--minutes", "nan"), ("run", "--out", __file__), ("run", "--seed", "300"),
-    ("page", "--task", "sudoku"), ("list", "--minutes", "3"), ("again", "--seed", "300"),
+    ("run", "--baseline", "mean"), ("page", "--task", "sudoku"), ("list", "--minutes", "3"), ("again", "--seed", "300"),
     ("again", "--task", "sudoku", "--method", "mean"), ("again", "--fresh"),
 ])  # fmt: skip
 def test_wrong_options_end_before_anything_runs(words, monkeypatch):
