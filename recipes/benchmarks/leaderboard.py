@@ -540,7 +540,8 @@ def main() -> int:
     parser.add_argument("--updates", nargs="+", type=int, choices=list(protocol.values["grid"]), help="of run and list")
     parser.add_argument("--fresh", action="store_true", help="run and list: as if nothing had been published")
     parser.add_argument("--seed", type=int, help="of again")
-    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"of again, and of run and list with --method ({protocol.values['baseline']})")
+    usual = protocol.values["baseline"]
+    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"beside --method ({usual})")
     parser.add_argument("--minutes", type=float, help="of run")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results; page writes recipes/results")
     arguments = parser.parse_args()
@@ -567,7 +568,7 @@ def main() -> int:
         parser.error("again needs --seed, one --task and one --method")
     results = Results(protocol, arguments.out, None if arguments.fresh else PUBLISHED)
     tasks = arguments.task or list(protocol.values["tasks"])
-    baseline = arguments.baseline or str(protocol.values["baseline"])
+    baseline = arguments.baseline or usual
     methods = list(dict.fromkeys([baseline, *arguments.method])) if arguments.method else list(protocol.methods)
     if arguments.what == "run":
         run(results, tasks, methods, arguments.minutes or math.inf, arguments.updates)
