@@ -25,6 +25,7 @@ from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.learner.loss import OF_HALVES
 from nemo_ada.embedded.learner.shape import PolicyShape
 from nemo_ada.embedded.learner.update import train_on
 from nemo_ada.embedded.model_folder import check_model_folder
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 ENGINE_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32, CPU attention
 EVALUATION_STREAM = 11
-MEASURED = ("gradient_cosine", "effective_updates")  # of the learner, logged as ada/NAME
+MEASURED = (*OF_HALVES, "effective_updates")  # of the learner, logged as ada/NAME
 
 
 @dataclass(slots=True)

@@ -67,6 +67,8 @@ WHY = (
     "ada/explained_variance",
     "ada/zero_signal_groups",
     "ada/gradient_cosine",
+    "ada/gradient_signal",
+    "ada/gradient_noise",
     "ada/effective_updates",
     "ada/live_rows",
     "ada/samples_drawn",
@@ -410,7 +412,7 @@ class Bench:
             "halves": "prompts",  # what the cosine compares halves of; results without this key compare halves of rows
             "area": round(area({"points": points}, "responses", values["budget"]), 5),
             "tier_sizes": [len(tier) for tier in tiers],
-            "why": {key: round(float(found.mean()), 5) for key, found in means.items() if len(found)},
+            "why": {key: float(f"{found.mean():.6g}") for key, found in means.items() if len(found)},
             "points": points,
         }
 

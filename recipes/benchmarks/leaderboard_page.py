@@ -325,8 +325,8 @@ def significant(effects_M: Sequence[Mapping[str, Effect]], names: Sequence[str])
 
 def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Return what the loop measured of each method's updates, as lines of Markdown."""
-    head = ["method", "cosine", "effective updates", "explained variance", "zero-signal groups", "live rows per step",
-            "per response"]  # fmt: skip
+    head = ["method", "cosine", "noise scale", "effective updates", "explained variance", "zero-signal groups",
+            "live rows per step", "per response"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
         seen = [row.results[seed]["why"] for seed in row.seeds]
@@ -338,6 +338,8 @@ def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         )
         separate = protocol["methods"][row.method]["n"] == 1 or all("halves" in row.results[s] for s in row.seeds)
         shown = [text(cosines, False).lstrip("+")] if separate else [f"({text(cosines, False).lstrip('+')})"]
+        signal = mean.get("ada/gradient_signal", math.nan)
+        shown.append("" if math.isnan(signal) else f"{mean['ada/gradient_noise'] / signal:,.0f}" if signal > 0 else "-")
         shown += [f"{mean.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
         shown += [f"{mean.get(key, math.nan):.2f}" for key in ("ada/explained_variance", "ada/zero_signal_groups")]
         shown += [f"{live:.0f}", f"{live / drawn:.2f}"]
@@ -404,6 +406,7 @@ Holm's correction over the table's complete rows. *commit* made the newest run.
 
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
 update's prompts. In brackets the halves were made of rows and may share a prompt; compare these at the same n only.
+*noise scale*: trained tokens whose gradient has as much noise as signal (arXiv 1812.06162), where it was measured.
 *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
 the labels by the predictions of the baseline.
 
@@ -466,8 +469,13 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
     def end(row: Row, axis: str) -> float:
         return float(min(costs(row.results[seed], axis)[-1] for seed in row.seeds))
 
-    figure, panels = plt.subplots(1, len(shown), figsize=(5.0 * len(shown), 4.2), squeeze=False)
-    for panel, (task, axis, rows) in zip(panels[0], shown, strict=True):
+    columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
+    height = math.ceil(len(shown) / columns)
+    figure, grid = plt.subplots(height, columns, figsize=(5.0 * columns, 4.2 * height), squeeze=False)
+    panels = list(grid.flat)
+    for unused in panels[len(shown) :]:
+        unused.remove()
+    for panel, (task, axis, rows) in zip(panels, shown, strict=False):
         for row in rows:
             x = np.linspace(0.0, end(row, axis), 60)
             mean = np.mean([_curve(row.results[seed], axis, x) for seed in row.seeds], axis=0)
@@ -484,11 +492,12 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
         panel.set_xlabel(axis.replace("summed_rates", "sum of learning rates").replace("_", " "))
         panel.locator_params(axis="x", nbins=6)
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("held-out accuracy")
+    for left in grid[:, 0]:
+        left.set_ylabel("held-out accuracy")
     note = "band: 95 % interval of the paired difference to " + protocol["methods"][order[0]]["name"].replace("`", "")
     figure.text(0.5, 0.01, note, ha="center", fontsize=8)
-    panels[0][0].legend(fontsize=8)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    panels[0].legend(fontsize=8)
+    figure.tight_layout(rect=(0, 0.03 / height, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80, metadata={"Software": None}, pil_kwargs={"optimize": True})
     plt.close(figure)

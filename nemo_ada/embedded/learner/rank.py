@@ -32,7 +32,7 @@ from nemo_ada.core.arrays import BoolArray
 from nemo_ada.embedded.learner import convert, shim
 from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
-from nemo_ada.embedded.learner.loss import METRICS, policy_loss, supervised_loss
+from nemo_ada.embedded.learner.loss import METRICS, OF_HALVES, policy_loss, supervised_loss
 from nemo_ada.embedded.learner.micro import PackedMicro, PaddedMicro
 from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
@@ -168,7 +168,9 @@ class Learner:
                 batch.denominator,
             )
 
-        return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS, batch.first_half_R)
+        metrics = self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS, batch.first_half_R)
+        per_token = [name for name in OF_HALVES[1:] if name in metrics]
+        return metrics | {name: metrics[name] * batch.denominator**2 for name in per_token}
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:
         """Take one optimizer step on the mean negative log-likelihood of the response tokens."""
@@ -219,8 +221,11 @@ class Learner:
         """Compute the gradient of the rows.
 
         Returns:
-            The sums of each micro-batch. With `halves` also the cosine between the gradients of the two halves, where
-            both have one.
+            The sums of each micro-batch. With `halves` also what the gradients g1 and g2 of the two halves of T1 and T2
+            response tokens say, where both have one. `gradient_cosine` is the cosine between them. `gradient_signal` is
+            (g1 / T1) . (g2 / T2): on average the squared norm of the expected gradient per token. `gradient_noise` is
+            |g1 / T1 - g2 / T2|^2 / (1 / T1 + 1 / T2): on average the variance of a token's gradient. Noise / signal is
+            the gradient noise scale in tokens (arXiv 1812.06162, equation 2.8).
         """
         if not self.config.halves or first_half_R is None:
             return self._pass(rows, self._deal(rows, row_R), loss, forward_only=False), {}
@@ -229,8 +234,19 @@ class Learner:
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
         both = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
-        lengths = float(first.norm() * (both - first).norm())
-        return sums, {"gradient_cosine": float(first @ (both - first)) / lengths} if lengths > 0 else {}
+        second = both - first
+        lengths = float(first.norm() * second.norm())
+        if not lengths > 0:
+            return sums, {}
+        tokens_R = rows.length_R - rows.prompt_length_R
+        tokens = [float(tokens_R[half_R].sum()) for half_R in (first_R, second_R)]
+        product = float(first @ second)
+        difference = float((first / tokens[0] - second / tokens[1]).norm())
+        return sums, {
+            "gradient_cosine": product / lengths,
+            "gradient_signal": product / (tokens[0] * tokens[1]),
+            "gradient_noise": difference**2 / (1.0 / tokens[0] + 1.0 / tokens[1]),
+        }
 
     def _apply(self) -> float:
         """Clip the gradient and update the weights. Returns the norm before clipping.

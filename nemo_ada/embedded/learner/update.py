@@ -14,6 +14,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
+from nemo_ada.embedded.learner.loss import OF_HALVES
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.errors import InvariantError
 
@@ -68,16 +69,16 @@ def update(learner: LearnerGroup, batch: TrainBatch, step: int) -> dict[str, flo
 def summary(updates: Sequence[dict[str, float]], config: RunConfig) -> dict[str, float]:
     """Return the means of the metrics of a step's updates, the number of updates, and the number of trained rows.
 
-    `logger.gradient_cosine` adds the mean cosine of the updates that have one, and the number of updates that count:
-    (sum of the gradient norms)^2 / sum of their squares.
+    `logger.gradient_cosine` adds the means of `OF_HALVES` over the updates that have them, and the number of updates
+    that count: (sum of the gradient norms)^2 / sum of their squares.
     """
-    names = [name for name in updates[0] if name not in ("gradient_cosine", "trained_rows")]
+    names = [name for name in updates[0] if name not in (*OF_HALVES, "trained_rows")]
     means = {name: float(np.mean([metrics[name] for metrics in updates])) for name in names}
     means |= {"updates": len(updates), "trained_rows": sum(metrics["trained_rows"] for metrics in updates)}
     if config.logger.gradient_cosine:
         norm_U = np.array([metrics["grad_norm"] for metrics in updates])
         means["effective_updates"] = float(norm_U.sum() ** 2 / max((norm_U**2).sum(), 1e-30))
-        cosines = [metrics["gradient_cosine"] for metrics in updates if "gradient_cosine" in metrics]
-        if cosines:
-            means["gradient_cosine"] = float(np.mean(cosines))
+        compared = [metrics for metrics in updates if OF_HALVES[0] in metrics]
+        if compared:
+            means |= {name: float(np.mean([metrics[name] for metrics in compared])) for name in OF_HALVES}
     return means

@@ -205,9 +205,29 @@ def test_the_halves_of_an_update_agree_or_disagree_and_leave_it_as_it_is(group: 
         first = np.arange(2 * ROWS) < ROWS
         found |= group.train(TrainBatch(**twice, denominator=100.0, first_half_R=first))
     cosine = measured.pop("gradient_cosine")
+    signal, noise = measured.pop("gradient_signal"), measured.pop("gradient_noise")
+    assert signal > 0 and noise < 1e-4 * signal if sign > 0 else signal < 0 < noise
     assert 0 < measured.pop("output_grad_norm") < measured["grad_norm"]
     assert cosine == pytest.approx(1.0, abs=1e-4) if sign > 0 else cosine < -0.3, "the clip is not symmetric"
     assert measured == pytest.approx(plain, rel=1e-3, abs=1e-6)
+
+
+def test_signal_and_noise_of_a_token_follow_from_the_norms_of_three_gradients(group: LearnerGroup) -> None:
+    batch = dataclasses.replace(_batch(0), first_half_R=np.arange(ROWS) < 5)
+    used_R = batch.weight_R > 0
+    first_R = used_R & np.asarray(batch.first_half_R)
+    tokens_R, norms, found = batch.length_R - batch.prompt_length_R, [], {}
+    for row_R, halves in ((first_R, False), (used_R & ~first_R, False), (used_R, True)):
+        group.restart(_config(halves=halves))
+        kept = batch if halves else TrainBatch(**batch.columns(np.flatnonzero(row_R)), denominator=batch.denominator)
+        found = group.train(kept)
+        norms.append(found["grad_norm"] * batch.denominator)
+    first, second = float(tokens_R[first_R].sum()), float(tokens_R[used_R & ~first_R].sum())
+    product = (norms[2] ** 2 - norms[0] ** 2 - norms[1] ** 2) / 2
+    squares = (norms[0] / first) ** 2 + (norms[1] / second) ** 2
+    assert found["gradient_signal"] == pytest.approx(product / (first * second), rel=1e-3)
+    noise = (squares - 2 * product / (first * second)) / (1 / first + 1 / second)
+    assert found["gradient_noise"] == pytest.approx(noise, rel=1e-3)
 
 
 def test_tokens_without_an_advantage_are_like_tokens_that_are_not_there(group: LearnerGroup) -> None:
