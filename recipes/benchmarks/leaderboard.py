@@ -14,8 +14,8 @@ responses, and it evaluates at the same numbers of responses for every method. T
 so, the number of updates) is chosen on tuning seeds, with the same tries for every method. Then the reported seeds run.
 
 A run is done when OUT has the file of its key: task, base, method, updates, rate, seed, and a digest of all its
-settings. The file also names the commit. So a killed bench goes on where it was, and a changed setting runs again. One
-process at a time works on a folder.
+settings. The file also names the commit. So a killed bench goes on where it was, and a changed setting runs again.
+Several processes may work on a folder: each takes a job that no other one has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import yaml
@@ -50,7 +50,7 @@ from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.embedded.stack import Stack, run_task
 from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import lock_file, read_json, write_atomically
+from nemo_ada.run_folder.files import locked, read_json, write_atomically
 from nemo_ada.run_folder.folder import read_lines
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
@@ -61,6 +61,7 @@ PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
 PAGES = ROOT / "recipes" / "results"
 PUBLISHED = PAGES / "leaderboard.jsonl"
+WAIT_SECONDS = 5.0  # between two looks at jobs of other processes
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
 WHY = (
@@ -207,9 +208,13 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self._keys: dict[Job, str] = {}
         self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
-        known = [*self._published, *(path.stem for path in folder.glob("*.json"))]
-        # of jobs that have a result, with these or other settings
-        self._names = {key.rpartition("-")[0] for key in known}
+        self._names = {key.rpartition("-")[0] for key in self._published}
+        self.look()
+
+    def look(self) -> None:
+        """Learn which results other processes have put into the folder."""
+        # names of jobs that have a result, with these or other settings
+        self._names |= {path.stem.rpartition("-")[0] for path in self.folder.glob("*.json")}
 
     def key(self, job: Job) -> str:
         """Return the key of a job."""
@@ -236,6 +241,25 @@ class Results:
         """Write a result."""
         self._names.add(job.name)
         write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(result))
+
+    def claim(self, job: Job) -> IO[str] | None:
+        """Lock a job without a result until the returned file is closed.
+
+        None where another process has locked it, or has its result by now.
+        """
+        path = self.folder / ".locks" / self.key(job)
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a")
+        try:
+            free = locked(file)
+        except OSError as error:  # a file system without locks
+            free = True
+            print(f"{path} cannot be locked ({error}): start no second bench in this folder", flush=True)
+        self.look()
+        if free and self.get(job) is None:
+            return file
+        file.close()
+        return None
 
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
         """Return the cell with the largest mean area over the tuning seeds, None while a try is missing."""
@@ -474,29 +498,35 @@ def run(
 ) -> None:
     """Run the missing jobs, one by one. No job starts after `minutes`, and one that runs is finished.
 
-    Raises:
-        UserError: another process works on the folder.
+    A job that another process works on is left to it. At the end its result is waited for, because later jobs may
+    depend on it.
     """
     deadline = time.monotonic() + 60.0 * minutes
     failed: set[Job] = set()
-    with lock_file(results.folder / ".lock", str(results.folder)), ExitStack() as exits:
+    with ExitStack() as exits:
         bench = Bench(results.protocol, results, exits)
         while time.monotonic() < deadline:
-            job = next((job for job in results.missing(tasks, methods, updates) if job not in failed), None)
-            if job is None:
+            results.look()
+            missing = [job for job in results.missing(tasks, methods, updates) if job not in failed]
+            if not missing:
                 break
-            try:
-                result = bench.run(job)
-            except (
-                InvariantError,
-                ProcessLostError,
-                StallError,
-                UserError,
-            ) as error:  # UserError: no `make smollm2` yet
-                failed.add(job)
-                print(f"{job.name}: {error}", flush=True)
+            job, claim = next(((job, claim) for job in missing if (claim := results.claim(job))), (None, None))
+            if job is None or claim is None:
+                time.sleep(WAIT_SECONDS)
                 continue
-            results.put(job, result)
+            with claim:
+                try:
+                    result = bench.run(job)
+                except (
+                    InvariantError,
+                    ProcessLostError,
+                    StallError,
+                    UserError,
+                ) as error:  # UserError: no `make smollm2` yet
+                    failed.add(job)
+                    print(f"{job.name}: {error}", flush=True)
+                    continue
+                results.put(job, result)
             last = result["points"][-1]
             print(
                 f"{result['date']} {job.name}: area {result['area']:.4f}, accuracy {last['accuracy']:.4f}, "
@@ -509,7 +539,7 @@ def again(results: Results, task: str, method: str, seed: int, baseline: str) ->
     """Run a row of the page and its baseline on another seed, and compare the difference with the page.
 
     Raises:
-        UserError: the page has no such row, or the seed is one of its own.
+        UserError: the page has no such row, the seed is one of its own, or another process runs it.
     """
     protocol = results.protocol
     if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
@@ -518,12 +548,16 @@ def again(results: Results, task: str, method: str, seed: int, baseline: str) ->
     if method == baseline or method not in found or len(found[method].seeds) < 2:
         raise UserError(f"the page has no row of {method} against {baseline} on {task} ({FOUR})")
     pair = []
-    with lock_file(results.folder / ".lock", str(results.folder)), ExitStack() as exits:
+    with ExitStack() as exits:
         bench = Bench(protocol, results, exits)
         for name in (method, baseline):
             job = Job(task, name, *found[name].cell, seed)
             if results.get(job) is None:
-                results.put(job, bench.run(job))
+                claim = results.claim(job)
+                if claim is None:
+                    raise UserError(f"another process runs {job.name} in {results.folder}; wait for it")
+                with claim:
+                    results.put(job, bench.run(job))
             pair.append(results.get(job) or {})
     measured = effects(pair[:1], pair[1:])
     for name in ("area at equal responses", "accuracy"):

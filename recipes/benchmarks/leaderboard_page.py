@@ -386,10 +386,10 @@ python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --see
 python recipes/benchmarks/leaderboard.py page
 ```
 
-`--baseline METHOD` takes another baseline than GRPO. `--fresh` runs again what is published. `again` says whether two
-differences are inside the interval of one seed. One of them is outside in 5 to 10 % of all calls. A fresh clone made
-`single_value` on sudoku again with seed 300: +.025 at equal responses, where the interval of one seed is [-.001,
-+.047].
+Several processes may run in one folder. `--baseline METHOD` takes another baseline than GRPO. `--fresh` runs again
+what is published. `again` says whether two differences are inside the interval of one seed. One of them is outside in
+5 to 10 % of all calls. A fresh clone made `single_value` on sudoku again with seed 300: +.025 at equal responses,
+where the interval of one seed is [-.001, +.047].
 
 **Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
 rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have

@@ -14,7 +14,6 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import lock_file
 from tests.lazy import Lazy
 
 BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
@@ -240,9 +239,42 @@ def test_wrong_options_end_before_anything_runs(words, monkeypatch):
     assert ended.value.code == 2
 
 
-def test_a_second_bench_on_a_folder_is_refused(results):
-    with lock_file(results.folder / ".lock", "bench"), pytest.raises(UserError):
-        bench.run(results, ["sudoku"], ["grpo4"], 1.0)
+def test_two_benches_share_a_folder_and_no_job_runs_twice(protocol, results, monkeypatch):
+    tries = list(results.missing(["sudoku"], ["grpo4"], [16]))
+    other = bench.Results(protocol, results.folder, None)
+    held = other.claim(tries[0])
+
+    class Ends(Scripted):
+        """The other bench puts its result and ends when this one has nothing else to run."""
+
+        def run(self, job):
+            if job == tries[-1]:
+                other.put(tries[0], result(tries[0]))
+                held.close()
+            if job == tries[1]:
+                other.put(tries[2], result(tries[2]))
+            return super().run(job)
+
+    ends = Ends(0.0)
+    monkeypatch.setattr("leaderboard.Bench", ends)
+    monkeypatch.setattr("leaderboard.WAIT_SECONDS", 0.0)
+    bench.run(results, ["sudoku"], ["grpo4"], math.inf, [16])
+    assert ends.jobs[: len(tries) - 2] == [tries[1], *tries[3:]] and not {tries[0], tries[2]} & {*ends.jobs}
+    assert len(set(ends.jobs)) == len(ends.jobs) and not list(results.missing(["sudoku"], ["grpo4"], [16]))
+
+
+def test_a_job_of_a_bench_that_died_is_taken_over_and_one_that_is_claimed_does_not_run_again(results, monkeypatch):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    job = bench.Job("sudoku", "mean", *results.best("sudoku", "mean", [4]), 300)
+    claim = results.claim(job)
+    assert results.claim(job) is None
+    monkeypatch.setattr("leaderboard.Bench", Scripted(0.0))
+    with pytest.raises(UserError, match="another process"):
+        bench.again(results, "sudoku", "mean", 300, "grpo4")
+    claim.close()
+    taken = results.claim(job)
+    assert taken is not None
+    taken.close()
 
 
 class Scripted:
