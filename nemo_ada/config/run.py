@@ -192,9 +192,9 @@ class LoggerSettings(Section):
     tensorboard: bool = True
     """Whether to write TensorBoard events."""
     gradient_cosine: bool = False
-    """Whether every update also measures how far the gradients of two halves of its prompts agree
-    (`ada/gradient_cosine`). It needs one learner rank. The sums are rounded differently, so the weights differ in their
-    last bits."""
+    """Whether every update also compares the gradients of two halves of its prompts (`ada/gradient_cosine`,
+    `ada/gradient_signal`, `ada/gradient_noise`). It needs one learner rank. The sums are rounded differently, so the
+    weights differ in their last bits."""
 
 
 class RunConfig(Section):

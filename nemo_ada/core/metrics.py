@@ -58,8 +58,8 @@ TABLE: Mapping[str, str] = {
     "prompts, mean over the updates. 1 means that they agree, 0 that noise decides",
     "gradient_signal": "with logger.gradient_cosine (CPU): squared norm of the expected gradient per response token, "
     "estimated from the two halves, mean over the updates. One step's value may be negative",
-    "gradient_noise": "with logger.gradient_cosine (CPU): variance of the gradient of one response token, estimated "
-    "from the two halves, mean over the updates. Divided by gradient_signal it is the gradient noise scale in tokens",
+    "gradient_noise": "with logger.gradient_cosine (CPU): variance that one response token adds to the summed "
+    "gradient, estimated from the two halves, mean over the updates. Over gradient_signal: the noise scale in tokens",
     "effective_updates": "with logger.gradient_cosine (CPU): (sum of the updates' gradient norms)^2 / sum of their "
     "squares",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",

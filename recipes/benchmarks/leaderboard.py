@@ -2,7 +2,7 @@
 
     python recipes/benchmarks/leaderboard.py run [--method NAME ...] [--baseline NAME] [--task NAME ...]
                                          [--updates N ...] [--minutes M]
-    python recipes/benchmarks/leaderboard.py list
+    python recipes/benchmarks/leaderboard.py list [like run, without --minutes]
     python recipes/benchmarks/leaderboard.py page
     python recipes/benchmarks/leaderboard.py again --method NAME --task NAME --seed S
 
@@ -15,7 +15,8 @@ so, the number of updates) is chosen on tuning seeds, with the same tries for ev
 
 A run is done when OUT has the file of its key: task, base, method, updates, rate, seed, and a digest of all its
 settings. The file also names the commit. So a killed bench goes on where it was, and a changed setting runs again.
-Several processes may work on a folder: each takes a job that no other one has.
+Several processes may share OUT, on a file system with locks: each takes a job that no other one has. Their seconds are
+then those of a shared machine.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
 PAGES = ROOT / "recipes" / "results"
 PUBLISHED = PAGES / "leaderboard.jsonl"
-WAIT_SECONDS = 5.0  # between two looks at jobs of other processes
+WAIT_SECONDS = 20.0  # between two looks at jobs of other processes
 ENDLESS = 100_000  # steps: the budget of responses ends a run
 COSTS = ("responses", "tokens", "rows", "live_rows")
 WHY = (
@@ -207,6 +208,7 @@ class Results:
         self.protocol, self.folder = protocol, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._keys: dict[Job, str] = {}
+        self._locks = True
         self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
         self._names = {key.rpartition("-")[0] for key in self._published}
         self.look()
@@ -242,21 +244,28 @@ class Results:
         self._names.add(job.name)
         write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(result))
 
-    def claim(self, job: Job) -> IO[str] | None:
-        """Lock a job without a result until the returned file is closed.
-
-        None where another process has locked it, or has its result by now.
-        """
-        path = self.folder / ".locks" / self.key(job)
-        path.parent.mkdir(exist_ok=True)
-        file = path.open("a")
+    def lock(self, name: str) -> IO[str] | None:
+        """Lock a name in the folder until the returned file is closed. None where another process has locked it."""
+        path = self.folder / ".locks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
         try:
             free = locked(file)
         except OSError as error:  # a file system without locks
             free = True
-            print(f"{path} cannot be locked ({error}): start no second bench in this folder", flush=True)
+            if self._locks:
+                print(f"{path} cannot be locked ({error}): start no second bench in this folder", flush=True)
+            self._locks = False
+        if free:
+            return file
+        file.close()
+        return None
+
+    def claim(self, job: Job) -> IO[str] | None:
+        """Lock a job. None where another process has locked it, or where its result is there by now."""
+        file = self.lock(self.key(job))
         self.look()
-        if free and self.get(job) is None:
+        if file is None or self.get(job) is None:
             return file
         file.close()
         return None
@@ -400,9 +409,11 @@ class Bench:
         self._stack: Stack | None = None
         self._task: Any = None
         self._base: Base | None = None
+        self._waits = False
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run a job and return its result. The processes start again after an error of theirs."""
+        self._waits = False
         values = {name: self.protocol.of(job.task, name) for name in MEASURED}
         with tempfile.TemporaryDirectory(prefix="leaderboard-") as name:
             folder = Path(name) / "run"
@@ -440,6 +451,15 @@ class Bench:
             "points": points,
         }
 
+    def wait(self, jobs: Sequence[Job]) -> None:
+        """Wait a while for jobs that other processes run. Meanwhile this one has no processes."""
+        if not self._waits:
+            names = ", ".join(job.name for job in jobs[:3])
+            print(f"{len(jobs)} jobs run in other processes, among them {names}: waiting", flush=True)
+        self._waits = True
+        self.close()
+        time.sleep(WAIT_SECONDS)
+
     def close(self) -> None:
         """End the processes."""
         self._exits.close()
@@ -452,7 +472,10 @@ class Bench:
             config = self.protocol.config(job, folder)
             self._task = run_task(config)
             self._stack = self._exits.enter_context(Stack(config))
-            self._base = self._measured(config, self._stack, place)
+            while (lock := self.results.lock(f"base of {job.task}, {place[1]}")) is None:
+                time.sleep(WAIT_SECONDS)  # another process makes it
+            with lock:
+                self._base = self._measured(config, self._stack, place)
             self._place = place
         return self._stack, self._base
 
@@ -512,7 +535,7 @@ def run(
                 break
             job, claim = next(((job, claim) for job in missing if (claim := results.claim(job))), (None, None))
             if job is None or claim is None:
-                time.sleep(WAIT_SECONDS)
+                bench.wait(missing)
                 continue
             with claim:
                 try:
@@ -539,7 +562,7 @@ def again(results: Results, task: str, method: str, seed: int, baseline: str) ->
     """Run a row of the page and its baseline on another seed, and compare the difference with the page.
 
     Raises:
-        UserError: the page has no such row, the seed is one of its own, or another process runs it.
+        UserError: the page has no such row, or the seed is one of its own.
     """
     protocol = results.protocol
     if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
@@ -552,10 +575,11 @@ def again(results: Results, task: str, method: str, seed: int, baseline: str) ->
         bench = Bench(protocol, results, exits)
         for name in (method, baseline):
             job = Job(task, name, *found[name].cell, seed)
-            if results.get(job) is None:
+            while results.get(job) is None:
                 claim = results.claim(job)
                 if claim is None:
-                    raise UserError(f"another process runs {job.name} in {results.folder}; wait for it")
+                    bench.wait([job])
+                    continue
                 with claim:
                     results.put(job, bench.run(job))
             pair.append(results.get(job) or {})
@@ -577,7 +601,11 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="run and list: as if nothing had been published")
     parser.add_argument("--seed", type=int, help="of again")
     usual = protocol.values["baseline"]
-    parser.add_argument("--baseline", choices=list(protocol.methods), help=f"beside --method ({usual})")
+    parser.add_argument(
+        "--baseline",
+        choices=list(protocol.methods),
+        help=f"other row of again; run and list take its jobs, too, where --method is given (default: {usual})",
+    )
     parser.add_argument("--minutes", type=float, help="of run")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results; page writes recipes/results")
     arguments = parser.parse_args()

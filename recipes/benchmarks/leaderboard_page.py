@@ -323,12 +323,21 @@ def significant(effects_M: Sequence[Mapping[str, Effect]], names: Sequence[str])
             for m, found in enumerate(effects_M)]  # fmt: skip
 
 
+def signal_to_noise(why_S: Sequence[Mapping[str, float]]) -> Effect | None:
+    """Return signal / noise of 1,000 tokens over the seeds, None where it was not measured on all."""
+    if not all("ada/gradient_signal" in why for why in why_S):
+        return None
+    return effect([1000.0 * why["ada/gradient_signal"] / why["ada/gradient_noise"] for why in why_S])
+
+
 def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Return what the loop measured of each method's updates, as lines of Markdown."""
-    head = ["method", "cosine", "noise scale", "effective updates", "explained variance", "zero-signal groups",
+    over_noise = [signal_to_noise([row.results[seed]["why"] for seed in row.seeds]) for row in rows]
+    measured = ["signal/noise"] if any(over_noise) else []
+    head = ["method", "cosine", *measured, "effective updates", "explained variance", "zero-signal groups",
             "live rows per step", "per response"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows:
+    for row, own in zip(rows, over_noise, strict=True):
         seen = [row.results[seed]["why"] for seed in row.seeds]
         keys = {key for why in seen for key in why}
         mean = {key: float(np.mean([why[key] for why in seen if key in why])) for key in keys}
@@ -338,8 +347,8 @@ def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         )
         separate = protocol["methods"][row.method]["n"] == 1 or all("halves" in row.results[s] for s in row.seeds)
         shown = [text(cosines, False).lstrip("+")] if separate else [f"({text(cosines, False).lstrip('+')})"]
-        signal = mean.get("ada/gradient_signal", math.nan)
-        shown.append("" if math.isnan(signal) else f"{mean['ada/gradient_noise'] / signal:,.0f}" if signal > 0 else "-")
+        if measured:
+            shown.append(text(own, False).lstrip("+") if own else "")
         shown += [f"{mean.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
         shown += [f"{mean.get(key, math.nan):.2f}" for key in ("ada/explained_variance", "ada/zero_signal_groups")]
         shown += [f"{live:.0f}", f"{live / drawn:.2f}"]
@@ -386,10 +395,11 @@ python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --see
 python recipes/benchmarks/leaderboard.py page
 ```
 
-Several processes may run in one folder. `--baseline METHOD` takes another baseline than GRPO. `--fresh` runs again
-what is published. `again` says whether two differences are inside the interval of one seed. One of them is outside in
-5 to 10 % of all calls. A fresh clone made `single_value` on sudoku again with seed 300: +.025 at equal responses,
-where the interval of one seed is [-.001, +.047].
+Several `run`s may share a folder of results (`--out`): each takes the next job that is free. `--baseline METHOD` runs
+METHOD beside the others in place of GRPO. `--fresh` runs again what is published. `again` says whether two differences
+are inside the interval of one seed. One of them is outside in 5 to 10 % of all calls. A fresh clone made
+`single_value` on sudoku again with seed 300: +.025 at equal responses, where the interval of one seed is [-.001,
++.047].
 
 **Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
 rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have
@@ -406,7 +416,8 @@ Holm's correction over the table's complete rows. *commit* made the newest run.
 
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
 update's prompts. In brackets the halves were made of rows and may share a prompt; compare these at the same n only.
-*noise scale*: trained tokens whose gradient has as much noise as signal (arXiv 1812.06162), where it was measured.
+*signal/noise* is that of the gradient of 1,000 trained tokens: the squared norm of its mean over its variance (1,000
+over the simple noise scale, arXiv 1812.06162). Early updates weigh most in it. Compare it, too, at the same n.
 *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
 the labels by the predictions of the baseline.
 
@@ -452,13 +463,17 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
 def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path) -> None:
     """Draw a figure of the protocol: accuracy over a cost, a panel per task where its methods ran and per axis.
 
-    A curve ends where the cheapest of its seeds ended.
+    A method is drawn when it has all seeds of the baseline. A curve ends where the cheapest of its seeds ended. An
+    older figure is removed when there is nothing to draw.
     """
     settings = protocol["figures"][name]
     order, axes_names = settings["methods"], settings.get("axes", ["responses"])
-    found = {task: rows_of(protocol, results, task, [4], order[0], order[1:])
-             for task in settings.get("tasks", protocol["tasks"])}  # fmt: skip
-    shown = [(task, axis, rows) for task, rows in found.items() if len(rows) > 1 for axis in axes_names]
+    shown = []
+    for task in settings.get("tasks", protocol["tasks"]):
+        rows = rows_of(protocol, results, task, [4], order[0], order[1:])
+        complete = [row for row in rows if row.seeds == rows[0].seeds]
+        shown += [(task, axis, complete) for axis in axes_names if len(complete) > 1]
+    path.unlink(missing_ok=True)
     if not shown:
         return
     import matplotlib
@@ -469,10 +484,11 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
     def end(row: Row, axis: str) -> float:
         return float(min(costs(row.results[seed], axis)[-1] for seed in row.seeds))
 
-    columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
+    columns = 3 if len(axes_names) == 3 else min(2, len(shown))
     height = math.ceil(len(shown) / columns)
-    figure, grid = plt.subplots(height, columns, figsize=(5.0 * columns, 4.2 * height), squeeze=False)
-    panels = list(grid.flat)
+    size = (max(6.5, 5.0 * columns), 4.2 * height + 0.6)
+    figure, grid = plt.subplots(height, columns, figsize=size, squeeze=False)
+    panels, lines = list(grid.flat), {}
     for unused in panels[len(shown) :]:
         unused.remove()
     for panel, (task, axis, rows) in zip(panels, shown, strict=False):
@@ -480,7 +496,7 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
             x = np.linspace(0.0, end(row, axis), 60)
             mean = np.mean([_curve(row.results[seed], axis, x) for seed in row.seeds], axis=0)
             colour = colour_of(order.index(row.method))
-            panel.plot(x, mean, color=colour, label=protocol["methods"][row.method]["name"].replace("`", ""))
+            (lines[protocol["methods"][row.method]["name"].replace("`", "")],) = panel.plot(x, mean, color=colour)
             if row.effects and len(row.seeds) > 1:
                 both = x[x <= end(rows[0], axis)]
                 difference_SX = [_curve(row.results[s], axis, both) - _curve(rows[0].results[s], axis, both)
@@ -488,16 +504,20 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
                 error = np.std(difference_SX, axis=0, ddof=1) / math.sqrt(len(row.seeds))
                 half, middle = student_quantile(len(row.seeds) - 1) * error, mean[: len(both)]
                 panel.fill_between(both, middle - half, middle + half, color=colour, alpha=0.12, lw=0)
-        panel.set_title(f"{task}, {len(rows[0].seeds)} seeds", fontsize=10)
-        panel.set_xlabel(axis.replace("summed_rates", "sum of learning rates").replace("_", " "))
+        panel.set_title(f"{task}, {len(rows[0].seeds)} seeds, four updates per step", fontsize=10)
+        panel.set_xlabel(axis.replace(SUMMED, "sum of learning rates").replace("_", " "))
         panel.locator_params(axis="x", nbins=6)
         panel.grid(alpha=0.3)
     for left in grid[:, 0]:
         left.set_ylabel("held-out accuracy")
-    note = "band: 95 % interval of the paired difference to " + protocol["methods"][order[0]]["name"].replace("`", "")
-    figure.text(0.5, 0.01, note, ha="center", fontsize=8)
-    panels[0].legend(fontsize=8)
-    figure.tight_layout(rect=(0, 0.03 / height, 1, 1))
+    inches = figure.get_figheight()
+    baseline = next(iter(lines))
+    note = f"band: 95 % interval of the paired difference to {baseline}, at one point, as far as both curves go"
+    figure.text(0.5, 0.05 / inches, note, ha="center", fontsize=8)
+    across = 2 if columns < 3 else 3
+    figure.legend(list(lines.values()), list(lines), loc="lower center", ncol=across, fontsize=8, frameon=False,
+                  bbox_to_anchor=(0.5, 0.2 / inches))  # fmt: skip
+    figure.tight_layout(rect=(0, (0.3 + 0.22 * math.ceil(len(lines) / across)) / inches, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80, metadata={"Software": None}, pil_kwargs={"optimize": True})
     plt.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,6 +120,25 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     figures = {path.stem for path in (first / "figures").iterdir()}
     drawn = {name for name, figure in protocol.values["figures"].items() if {"grpo4", "mean"} <= set(figure["methods"])}
     assert figures == drawn, "no figure without rows"
+
+
+def test_a_row_without_all_seeds_is_in_no_figure(protocol, results, tmp_path):
+    """Its curve would be the mean over other bases than the baseline's."""
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    figure = tmp_path / "leaderboard.png"
+    pages.draw_curves(protocol.values, results, "leaderboard", figure)
+    assert figure.exists()
+    job = bench.Job("sudoku", "mean", *results.best("sudoku", "mean", [4]), protocol.values["reported_seeds"][0])
+    (results.folder / f"{results.key(job)}.json").unlink()
+    pages.draw_curves(protocol.values, results, "leaderboard", figure)
+    assert not figure.exists()
+
+
+def test_signal_over_noise_is_shown_where_all_seeds_have_it():
+    measured = {"ada/gradient_signal": 2.0, "ada/gradient_noise": 4000.0}
+    found = pages.signal_to_noise([measured, measured | {"ada/gradient_signal": -2.0}])
+    assert found.mean == 0.0 and found.half > 0.5
+    assert pages.signal_to_noise([measured, {}]) is None
 
 
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
@@ -257,21 +277,48 @@ def test_two_benches_share_a_folder_and_no_job_runs_twice(protocol, results, mon
 
     ends = Ends(0.0)
     monkeypatch.setattr("leaderboard.Bench", ends)
-    monkeypatch.setattr("leaderboard.WAIT_SECONDS", 0.0)
     bench.run(results, ["sudoku"], ["grpo4"], math.inf, [16])
     assert ends.jobs[: len(tries) - 2] == [tries[1], *tries[3:]] and not {tries[0], tries[2]} & {*ends.jobs}
     assert len(set(ends.jobs)) == len(ends.jobs) and not list(results.missing(["sudoku"], ["grpo4"], [16]))
 
 
-def test_a_job_of_a_bench_that_died_is_taken_over_and_one_that_is_claimed_does_not_run_again(results, monkeypatch):
+def test_again_waits_for_the_other_processes_run(protocol, results, monkeypatch, capsys):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     job = bench.Job("sudoku", "mean", *results.best("sudoku", "mean", [4]), 300)
-    claim = results.claim(job)
-    assert results.claim(job) is None
-    monkeypatch.setattr("leaderboard.Bench", Scripted(0.0))
-    with pytest.raises(UserError, match="another process"):
-        bench.again(results, "sudoku", "mean", 300, "grpo4")
-    claim.close()
+    other = bench.Results(protocol, results.folder, None)
+    held = other.claim(job)
+
+    class Patient(Scripted):
+        def wait(self, jobs):
+            assert jobs == [job]
+            other.put(job, result(job, 0.05))
+            held.close()
+
+    patient = Patient(0.0)
+    monkeypatch.setattr("leaderboard.Bench", patient)
+    bench.again(results, "sudoku", "mean", 300, "grpo4")
+    assert [one.method for one in patient.jobs] == ["grpo4"] and "+0.050" in capsys.readouterr().out
+
+
+CLAIMS = """
+import sys, time
+sys.path[:0] = {paths!r}
+import leaderboard
+protocol = leaderboard.Protocol()
+results = leaderboard.Results(protocol, leaderboard.Path({folder!r}), None)
+claim = results.claim(leaderboard.Job("sudoku", "mean", 4, 1e-4, 200))
+print("claimed" if claim else "taken", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_job_of_a_killed_process_is_taken_over(results):
+    job = bench.Job("sudoku", "mean", 4, 1e-4, 200)
+    script = CLAIMS.format(paths=[str(BENCHMARKS), str(BENCHMARKS.parents[1])], folder=str(results.folder))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "claimed\n"
+        assert results.claim(job) is None
+        other.kill()
     taken = results.claim(job)
     assert taken is not None
     taken.close()
@@ -285,6 +332,9 @@ class Scripted:
 
     def __call__(self, _protocol, _results, _exits):
         return self
+
+    def wait(self, jobs):
+        pass
 
     def run(self, job):
         self.jobs.append(job)

@@ -137,3 +137,29 @@ def supervised_loss(
     loss = -torch.where(mask_BT, logprob_BT, 0).sum() / denominator
     entropy = torch.where(mask_BT, entropy_BT.detach(), 0).sum()
     return loss, {"tokens": mask_BT.sum().float(), "loss": loss.detach(), "entropy": entropy}
+
+
+def compared(first: torch.Tensor, second: torch.Tensor, tokens: tuple[float, float]) -> dict[str, float]:
+    """Compare the gradients of two halves of an update, each summed over its T1 or T2 response tokens. Overwrites one.
+
+    Returns:
+        Nothing where a half has no gradient, else:
+
+        - gradient_cosine: the cosine between the two.
+        - gradient_signal: (g1 / T1) . (g2 / T2). Its mean is the squared norm of the expected gradient per token.
+        - gradient_noise: |g1 / T1 - g2 / T2|^2 / (1 / T1 + 1 / T2). Its mean is the variance (the trace of the
+          covariance) that one more token adds to the summed gradient. Tokens come as whole prompts and depend on each
+          other there, so this is more than the variance of a single token's gradient.
+
+        Noise / signal is the simple noise scale in tokens (arXiv 1812.06162, equation 2.9).
+    """
+    lengths = float(first.norm() * second.norm())
+    if not lengths > 0:
+        return {}
+    product = float(first @ second)
+    difference = float(first.div_(tokens[0]).sub_(second, alpha=1.0 / tokens[1]).norm())
+    return {
+        "gradient_cosine": product / lengths,
+        "gradient_signal": product / (tokens[0] * tokens[1]),
+        "gradient_noise": difference**2 / (1.0 / tokens[0] + 1.0 / tokens[1]),
+    }

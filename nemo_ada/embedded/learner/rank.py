@@ -28,11 +28,10 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from safetensors.torch import save_file
 
-from nemo_ada.core.arrays import BoolArray
 from nemo_ada.embedded.learner import convert, shim
 from nemo_ada.embedded.learner import megatron as setup
 from nemo_ada.embedded.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
-from nemo_ada.embedded.learner.loss import METRICS, OF_HALVES, policy_loss, supervised_loss
+from nemo_ada.embedded.learner.loss import METRICS, compared, policy_loss, supervised_loss
 from nemo_ada.embedded.learner.micro import PackedMicro, PaddedMicro
 from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
@@ -168,9 +167,7 @@ class Learner:
                 batch.denominator,
             )
 
-        metrics = self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS, batch.first_half_R)
-        per_token = [name for name in OF_HALVES[1:] if name in metrics]
-        return metrics | {name: metrics[name] * batch.denominator**2 for name in per_token}
+        return self._step(batch, np.flatnonzero(batch.weight_R), of_rows, METRICS)
 
     def supervised(self, rows: TokenRows) -> dict[str, float]:
         """Take one optimizer step on the mean negative log-likelihood of the response tokens."""
@@ -193,12 +190,11 @@ class Learner:
         row_R: Ints,
         loss: RowLoss,
         names: tuple[str, ...],
-        first_half_R: BoolArray | None = None,
     ) -> dict[str, float]:
         """Take one optimizer step. Returns the gradient norm and lr, and on the last stage the named metrics, too."""
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        sums, measured = self._gradient(rows, row_R, loss, first_half_R)
+        sums, measured = self._gradient(rows, row_R, loss)
         if self.config.halves:
             output = self.module.output_layer.weight  # None where it is the embeddings'
             weight = self.module.shared_embedding_or_output_weight() if output is None else output
@@ -215,38 +211,25 @@ class Learner:
         metrics["loss"] = values.pop("loss")
         return metrics | {name: value / max(tokens, 1.0) for name, value in values.items()}
 
-    def _gradient(
-        self, rows: TokenRows, row_R: Ints, loss: RowLoss, first_half_R: BoolArray | None
-    ) -> tuple[list[Sums], dict[str, float]]:
+    def _gradient(self, rows: TokenRows, row_R: Ints, loss: RowLoss) -> tuple[list[Sums], dict[str, float]]:
         """Compute the gradient of the rows.
 
         Returns:
-            The sums of each micro-batch. With `halves` also what the gradients g1 and g2 of the two halves of T1 and T2
-            response tokens say, where both have one. `gradient_cosine` is the cosine between them. `gradient_signal` is
-            (g1 / T1) . (g2 / T2): on average the squared norm of the expected gradient per token. `gradient_noise` is
-            |g1 / T1 - g2 / T2|^2 / (1 / T1 + 1 / T2): on average the variance of a token's gradient. Noise / signal is
-            the gradient noise scale in tokens (arXiv 1812.06162, equation 2.8).
+            The sums of each micro-batch. With `halves` also what `compared` says of the two halves of a `TrainBatch`,
+            where both have a gradient.
         """
-        if not self.config.halves or first_half_R is None:
+        first_half_R = rows.first_half_R if isinstance(rows, TrainBatch) and self.config.halves else None
+        if first_half_R is None:
             return self._pass(rows, self._deal(rows, row_R), loss, forward_only=False), {}
         first_R, second_R = row_R[first_half_R[row_R]], row_R[~first_half_R[row_R]]
         sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
-        both = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
-        second = both - first
-        lengths = float(first.norm() * second.norm())
-        if not lengths > 0:
-            return sums, {}
+        second = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()]).sub_(first)
         tokens_R = rows.length_R - rows.prompt_length_R
-        tokens = [float(tokens_R[half_R].sum()) for half_R in (first_R, second_R)]
-        product = float(first @ second)
-        difference = float((first / tokens[0] - second / tokens[1]).norm())
-        return sums, {
-            "gradient_cosine": product / lengths,
-            "gradient_signal": product / (tokens[0] * tokens[1]),
-            "gradient_noise": difference**2 / (1.0 / tokens[0] + 1.0 / tokens[1]),
-        }
+        tokens = float(tokens_R[first_R].sum()), float(tokens_R[second_R].sum())
+        scale = rows.denominator if isinstance(rows, TrainBatch) else 1.0
+        return sums, compared(first.mul_(scale), second.mul_(scale), tokens)
 
     def _apply(self) -> float:
         """Clip the gradient and update the weights. Returns the norm before clipping.

@@ -31,7 +31,7 @@ class LearnerConfig:
         warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to `optimizer.lr`.
         decay_updates: The learning rate falls linearly to 0 at this update. None keeps it constant.
         loss: Section `loss_fn` of the run.
-        halves: Whether an update also measures the cosine between the gradients of two halves of its prompts.
+        halves: Whether an update also compares the gradients of two halves of its prompts.
         seed: Seed of a random model.
         start_timeout_s: Seconds for the start of the ranks.
         call_timeout_s: Seconds for a call.

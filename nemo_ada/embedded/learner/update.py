@@ -45,10 +45,12 @@ def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[Train
     size = config.policy.train_global_batch_size or len(real_R)
     order = shuffled(data.prompt_R, config.grpo.seed, step)
     for start in range(0, len(order), size):
-        chosen = np.sort(order[start : start + size])
+        rows = order[start : start + size]
+        chosen = np.sort(rows)
         trained = chosen[live_R[chosen]]
         denominator = float(max(tokens_R[chosen[counted_R[chosen]]].sum(), 1))
-        prompts = np.unique(data.prompt_R[trained])
+        # in the shuffled order, because a sampler may sort the prompts of a step by their worth
+        prompts = list(dict.fromkeys(data.prompt_R[rows[live_R[rows]]].tolist()))
         halves = config.logger.gradient_cosine and len(prompts) > 1
         first_half_R = np.isin(data.prompt_R[trained], prompts[: len(prompts) // 2]) if halves else None
         yield TrainBatch(**data.columns(trained), denominator=denominator, first_half_R=first_half_R)

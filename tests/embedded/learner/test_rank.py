@@ -11,6 +11,7 @@ The group is the one of conftest.py's stack, two processes that are laid out ane
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import signal
 from pathlib import Path
@@ -228,6 +229,19 @@ def test_signal_and_noise_of_a_token_follow_from_the_norms_of_three_gradients(gr
     assert found["gradient_signal"] == pytest.approx(product / (first * second), rel=1e-3)
     noise = (squares - 2 * product / (first * second)) / (1 / first + 1 / second)
     assert found["gradient_noise"] == pytest.approx(noise, rel=1e-3)
+
+
+def test_signal_and_noise_are_those_of_the_expected_gradient_and_of_one_more_token() -> None:
+    """Against gradients with a known mean and variance, whose tokens are independent."""
+    torch, losses = importlib.import_module("torch"), importlib.import_module("nemo_ada.embedded.learner.loss")
+    mean, spread, tokens = torch.tensor([0.2, -0.1, 0.0]), torch.tensor([1.0, 2.0, 0.5]), (30, 90)
+    draws = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(4000):
+        halves = [(mean + spread * torch.randn(count, 3, generator=draws)).sum(dim=0) for count in tokens]
+        found.append(losses.compared(*halves, tokens))
+    assert np.mean([one["gradient_signal"] for one in found]) == pytest.approx(float(mean @ mean), rel=0.1)
+    assert np.mean([one["gradient_noise"] for one in found]) == pytest.approx(float(spread @ spread), rel=0.05)
 
 
 def test_tokens_without_an_advantage_are_like_tokens_that_are_not_there(group: LearnerGroup) -> None:

@@ -134,3 +134,21 @@ def test_no_prompt_has_rows_in_both_halves_of_an_update(make, drawn):
         assert first and second and not first & second
     plain = make("no-halves-config", *SETTINGS, ALL_ROWS, HALVES)
     assert all(batch.first_half_R is None for batch in mini_batches(drawn, plain, STEP))
+
+
+def test_the_halves_of_an_update_are_not_sorted_by_the_worth_of_the_prompts(make, drawn):
+    """A sampler may sort the prompts of a step by their worth."""
+    config = make("worth-config", *SETTINGS, ALL_ROWS, COSINE)
+    place: dict[tuple[int, ...], int] = {}
+    for row, end in zip(drawn.tokens_RT.tolist(), drawn.prompt_length_R, strict=True):
+        place.setdefault(tuple(row[:end]), len(place))
+    sorted_by_worth = []
+    for step in range(1, 9):
+        for batch in mini_batches(drawn, config, step):
+            halves: tuple[list[int], list[int]] = ([], [])
+            for row, end, first in zip(
+                batch.tokens_RT.tolist(), batch.prompt_length_R, batch.first_half_R, strict=True
+            ):
+                halves[bool(first)].append(place[tuple(row[:end])])
+            sorted_by_worth.append(max(halves[True]) < min(halves[False]))
+    assert len(sorted_by_worth) == 8 and not all(sorted_by_worth)
