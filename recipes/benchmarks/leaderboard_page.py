@@ -439,8 +439,9 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
     for task, settings in protocol["tasks"].items():
         chosen: dict[str, tuple[Sequence[int], str, Iterable[str] | None]] = {
             FOUR: ([4], protocol["baseline"], None),
-            TUNED: (list(setting(protocol, task, "grid")), protocol["baseline"], None),
         }
+        if len(setting(protocol, task, "grid")) > 1:
+            chosen[TUNED] = (list(setting(protocol, task, "grid")), protocol["baseline"], None)
         for name, other in protocol.get("tables", {}).items():
             chosen[f"{name}, {FOUR}"] = ([4], other["baseline"], other["methods"])
         for name, (updates, baseline, methods) in chosen.items():
