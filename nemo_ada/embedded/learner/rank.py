@@ -218,18 +218,16 @@ class Learner:
             The sums of each micro-batch. With `halves` also what `compared` says of the two halves of a `TrainBatch`,
             where both have a gradient.
         """
-        first_half_R = rows.first_half_R if isinstance(rows, TrainBatch) and self.config.halves else None
-        if first_half_R is None:
+        if not (self.config.halves and isinstance(rows, TrainBatch) and rows.first_half_R is not None):
             return self._pass(rows, self._deal(rows, row_R), loss, forward_only=False), {}
-        first_R, second_R = row_R[first_half_R[row_R]], row_R[~first_half_R[row_R]]
+        first_R, second_R = row_R[rows.first_half_R[row_R]], row_R[~rows.first_half_R[row_R]]
         sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
         second = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()]).sub_(first)
         tokens_R = rows.length_R - rows.prompt_length_R
         tokens = float(tokens_R[first_R].sum()), float(tokens_R[second_R].sum())
-        scale = rows.denominator if isinstance(rows, TrainBatch) else 1.0
-        return sums, compared(first.mul_(scale), second.mul_(scale), tokens)
+        return sums, compared(first.mul_(rows.denominator), second.mul_(rows.denominator), tokens)
 
     def _apply(self) -> float:
         """Clip the gradient and update the weights. Returns the norm before clipping.
