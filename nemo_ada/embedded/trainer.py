@@ -25,9 +25,8 @@ from nemo_ada.embedded import checkpoint
 from nemo_ada.embedded.base import prepare_base
 from nemo_ada.embedded.checkpoint import SavedState
 from nemo_ada.embedded.learner.group import LearnerGroup
-from nemo_ada.embedded.learner.loss import OF_HALVES
 from nemo_ada.embedded.learner.shape import PolicyShape
-from nemo_ada.embedded.learner.update import train_on
+from nemo_ada.embedded.learner.update import OF_HALVES, train_on
 from nemo_ada.embedded.model_folder import check_model_folder
 from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from nemo_ada.config.run import LossSettings
 
 METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entropy")
-OF_HALVES = ("gradient_cosine", "gradient_signal", "gradient_noise")  # measured of two halves of an update's prompts
 
 
 class _VocabParallel(torch.autograd.Function):

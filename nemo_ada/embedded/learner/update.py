@@ -14,9 +14,10 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.embedded.learner.batch import TrainBatch
 from nemo_ada.embedded.learner.group import LearnerGroup
-from nemo_ada.embedded.learner.loss import OF_HALVES
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.errors import InvariantError
+
+OF_HALVES = ("gradient_cosine", "gradient_signal", "gradient_noise")  # measured of two halves of an update's prompts
 
 
 def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
