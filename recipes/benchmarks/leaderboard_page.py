@@ -401,10 +401,12 @@ are inside the interval of one seed. One of them is outside in 5 to 10 % of all 
 `single_value` on sudoku again with seed 300: +.025 at equal responses, where the interval of one seed is [-.001,
 +.047].
 
-**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the same
-rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them have
-another base, other problems and another held-out set. The tuning seeds have the same two bases and held-out sets, so
-the intervals are for these two. *(largest)* and *(smallest)* mark a rate at the edge of those that were tried.
+**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the
+same rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them
+have another base, other problems and another held-out set. The tuning seeds have the same two bases and held-out sets,
+so the intervals are for these two. *(largest)* and *(smallest)* mark a rate at the edge of those that were tried.
+SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, and one tuning seed. Its model is always the same, so
+its seeds differ in the problems and the held-out set only.
 
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
 have paired differences with 95 % intervals, of the area and of the final accuracy. *equal summed rates*: at equal sums
