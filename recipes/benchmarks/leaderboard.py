@@ -11,7 +11,7 @@ on another seed, and says whether the difference is where the page says that one
 
 The protocol is leaderboard.yaml. A run trains until it has drawn the budget of responses, with a warm-up counted in
 responses, and it evaluates at the same numbers of responses for every method. The learning rate (and where a stage says
-so, the number of updates) is chosen on tuning seeds, with the same tries for every method. Then the reported seeds run.
+so, the number of updates) is chosen on tuning seeds, by one rule for every method. Then the reported seeds run.
 
 A run is done when OUT has the file of its key: task, base, method, updates, rate, seed, and a digest of all its
 settings. The file also names the commit. So a killed bench goes on where it was, and a changed setting runs again.
@@ -58,6 +58,8 @@ from nemo_ada.run_folder.provenance import commit
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 
 MEASURED = ("budget", "evaluations", "tiers")
+SELECTION = ("grid", "extensions", "tuning_seeds", "reported_seeds", "methods")
+"""Settings of a task that choose its runs. They change no run's numbers."""
 PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
 PAGES = ROOT / "recipes" / "results"
@@ -187,7 +189,7 @@ class Protocol:
         measured = {name: self.of(job.task, name) for name in ("version", "budget", "warmup", "evaluations", "tiers",
                                                                "base_responses")}  # fmt: skip
         written = [
-            {name: value for name, value in settings.items() if name not in ("name", "about")}
+            {name: value for name, value in settings.items() if name not in ("name", "about", *SELECTION)}
             for settings in (self.methods[job.method], self.values["tasks"][job.task])
         ]
         parts: list[Any] = [config, written, measured]
@@ -197,7 +199,7 @@ class Protocol:
         return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def cells(self, task: str, updates: Sequence[int]) -> list[tuple[int, float]]:
-        """Return the tries (updates, rate) of a method."""
+        """Return the first tries (updates, rate) of every method."""
         return [(number, rate) for number in updates for rate in self.of(task, "grid").get(number, ())]
 
 
@@ -270,10 +272,29 @@ class Results:
         file.close()
         return None
 
+    def tries(self, task: str, method: str, updates: Sequence[int]) -> list[tuple[int, float]]:
+        """Return the tries of a method: the grid, and twice or half the rate while the best one is at an edge."""
+        cells = self.protocol.cells(task, updates)
+        for _ in range(self.protocol.of(task, "extensions")):
+            best = self._best_of(task, method, cells)
+            if best is None:
+                break
+            rates = [rate for number, rate in cells if number == best[0]]
+            if best[1] == max(rates):
+                cells.append((best[0], 2.0 * best[1]))
+            elif best[1] == min(rates):
+                cells.append((best[0], best[1] / 2.0))
+            else:
+                break
+        return cells
+
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
-        """Return the cell with the largest mean area over the tuning seeds, None while a try is missing."""
+        """Return the try with the largest mean area over the tuning seeds, None while one is missing."""
+        return self._best_of(task, method, self.tries(task, method, updates))
+
+    def _best_of(self, task: str, method: str, cells: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         scores: dict[tuple[int, float], float] = {}
-        for cell in self.protocol.cells(task, updates):
+        for cell in cells:
             found = [self.get(Job(task, method, *cell, seed)) for seed in self.protocol.of(task, "tuning_seeds")]
             if not all(found):
                 return None
@@ -289,11 +310,12 @@ class Results:
         named = list(protocol.methods) if stage["methods"] == "all" else stage["methods"]
         named = sorted((name for name in named if name in methods), key=protocol.judged)  # new settings, new processes
         pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named]
+        groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
         for seed in dict.fromkeys(seed for task, _ in pairs for seed in protocol.of(task, "tuning_seeds")):
             for task, name in pairs:
                 if seed in protocol.of(task, "tuning_seeds"):
-                    yield from (Job(task, name, *cell, seed) for cell in protocol.cells(task, stage["updates"]))
-        groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
+                    cells = [cell for updates in groups for cell in self.tries(task, name, updates)]
+                    yield from (Job(task, name, *cell, seed) for cell in cells)
         places = [
             (task, protocol.judged(name), protocol.base(seed))
             for task, name in pairs
@@ -302,8 +324,8 @@ class Results:
         for task, judged, base in dict.fromkeys(places):
             for seed in (seed for seed in protocol.of(task, "reported_seeds") if protocol.base(seed) == base):
                 for name in (name for there, name in pairs if (there, protocol.judged(name)) == (task, judged)):
-                    cells = [self.best(task, name, updates) for updates in groups]
-                    yield from (Job(task, name, *cell, seed) for cell in cells if cell is not None)
+                    chosen = [self.best(task, name, updates) for updates in groups]
+                    yield from (Job(task, name, *cell, seed) for cell in chosen if cell is not None)
 
     def missing(
         self, tasks: Sequence[str], methods: Sequence[str], updates: Sequence[int] | None = None

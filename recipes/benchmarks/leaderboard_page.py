@@ -233,6 +233,7 @@ class Row:
     Attributes:
         method: its key in the protocol.
         cell: updates per step and learning rate.
+        tried: learning rates that were tried with these updates per step.
         seeds: reported seeds that both it and the baseline have.
         results: its results, by seed.
         effects: effects against the baseline. Empty for the baseline.
@@ -240,6 +241,7 @@ class Row:
 
     method: str
     cell: tuple[int, float]
+    tried: list[float]
     seeds: list[int]
     results: dict[int, Result]
     effects: dict[str, Effect]
@@ -283,7 +285,8 @@ def rows_of(
         if not seeds:
             continue
         compared = {} if name == baseline else effects([mine[s] for s in seeds], [base[s] for s in seeds])
-        found.append(Row(name, cell, seeds, mine, compared))
+        tried = [rate for number, rate in results.tries(task, name, updates) if number == cell[0]]
+        found.append(Row(name, cell, tried, seeds, mine, compared))
     return found
 
 
@@ -298,8 +301,7 @@ def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) ->
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row, bold in zip(rows, marked, strict=True):
         cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
-        tried = setting(protocol, str(row.results[row.seeds[0]]["task"]), "grid")[row.cell[0]]
-        edge = " (largest)" if row.cell[1] == max(tried) else " (smallest)" if row.cell[1] == min(tried) else ""
+        edge = " (largest)" if row.cell[1] == max(row.tried) else " (smallest)" if row.cell[1] == min(row.tried) else ""
         cells += [f"{row.cell[1]:g}{edge}", str(len(row.seeds))]
         if row.effects:
             cells += [text(row.effects[name], name in bold, log=name == "responses to 1") for name in shown]

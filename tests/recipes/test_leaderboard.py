@@ -33,6 +33,14 @@ def results(protocol, tmp_path):
     return bench.Results(protocol, tmp_path / "out", None)
 
 
+@pytest.fixture
+def extended(tmp_path):
+    """Results of a protocol that extends a grid twice, whatever the protocol file says."""
+    protocol = bench.Protocol()
+    protocol.values["extensions"] = 2
+    return bench.Results(protocol, tmp_path / "out", None)
+
+
 def result(job, gain=0.0, slope=3000.0):
     """A run without noise: a method with `gain` is better by it at every evaluation."""
     places = [0, 256, 512, 1024, 2048, 4096, 6144, 8192]
@@ -83,6 +91,48 @@ def test_all_tries_come_before_reported_seeds_and_every_method_has_as_many(proto
     assert {job.rate for job in jobs} == {1e-4}, "the try with the largest area wins"
 
 
+@pytest.mark.parametrize(("peak", "tried"), [
+    (1e-4, [5e-5, 1e-4, 2e-4]),
+    (2.5e-4, [5e-5, 1e-4, 2e-4, 4e-4]),
+    (5e-5, [5e-5, 1e-4, 2e-4, 2.5e-5]),
+    (1e-2, [5e-5, 1e-4, 2e-4, 4e-4, 8e-4]),
+])  # fmt: skip
+def test_rates_beyond_the_grid_are_tried_while_the_best_one_is_at_its_edge(extended, peak, tried):
+    jobs = []
+    for _ in range(30):  # more passes than jobs
+        waiting = [job for job in extended.missing(["sudoku"], ["grpo4"], [4]) if job.seed >= 3000]
+        for job in waiting:
+            extended.put(job, result(job, -0.1 * abs(math.log(job.rate / peak))))
+        jobs += waiting
+    assert sorted({job.rate for job in jobs}) == sorted(tried) and len(jobs) == 2 * len(tried)
+    assert extended.tries("sudoku", "grpo4", [4]) == [(4, rate) for rate in tried]
+    assert extended.best("sudoku", "grpo4", [4]) == (4, min(tried, key=lambda rate: abs(math.log(rate / peak))))
+
+
+def test_the_edge_of_the_rates_that_were_tried_is_marked(extended):
+    protocol = extended.protocol
+    fill(extended, {"grpo4": 0.0, "mean": 0.05})
+    rows = pages.rows_of(protocol.values, extended, "sudoku", [4], "grpo4", ["mean"])
+    assert "largest" not in "".join(pages.table(protocol.values, rows, updates=False))
+    for seed in protocol.values["tuning_seeds"]:
+        for rate in (5e-5, 1e-4):
+            extended.put(job := bench.Job("sudoku", "mean", 4, rate, seed), result(job, -0.2))
+        for rate in (4e-4, 8e-4):
+            extended.put(job := bench.Job("sudoku", "mean", 4, rate, seed), result(job, rate))
+    extended.put(job := bench.Job("sudoku", "mean", 4, 8e-4, 200), result(job))
+    rows = pages.rows_of(protocol.values, extended, "sudoku", [4], "grpo4", ["mean"])
+    assert "| 0.0008 (largest) | 1 |" in pages.table(protocol.values, rows, updates=False)[-1]
+
+
+def test_what_chooses_a_tasks_runs_changes_no_key(protocol):
+    job = bench.Job("smollm2", "grpo4", 4, 1e-5, 200)
+    changed = bench.Protocol()
+    changed.values["tasks"]["smollm2"] |= {"grid": {4: [1e-5]}, "extensions": 1, "reported_seeds": [200, 299]}
+    assert changed.key(job) == protocol.key(job)
+    changed.values["tasks"]["smollm2"]["budget"] += 1
+    assert changed.key(job) != protocol.key(job)
+
+
 def test_a_changed_setting_is_another_run_and_a_new_name_is_not(protocol):
     job = bench.Job("sudoku", "grpo4", 4, 1e-4, 200)
     before = protocol.key(job)
@@ -102,7 +152,7 @@ def fill(results, gains):
             for seed in results.protocol.values[seeds]:
                 for rate in results.protocol.values["grid"][4]:
                     job = bench.Job("sudoku", method, 4, rate, seed)
-                    results.put(job, result(job, gain + 0.001 * (seed % 3)))
+                    results.put(job, result(job, gain + 0.001 * (seed % 3) - 0.1 * (rate != 1e-4)))
 
 
 def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_results(protocol, results, tmp_path):
