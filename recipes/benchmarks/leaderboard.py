@@ -392,6 +392,8 @@ class BudgetTrainer(Trainer):
     def _update(self, data: StepData, step: int) -> dict[str, float]:
         learned = self.rival.update(self, data, step)
         data.metrics["ada/live_rows"] = learned["trained_rows"]
+        for cost in ("ada/samples_drawn", "ada/tokens_drawn"):
+            data.metrics[cost] = self.rival.counted(data.metrics[cost])
         return learned
 
     def _evaluate(self) -> None:
@@ -531,7 +533,8 @@ class Bench:
         )
         if sampled is None:
             raise InvariantError("a simulated step was dropped")
-        return max(1, round(self.protocol.of(job.task, "warmup") / int(sampled.result.issued_P.sum())))
+        drawn = self.protocol.rival(job.method).counted(float(sampled.result.issued_P.sum()))
+        return max(1, round(self.protocol.of(job.task, "warmup") / drawn))
 
 
 def run(

@@ -21,11 +21,16 @@ from nemo_ada.embedded.learner.batch import Rows
 from nemo_ada.embedded.learner.update import mini_batches, summary, train_on, update
 from nemo_ada.embedded.rollout import StepData
 from nemo_ada.embedded.trainer import Trainer
+from nemo_ada.errors import InvariantError
 
 
 @dataclass
 class Plain:
     """The loop as it is, which rivals change."""
+
+    def counted(self, drawn: float) -> float:
+        """Return how many of the drawn responses or tokens count as costs."""
+        return drawn
 
     def update(self, trainer: Trainer, data: StepData, step: int) -> dict[str, float]:
         """Train on the rows of a step. Returns the learner's metrics."""
@@ -208,7 +213,41 @@ class Prefixes(Plain):
         return super().update(trainer, replace(data, advantage_R=advantage_RT.astype(np.float32)), step)
 
 
-RIVALS: Mapping[str, type[Plain]] = {"replay": Replay, "gated": Gated, "averaged": Averaged, "prefixes": Prefixes}
+@dataclass
+class FreeBaseline(Plain):
+    """One response per prompt is trained on. Its baseline is the mean reward of `others` responses that cost nothing.
+
+    No method can do this. It shows what the best prediction of the pass rate could gain. It needs groups of `others` +
+    1 rows whose advantage is the difference to their mean.
+
+    Attributes:
+        others: responses of a prompt that only make the baseline. They are not counted as drawn.
+    """
+
+    others: int = 8
+
+    def counted(self, drawn: float) -> float:
+        return drawn / (self.others + 1)
+
+    def update(self, trainer: Trainer, data: StepData, step: int) -> dict[str, float]:
+        prompts, first_P, rows_P = np.unique(data.prompt_R, return_index=True, return_counts=True)
+        if (rows_P != self.others + 1).any():
+            found = f"{len(prompts)} prompts have {rows_P.min()} to {rows_P.max()} rows"
+            raise InvariantError(f"{found}; {self.others + 1} are needed")
+        chosen_R = np.isin(np.arange(len(data.prompt_R)), first_P)
+        without_own = (self.others + 1) / self.others  # the group's mean contains the row's own reward
+        weight_R = np.where(chosen_R, data.weight_R, 0).astype(np.float32)
+        advantage_R = (data.advantage_R * without_own).astype(np.float32)
+        return super().update(trainer, replace(data, weight_R=weight_R, advantage_R=advantage_R), step)
+
+
+RIVALS: Mapping[str, type[Plain]] = {
+    "replay": Replay,
+    "gated": Gated,
+    "averaged": Averaged,
+    "prefixes": Prefixes,
+    "free_baseline": FreeBaseline,
+}
 
 
 def rival(settings: Mapping[str, Any] | None) -> Plain:

@@ -145,3 +145,22 @@ def test_tokens_after_the_one_that_decides_the_reward_have_a_smaller_advantage(t
             errors[name] += (data.advantage_R[answered, at] ** 2).tolist()
     assert np.mean(errors["end"]) < 0.85 * np.mean(errors["answer"])
     assert np.abs(kept[-1].advantage_R).max() <= 1
+
+
+def test_a_free_baseline_is_the_mean_of_the_other_rewards_and_one_row_of_a_prompt_is_trained_on(trainer, monkeypatch):
+    seen = []
+    monkeypatch.setattr("rivals.train_on", lambda _learner, data, _config, _step: seen.append(data))
+    data = draw(trainer, 1)
+    group = len(data.prompt_R) // PROMPTS
+    free = rivals.FreeBaseline(others=group - 1)
+    free.update(trainer, data, 1)
+    (kept,) = seen
+    first_R = np.arange(len(data.prompt_R)) % group == 0
+    assert (kept.weight_R[first_R] == data.weight_R[first_R]).all() and not kept.weight_R[~first_R].any()
+    centred_PG = data.advantage_R.reshape(PROMPTS, group)
+    assert np.ptp(centred_PG, axis=1).max() > 0.9, "a group with both labels"
+    others_P = centred_PG[:, 1:].mean(axis=1)  # rewards less the group's mean
+    np.testing.assert_allclose(kept.advantage_R[first_R], centred_PG[:, 0] - others_P, atol=1e-6)
+    assert free.counted(group * 128.0) == 128.0
+    with pytest.raises(Exception, match=f"rows; {group + 1} are needed"):
+        rivals.FreeBaseline(others=group).update(trainer, data, 1)
