@@ -173,7 +173,11 @@ def measured(command: Sequence[str], folder: Path, environment: Mapping[str, str
 
 
 class Bench:
-    """The runs of one call: config, common overrides, folders, TRL's threads and rows per forward pass."""
+    """The runs of one call: config, common overrides, folders, TRL's threads and rows per forward pass.
+
+    Raises:
+        UserError: the rows per forward pass do not divide the rows of a step.
+    """
 
     def __init__(self, out: Path, config: Path, overrides: Sequence[str], threads: int, rows: int) -> None:
         self.out, self.overrides = out, ["reinforce_ada.preset=grpo", "logger.tensorboard=false", *overrides]
@@ -182,6 +186,10 @@ class Bench:
         self._ours = {name: value for name, value in os.environ.items() if name not in thread_names}
         offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
         self._trl = {**self._ours, **offline, **dict.fromkeys(thread_names, str(threads))}
+        grpo = self.config("base", 1, 0).grpo
+        step = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+        if rows and step % rows:
+            raise UserError(f"--trl-rows {rows} does not divide the {step} rows of a step")
 
     def settings(self, name: str, steps: int, seed: int, *more: str) -> list[str]:
         """Overrides of a run in the folder `name`."""
@@ -314,8 +322,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if not PEER.exists():
         parser.error(f"{PEER} is missing: run `make bench-peers`, which makes it")
-    out = fresh_folder(arguments.out.resolve())
+    out = arguments.out.resolve()
     bench = Bench(out, arguments.config.resolve(), arguments.overrides, arguments.threads, arguments.trl_rows)
+    fresh_folder(out)
     config = bench.config("base", 1, 0)
     task = run_task(config)
     check_run(config, task)

@@ -83,6 +83,12 @@ class FittingStack:
         return HeldoutScores(np.full((2, bound["k"]), float(self.good)), np.ones((2, bound["k"]), np.int64))
 
 
+def test_trls_forward_passes_must_divide_the_rows_of_a_step(tmp_path):
+    recipe.Bench(tmp_path, recipe.CONFIG, [], 1, 128)
+    with pytest.raises(UserError, match="--trl-rows 96 does not divide the 256 rows"):
+        recipe.Bench(tmp_path, recipe.CONFIG, [], 1, 96)
+
+
 def test_accuracy_on_held_out_problems_is_each_model_s_own(tmp_path):
     path = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
     config, stack = load_run(path, ["validation.responses=3", "grpo.seed=7"]), FittingStack()
