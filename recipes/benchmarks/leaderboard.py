@@ -38,7 +38,7 @@ from typing import IO, Any
 import numpy as np
 import yaml
 from compare_cpu import ROOT
-from leaderboard_page import FOUR, area, effects, one_seed, rows_of, setting, unpacked, write_page
+from leaderboard_page import FOUR, area, effects, one_seed, rows_of, setting, start, unpacked, write_page
 from measure import measure
 from rivals import Plain, rival
 
@@ -236,6 +236,22 @@ class Results:
     def reported(self, task: str, method: str, cell: tuple[int, float], seed: int) -> dict[str, Any] | None:
         """Return the result of a reported seed, None when it is missing."""
         return self.get(Job(task, method, *cell, seed))
+
+    def check_base(self, result: Mapping[str, Any]) -> None:
+        """Check that a new result started from the base model of the other ones.
+
+        Raises:
+            UserError: it did not. A base that another machine trained differs in its last digits, and scores otherwise.
+        """
+        for key, other in self.everything().items():
+            place = [other[name] == result[name] for name in ("task", "base", "version")]
+            if all(place) and "points" in other and start(other) != start(result):
+                accuracies = [f"{one['points'][0]['accuracy']:.4f}" for one in (other, result)]
+                raise UserError(
+                    f"{key} started from another base model of {result['task']} (accuracy {accuracies[0]}, here "
+                    f"{accuracies[1]}), and runs of two bases are not compared. --fresh with a new --out runs all rows "
+                    "here"
+                )
 
     def everything(self) -> dict[str, dict[str, Any]]:
         """Return all results by key: the published ones and those of the folder."""
@@ -574,6 +590,7 @@ def run(
                     failed.add(job)
                     print(f"{job.name}: {error}", flush=True)
                     continue
+                results.check_base(result)
                 results.put(job, result)
             last = result["points"][-1]
             print(

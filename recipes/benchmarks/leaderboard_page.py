@@ -247,6 +247,11 @@ class Row:
     effects: dict[str, Effect]
 
 
+def start(result: Result) -> tuple[Any, ...]:
+    """Return what a run's base had scored. Two machines that train a base of the same number get two models."""
+    return tuple(result["tier_sizes"]), result["points"][0]["accuracy"]
+
+
 def rows_of(
     protocol: Mapping[str, Any],
     results: Any,
@@ -256,6 +261,8 @@ def rows_of(
     methods: Iterable[str] | None = None,
 ) -> list[Row]:
     """Return the rows of a table: the baseline, and every method with a reported seed in common with it.
+
+    A seed is common where both runs started from the same base model.
 
     Args:
         protocol: the protocol file.
@@ -281,7 +288,7 @@ def rows_of(
         }
         if name == baseline:
             base = mine
-        seeds = sorted(seed for seed in mine if seed in base)
+        seeds = sorted(seed for seed in mine if seed in base and start(mine[seed]) == start(base[seed]))
         if not seeds:
             continue
         compared = {} if name == baseline else effects([mine[s] for s in seeds], [base[s] for s in seeds])
@@ -403,10 +410,13 @@ are inside the interval of one seed. One of them is outside in 5 to 10 % of all 
 `single_value` on sudoku again with seed 300: +.025 at equal responses, where the interval of one seed is [-.001,
 +.047].
 
-**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method has the
-same rates to choose from, on {tuning} seeds that are not reported. The reported seeds are {reported}, and half of them
-have another base, other problems and another held-out set. The tuning seeds have the same two bases and held-out sets,
-so the intervals are for these two. *(largest)* and *(smallest)* mark a rate at the edge of those that were tried.
+**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method tries
+the same rates, on {tuning} seeds that are not reported. While its best rate is the largest or smallest one, it also
+tries twice or half of it, {extensions} times at most. *(largest)* and *(smallest)* mark a rate that still is. The
+reported seeds are {reported}, and half of them have another base, other problems and another held-out set. The tuning
+seeds have the same two bases and held-out sets, so the intervals are for these two. Two machines that train a base get
+two models that differ in the last digits, and areas that differ by .006. So only runs from one model are compared, and
+a `run` beside results of another one ends; `--fresh` with a new `--out` runs all rows there.
 SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, and one tuning seed. Its model is always the same, so
 its seeds differ in the problems and the held-out set only.
 
@@ -421,7 +431,7 @@ Holm's correction over the table's complete rows. *commit* made the newest run.
 **Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
 update's prompts. In brackets the halves were made of rows and may share a prompt; compare these at the same n only.
 *signal/noise* is that of the gradient of 1,000 trained tokens: the squared norm of its mean over its variance (1,000
-over the simple noise scale, arXiv 1812.06162). Early updates weigh most in it. Compare it, too, at the same n.
+over the simple noise scale, arXiv 1812.06162). Early updates weigh most in it.
 *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
 the labels by the predictions of the baseline.
 
@@ -436,6 +446,7 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
             budget=f"{protocol['budget']:,}",
             warmup=f"{protocol['warmup']:,}",
             tuning=len(protocol["tuning_seeds"]),
+            extensions=protocol["extensions"],
             reported=f"{min(protocol['reported_seeds'])} to {max(protocol['reported_seeds'])}",
         )
     ]

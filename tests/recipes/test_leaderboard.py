@@ -42,11 +42,11 @@ def extended(tmp_path):
 
 
 def result(job, gain=0.0, slope=3000.0):
-    """A run without noise: a method with `gain` is better by it at every evaluation."""
-    places = [0, 256, 512, 1024, 2048, 4096, 6144, 8192]
+    """A run without noise: a method with `gain` is better by it at every evaluation but that of the base."""
+    places = [0, 1, 256, 512, 1024, 2048, 4096, 6144, 8192]
     points = [
         {"responses": x, "updates": x // 32, "prompts": x // 4, "live_rows": x // 2, "tokens": 17 * x, "pass4": 0.5,
-         "accuracy": 0.2 + 0.3 * (1 - math.exp(-x / slope)) + gain, "tiers": [0.1, 0.2, 0.3, None]}
+         "accuracy": 0.2 + 0.3 * (1 - math.exp(-x / slope)) + gain * (x > 0), "tiers": [0.1, 0.2, 0.3, None]}
         for x in places
     ]  # fmt: skip
     made = {"task": job.task, "method": job.method, "updates": job.updates, "rate": job.rate, "seed": job.seed,
@@ -182,6 +182,36 @@ def test_a_row_without_all_seeds_is_in_no_figure(protocol, results, tmp_path):
     (results.folder / f"{results.key(job)}.json").unlink()
     pages.draw_curves(protocol.values, results, "leaderboard", figure)
     assert not figure.exists()
+
+
+def on_another_base(made):
+    """The run as it would be on a base that another machine trained."""
+    first, *rest = made["points"]
+    return made | {"points": [first | {"accuracy": first["accuracy"] + 0.004}, *rest]}
+
+
+def test_runs_of_two_bases_are_no_pair(protocol, results):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    cell = results.best("sudoku", "mean", [4])
+    for seed in (200, 201):
+        results.put(job := bench.Job("sudoku", "mean", *cell, seed), on_another_base(result(job, 0.05)))
+    rows = pages.rows_of(protocol.values, results, "sudoku", [4], "grpo4", ["mean"])
+    assert [row.seeds for row in rows] == [list(range(200, 208)), list(range(202, 208))]
+
+
+def test_a_run_beside_results_of_another_base_ends_and_a_fresh_one_does_not(protocol, results, tmp_path, monkeypatch):
+    fill(results, {"grpo4": 0.0})
+
+    class Elsewhere(Scripted):
+        def run(self, job):
+            return on_another_base(super().run(job))
+
+    elsewhere = Elsewhere(0.05)
+    monkeypatch.setattr("leaderboard.Bench", elsewhere)
+    with pytest.raises(UserError, match=r"another base model of sudoku .* --fresh"):
+        bench.run(results, ["sudoku"], ["mean"], math.inf, [4])
+    assert len(elsewhere.jobs) == 1 and results.get(elsewhere.jobs[0]) is None
+    bench.run(bench.Results(protocol, tmp_path / "new", None), ["sudoku"], ["grpo4", "mean"], math.inf, [4])
 
 
 def test_signal_over_noise_is_shown_where_all_seeds_have_it():
