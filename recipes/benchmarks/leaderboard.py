@@ -244,14 +244,18 @@ class Results:
             UserError: it did not. A base that another machine trained differs in its last digits, and scores otherwise.
         """
         for key, other in self.everything().items():
-            place = [other[name] == result[name] for name in ("task", "base", "version")]
-            if all(place) and "points" in other and start(other) != start(result):
+            if "points" not in other or any(other[name] != result[name] for name in ("task", "base")):
+                continue
+            if key != self.key(Job(**{name: other[name] for name in ("task", "method", "updates", "rate", "seed")})):
+                continue  # of an earlier protocol
+            if start(other) != start(result):
                 accuracies = [f"{one['points'][0]['accuracy']:.4f}" for one in (other, result)]
                 raise UserError(
                     f"{key} started from another base model of {result['task']} (accuracy {accuracies[0]}, here "
                     f"{accuracies[1]}), and runs of two bases are not compared. --fresh with a new --out runs all rows "
                     "here"
                 )
+            return  # this one was compared with the others
 
     def everything(self) -> dict[str, dict[str, Any]]:
         """Return all results by key: the published ones and those of the folder."""

@@ -417,8 +417,8 @@ reported seeds are {reported}, and half of them have another base, other problem
 seeds have the same two bases and held-out sets, so the intervals are for these two. Two machines that train a base get
 two models that differ in the last digits, and areas that differ by .006. So only runs from one model are compared, and
 a `run` beside results of another one ends; `--fresh` with a new `--out` runs all rows there.
-SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, and one tuning seed. Its model is always the same, so
-its seeds differ in the problems and the held-out set only.
+SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, one tuning seed, and no rates beyond its two. Its
+model is always the same, so its seeds differ in the problems and the held-out set only.
 
 **Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
 have paired differences with 95 % intervals, of the area and of the final accuracy. *equal summed rates*: at equal sums
