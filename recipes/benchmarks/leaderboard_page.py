@@ -415,8 +415,9 @@ the same rates, on {tuning} seeds that are not reported. While its best rate is 
 tries twice or half of it, {extensions} times at most. *(largest)* and *(smallest)* mark a rate that still is. The
 reported seeds are {reported}, and half of them have another base, other problems and another held-out set. The tuning
 seeds have the same two bases and held-out sets, so the intervals are for these two. Two machines that train a base get
-two models that differ in the last digits, and areas that differ by .006. So only runs from one model are compared, and
-a `run` beside results of another one ends; `--fresh` with a new `--out` runs all rows there.
+two models that differ in the last digits; here the areas differed by about .006. So only reported runs from one model
+are compared, and a `run` beside results of another one ends; `--fresh` with a new `--out` runs all rows there. Some
+older tries on sudoku and words are from another machine's base. They choose between the rates of one method only.
 SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, one tuning seed, and no rates beyond its two. Its
 model is always the same, so its seeds differ in the problems and the held-out set only.
 
