@@ -12,13 +12,29 @@ def rehearse(
     config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     steps: Annotated[int, typer.Option(help="training steps of the undisturbed run")] = 3,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="on one GPU, with a model of the real shape and random weights")
+    ] = False,
+    scale: Annotated[float, typer.Option(help="with --gpu: share of the config's prompts per step")] = 0.125,
+    budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,
 ) -> None:
     """Run a cluster config on this machine's CPU with NeMo-RL's own workers, at a small size.
 
     Needs the environments of `make rehearsal-env`. The report lists what ran, what shrank and what a CPU cannot show.
+    With --gpu it runs on one GPU without downloads, and measures times, memory and vLLM against the learner.
     """
+    if gpu:
+        from nemo_ada.rehearsal.gpu import rehearse_on_gpu
+
+        raise typer.Exit(
+            rehearse_on_gpu(
+                config, overrides or [], steps=steps, scale=scale, budget=budget, keep=keep, dry_run=dry_run,
+                say=typer.echo,
+            )
+        )  # fmt: skip
     from nemo_ada.rehearsal.command import rehearse as run
 
     raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))

@@ -84,3 +84,9 @@ def find_card(name: str) -> Card:
     if card is None:
         raise UserError(f"{KEY}={name}: unknown card; {suggestion(name, tuple(CARDS), 'choices')}", key=KEY)
     return card
+
+
+def named(device: str) -> Card | None:
+    """The card of a name of CUDA, such as `NVIDIA H100 80GB HBM3`. None if it is not known."""
+    words = device.upper().replace("-", " ").split()
+    return next((card for name, card in {**ALIASES, **CARDS}.items() if name.upper() in words), None)

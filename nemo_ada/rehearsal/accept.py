@@ -133,7 +133,7 @@ class Acceptance:
             shutil.rmtree(config["run_dir"], ignore_errors=True)
         started = time.monotonic()
         self.control.heartbeat(len(self.events), name)
-        code, self.events[name] = self.rehearsal.run(name, config, *arguments)
+        code, self.events[name] = self.rehearsal.run(name, {name: config}, *arguments)
         self.seconds[name] = time.monotonic() - started
         self.report.failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
         if self.report.failure is not None:
@@ -367,7 +367,7 @@ def judge(acceptance: Acceptance, steps: int, path: Path, overrides: Sequence[st
     report.tables += [_runs(acceptance), _times(events, plan), _memory(events, path, overrides)]
     if precision := next((name for name in (FP8, BF16) if name in events), None):
         report.tables.append(_precisions(events, precision))
-    report.tables.append(_versions(events))
+    report.tables.append(versions_table(events))
 
 
 def _runs(acceptance: Acceptance) -> Table:
@@ -444,7 +444,7 @@ def _precisions(events: Mapping[str, Events], other: str) -> Table:
     return Table(f"{OURS} against {other}", ("step", "metric", OURS, other), tuple(rows))
 
 
-def _versions(events: Mapping[str, Events]) -> Table:
+def versions_table(events: Mapping[str, Events]) -> Table:
     """Versions in the driver of a run. Workers may have environments of their own."""
     found = next((line for of_run in events.values() for line in of_run.of("versions")), environment())
     rows = [("nemo_ada", f"{found['nemo_ada']} {found['commit'] or ''}"), ("python", str(found["python"]))]

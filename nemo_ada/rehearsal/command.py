@@ -83,22 +83,39 @@ class Rehearsal:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, name: str, config: Mapping[str, Any], *arguments: str) -> tuple[int, Events]:
-        """Make one training run in the policy interpreter.
+    def run(self, name: str, configs: Mapping[str, Mapping[str, Any]], *arguments: str) -> tuple[int, Events]:
+        """Make training runs in one driver, in the policy interpreter.
+
+        Args:
+            name: Name of the log and of the events.
+            configs: Run -> its config, in the order of the runs.
+            arguments: More arguments of the driver.
 
         Returns:
             Exit code of the driver, and the events that its processes noted.
         """
-        events = self.events_of(name)
-        path = self.folder / f"{name}.json"
-        path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
+        paths = [self.folder / f"{run}.json" for run in configs]
+        for path, config in zip(paths, configs.values(), strict=True):
+            path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
         ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
         environment = self.installed.environment(
-            name=f"{os.getpid()}-{name}", gpus=self.layout.gpus, events=events, conversions=self.folder / "megatron"
+            name=f"{os.getpid()}-{name}",
+            gpus=self.layout.gpus,
+            events=self.events_of(name),
+            conversions=self.folder / "megatron",
         )
         environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
-        command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
+        command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver"]
+        command += [*map(str, paths), *arguments]
         command += [] if self.installed.stand_ins else ["--observe"]
+        try:
+            return self.process(name, command, environment)
+        finally:
+            shutil.rmtree(ray_folder, ignore_errors=True)
+
+    def process(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, Events]:
+        """Run a process that notes events, for at most `limit` seconds. Returns its exit code and the events."""
+        events = self.events_of(name)
         self.say(f"{name}: log in {self.folder / name}.log")
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -114,7 +131,6 @@ class Rehearsal:
                                            f"no end after {self.limit:.0f} s"}) + "\n")  # fmt: skip
             finally:
                 self.end(name)
-                shutil.rmtree(ray_folder, ignore_errors=True)
         return code, Events.read(events)
 
     def events_of(self, name: str) -> Path:
@@ -306,7 +322,9 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     """Make one run or both, and fill the report. Returns the exit code of the run that failed, or 0."""
     saves = bool(config.get("checkpointing", {}).get("enabled", False))
     with ThreadPoolExecutor(2) as beside:
-        first = beside.submit(rehearsal.run, "undisturbed", config, "--logprobs", str(rehearsal.folder / LOGPROBS))
+        first = beside.submit(
+            rehearsal.run, "undisturbed", {"undisturbed": config}, "--logprobs", str(rehearsal.folder / LOGPROBS)
+        )
         second = beside.submit(_continue, rehearsal, config, first) if saves and resume else None
         try:
             code, undisturbed = first.result()
@@ -360,7 +378,8 @@ def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[
         if first.done() and not folder.is_dir():
             return EXIT_FAILED, Events([])
         time.sleep(POLL_SECONDS)
-    return rehearsal.run("resumed", rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed"))
+    resumed = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
+    return rehearsal.run("resumed", {"resumed": resumed})
 
 
 def _compare(
@@ -405,6 +424,9 @@ def furnish(
     installed: installation.Installation,
     folder: Path,
     gym: Sequence[str] = (),
+    *,
+    least: int = 0,
+    layers: int | None = None,
 ) -> None:
     """Make data, tokenizer and model in the rehearsal's folder.
 
@@ -415,11 +437,13 @@ def furnish(
         installed: NeMo-RL's checkout and the interpreters.
         folder: Folder of the rehearsal.
         gym: NeMo-Gym's environments. There are none without NeMo-Gym.
+        least: Problems that training needs at least.
+        layers: Layers of a model of the real shape. None for a small model.
 
     Raises:
         UserError: The model's shape is not known, or the policy interpreter cannot make the model.
     """
-    texts = write_requests(folder / "data", gym) if gym else problems.write(folder / "data")
+    texts = write_requests(folder / "data", gym) if gym else problems.write(folder / "data", least)
     if installed.gym is not None:
         link_servers(folder / "gym", gym, installed.gym)
     for key in ("data.default", "data.train", "data.validation"):
@@ -428,11 +452,13 @@ def furnish(
             if file and Path(file).is_file():
                 texts.append(Path(file).read_text(encoding="utf-8"))
     name = str(config.get("policy", {}).get("model_name", ""))
-    spec = model.ModelSpec.of(
-        name, layers=STAGE_LAYERS * layout.pp, positions=GYM_ROW if gym else 2 * LENGTH, ends=bool(gym)
-    )
+    if layers is None:
+        positions = GYM_ROW if gym else 2 * LENGTH
+        spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=positions, ends=bool(gym))
+    else:
+        spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"
-    path.write_text(model.as_json(spec, problems.vocabulary(texts)), encoding="utf-8")
+    path.write_text(model.as_json(spec, problems.vocabulary(texts, spec.vocab)), encoding="utf-8")
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
         _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())

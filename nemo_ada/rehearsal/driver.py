@@ -1,6 +1,8 @@
-"""The driver of one run of a rehearsal. It calls our launcher in the policy interpreter.
+"""The driver of one run of a rehearsal, or of several with the same workers. It calls our launcher.
 
-python -m nemo_ada.rehearsal.driver CONFIG.json [--logprobs FILE] [--observe]
+    python -m nemo_ada.rehearsal.driver CONFIG.json [CONFIG.json ...] [--logprobs FILE] [--observe]
+
+It runs in the policy interpreter. A run has the name of its file. A run that fails does not end the runs after it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
+from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
+from nemo_ada.rehearsal.standins import ON_GPU, kept
 from nemo_ada.rehearsal.standins.replacing import when_imported
 from nemo_ada.run_folder.provenance import environment
 
@@ -26,11 +29,21 @@ TOKENIZER = 3
 """Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""
 
 
-def run(config: dict[str, Any], logprobs: Path | None) -> int:
-    """Train as configured. Returns the launcher's exit code."""
+def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
+    """Make the runs of all configs. Returns the exit code of the first that failed, or 0."""
     observe.note(event="versions", **environment())
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
     when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))
+    codes = []
+    for path in configs:
+        observe.note(event="run", name=path.stem)
+        codes.append(run(json.loads(path.read_text(encoding="utf-8"))))
+    kept.end()
+    return next((code for code in codes if code), EXIT_DONE)
+
+
+def run(config: dict[str, Any]) -> int:
+    """Train as configured. Returns the launcher's exit code."""
     try:
         with observe.phase("start"):
             importlib.import_module("nemo_rl.algorithms.grpo")
@@ -128,13 +141,13 @@ def _last(policy: Any, logprobs: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Read the arguments and train."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("config", type=Path)
+    parser.add_argument("configs", type=Path, nargs="+")
     parser.add_argument("--logprobs", type=Path)
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
-    config = json.loads(parsed.config.read_text(encoding="utf-8"))
     if parsed.kill:
+        config = json.loads(parsed.configs[0].read_text(encoding="utf-8"))
         phase, count, delay = parsed.kill
         fault = {"phase": phase, "count": int(count), "delay": float(delay)}
         if config.get("async_rl") is not None:  # the single controller is another process
@@ -144,7 +157,9 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.observe:
         observe.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return run(config, parsed.logprobs)
+    if os.environ.get(ON_GPU):
+        observe.watch_memory()
+    return run_all(parsed.configs, parsed.logprobs)
 
 
 def end_now(code: int) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_ada.cluster.nemo_config import EXAMPLES, HOME
@@ -19,6 +19,8 @@ POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_AD
 BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
 DATA_PLANE = "transfer_queue"
+CONTAINER = "NEMO_RL_VENV_DIR"
+"""NVIDIA's container of NeMo-RL sets it. It has an environment for each kind of worker there."""
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -43,6 +45,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
+ON_GPU = ("CUDA_DEVICE_MAX_CONNECTIONS", "HF_HUB_OFFLINE", "RAY_AUTH_MODE", "RAY_ENABLE_UV_RUN_RUNTIME_ENV",
+          "RAY_USAGE_STATS_ENABLED", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS")  # fmt: skip
+"""The variables of ENVIRONMENT that a rehearsal on a GPU sets, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class Installation:
         policy: Python interpreter of the driver and the policy workers.
         engine: Python interpreter of the vLLM workers.
         gym: Python interpreter of NeMo-Gym's servers. None where the config has none.
-        stand_ins: Whether libraries of the GPU are replaced. Otherwise this is NeMo-RL's own environment.
+        stand_ins: Whether anything is replaced. Otherwise this is NeMo-RL's own environment.
+        gpu: Whether the processes compute on this machine's GPU.
+        extra: More environment variables of a run's processes.
     """
 
     home: Path
@@ -66,6 +73,8 @@ class Installation:
     engine: Path
     gym: Path | None = None
     stand_ins: bool = True
+    gpu: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
         """Environment variables of a run's processes.
@@ -80,26 +89,33 @@ class Installation:
             path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
             return {**os.environ, "PYTHONPATH": path, "NEMO_ADA_REHEARSAL_EVENTS": str(events)}
         startup = Path(__file__).parent / "startup"
-        sources = [str(source) for source in (startup, CODE, self.home, self.megatron, self.bridge)]
+        parts = (startup, CODE, *(part for part in (self.home, self.megatron, self.bridge) if part != Path()))
+        sources = [str(part) for part in parts]
         users = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's own environments
         inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
         return {
             **inherited,
-            **ENVIRONMENT,
-            HOME: str(self.home),
-            POLICY: str(self.policy),
-            ENGINE: str(self.engine),
+            **self._settings(),
+            **({HOME: str(self.home)} if self.home != Path() else {}),
+            **({POLICY: str(self.policy), ENGINE: str(self.engine)} if self.home != Path() else {}),
             **({GYM: str(self.gym)} if self.gym else {}),
             "PYTHONPATH": os.pathsep.join([*sources, *users]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
             "NEMO_ADA_REHEARSAL_EVENTS": str(events),
             "NRL_MEGATRON_CHECKPOINT_DIR": str(conversions),
+            **self.extra,
         }
+
+    def _settings(self) -> dict[str, str]:
+        """Variables of the libraries."""
+        return {name: ENVIRONMENT[name] for name in ON_GPU} if self.gpu else dict(ENVIRONMENT)
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
-        return {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(CODE)}
+        users = os.environ.get("PYTHONPATH", "") if self.gpu else ""  # on a CPU each interpreter has all that it needs
+        path = os.pathsep.join(part for part in (str(CODE), users) if part)
+        return {**os.environ, **self._settings(), "PYTHONPATH": path}
 
 
 def here() -> Installation:
@@ -115,6 +131,26 @@ def here() -> Installation:
         )
     python = Path(sys.executable)
     return Installation(Path(site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)
+
+
+def on_gpu() -> Installation:
+    """NeMo-RL with a GPU: its own container, in which this process runs, or a checkout and this interpreter.
+
+    Raises:
+        UserError: torch sees no GPU, or NeMo-RL is not here.
+    """
+    python = Path(sys.executable)
+    look = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([python, "-c", look], check=False, stderr=subprocess.DEVNULL).returncode:
+        raise UserError(
+            f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/one_gpu.md), or add "
+            "--dry-run for the same slices at a small size on this CPU"
+        )
+    if os.environ.get(CONTAINER):
+        return replace(here(), home=Path(), stand_ins=True, gpu=True)
+    os.environ.setdefault(POLICY, str(python))
+    os.environ.setdefault(ENGINE, str(python))
+    return replace(find(), gpu=True)
 
 
 def find(*, gym: bool = False, controller: bool = False) -> Installation:

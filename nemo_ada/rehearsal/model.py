@@ -1,6 +1,6 @@
-"""Make the small model of a rehearsal, its tokenizer, and the log-probabilities that Hugging Face computes with it.
+"""Make the model of a rehearsal, its tokenizer, and the log-probabilities that Hugging Face computes with a small one.
 
-The model has the classes of its family and random weights. This runs in the policy interpreter, without stand-ins:
+The model has the classes of its family and random weights. On a GPU it has the real shape, in BF16. This runs in the policy interpreter, without stand-ins:
 
     python -m nemo_ada.rehearsal.model SPEC.json FOLDER LOGPROBS.pt
 """
@@ -31,7 +31,7 @@ END_BIAS = 1.8
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The properties of the small model that follow the config's model.
+    """The properties of the model that follow the config's model. The defaults are those of a small one.
 
     Attributes:
         family: `model_type` of transformers.
@@ -40,6 +40,14 @@ class ModelSpec:
         tied: Whether input and output embeddings are one tensor.
         positions: Longest sequence, tokens.
         ends: Whether the layers leave the first hidden coordinate alone, so that responses end after about ten tokens.
+        small: Whether it is small. Its weights then make responses end, and Hugging Face computes with it in FP32.
+        hidden: Width of the hidden state.
+        ffn: Width of the feed-forward layer, or of an expert.
+        heads: Attention heads.
+        head: Width of one.
+        vocab: Embeddings.
+        experts: Experts of a layer, where the family has them.
+        top_k: Experts that a token visits.
     """
 
     family: str
@@ -48,19 +56,42 @@ class ModelSpec:
     tied: bool
     positions: int
     ends: bool = False
+    small: bool = True
+    hidden: int = HIDDEN
+    ffn: int = FFN
+    heads: int = HEADS
+    head: int = HEAD
+    vocab: int = SIZE
+    experts: int = EXPERTS
+    top_k: int = TOP_K
 
     @classmethod
     def of(cls, model_name: str, *, layers: int, positions: int, ends: bool = False) -> ModelSpec:
         """The small model for a model of the table or a local folder. Raises UserError for any other."""
-        shape = find_shape(model_name)
-        if shape is None:
-            raise UserError(
-                f"policy.model_name={model_name}: its shape is not known; download its config.json and name its "
-                f"folder, or take one of {', '.join(TABLE)}"
-            )
-        family = family_of(model_name, shape[0])
-        kv = HEADS if shape[0].kv == shape[0].heads else 2
-        return cls(family, layers, kv, shape[0].tied, positions, ends)
+        shape = shape_of(model_name)
+        kv = HEADS if shape.kv == shape.heads else 2
+        return cls(family_of(model_name, shape), layers, kv, shape.tied, positions, ends)
+
+    @classmethod
+    def full(cls, model_name: str, layers: int) -> ModelSpec:
+        """A model of the real shape, but for its number of layers. Raises UserError as `of`."""
+        shape = shape_of(model_name)
+        return cls(
+            family_of(model_name, shape), layers, shape.kv, shape.tied, shape.positions, small=False,
+            hidden=shape.hidden, ffn=shape.ffn, heads=shape.heads, head=shape.head_dim, vocab=shape.vocab,
+            experts=shape.experts, top_k=shape.top_k,
+        )  # fmt: skip
+
+
+def shape_of(model_name: str) -> ModelShape:
+    """The shape of a model of the table or of a local folder. Raises UserError for any other."""
+    found = find_shape(model_name)
+    if found is None:
+        raise UserError(
+            f"policy.model_name={model_name}: its shape is not known; download its config.json and name its "
+            f"folder, or take one of {', '.join(TABLE)}"
+        )
+    return found[0]
 
 
 def family_of(model_name: str, shape: ModelShape) -> str:
@@ -83,23 +114,30 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
         spec: Properties of the model.
         tokens: Texts of the tokens, by token id.
         folder: Hugging Face folder, which NeMo-RL, Bridge and vLLM read.
-        logprobs: File for the rows' tokens and their log-probabilities.
+        logprobs: File for the rows' tokens and their log-probabilities, where the model is small.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     arguments: dict[str, Any] = {
-        "vocab_size": SIZE, "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": spec.layers,
-        "num_attention_heads": HEADS, "num_key_value_heads": spec.kv, "max_position_embeddings": spec.positions,
-        "tie_word_embeddings": spec.tied, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-        "initializer_range": 0.1,
+        "vocab_size": spec.vocab, "hidden_size": spec.hidden, "intermediate_size": spec.ffn,
+        "num_hidden_layers": spec.layers, "num_attention_heads": spec.heads, "num_key_value_heads": spec.kv,
+        "max_position_embeddings": spec.positions, "tie_word_embeddings": spec.tied, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.1 if spec.small else 0.02,
     }  # fmt: skip
     if spec.family.startswith("qwen3"):
-        arguments["head_dim"] = HEAD
+        arguments["head_dim"] = spec.head
     if spec.family == "qwen3_moe":
-        arguments |= {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "moe_intermediate_size": FFN // 2,
+        width = spec.ffn // 2 if spec.small else spec.ffn
+        arguments |= {"num_experts": spec.experts, "num_experts_per_tok": spec.top_k, "moe_intermediate_size": width,
                       "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+    if not spec.small:
+        config = AutoConfig.for_model(spec.family, **arguments, dtype=torch.bfloat16)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+        _tokenizer(tokens).save_pretrained(folder)
+        return
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(spec.family, **arguments)).float()
     with torch.no_grad():
         embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight

@@ -81,6 +81,30 @@ def phase(name: str) -> Iterator[None]:
     note(event="end", phase=name, **{name: round(value, 3) for name, value in seconds.items()})
 
 
+SAMPLE_SECONDS, LEAST_CHANGE = 0.1, 64 << 20
+
+
+def watch_memory() -> None:
+    """Note the memory of the GPU that is in use, of all processes, whenever it has changed. A thread looks at it."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    total = int(pynvml.nvmlDeviceGetMemoryInfo(card).total)
+    note(event="card", name=str(pynvml.nvmlDeviceGetName(card)), total=total)
+
+    def look() -> None:
+        last = 0
+        while True:
+            used = int(pynvml.nvmlDeviceGetMemoryInfo(card).used)
+            if abs(used - last) >= LEAST_CHANGE:
+                note(event="used", bytes=used)
+                last = used
+            time.sleep(SAMPLE_SECONDS)
+
+    threading.Thread(target=look, name="memory", daemon=True).start()
+
+
 FAULT: dict[str, Any] = {}
 """For tests. This process is killed `delay` seconds after `phase` has begun for the `count`-th time."""
 FAULT_ELSEWHERE = "NEMO_ADA_REHEARSAL_FAULT"

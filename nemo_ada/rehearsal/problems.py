@@ -21,31 +21,41 @@ ZEROS = 9
 """Number of zeros after each term. A prompt then fills a block of the engine's KV cache (shrink.BLOCK_TOKENS)."""
 
 
-def rows(seed: int = 0) -> list[dict[str, str]]:
-    """Problems whose answers are single digits, in a seeded order.
+def rows(seed: int = 0, least: int = 0) -> list[dict[str, str]]:
+    """Problems in a seeded order. Their answers are single digits, unless `least` asks for more problems than these.
 
     Two problems differ in digits and not in words. transformers reads a Qwen2 folder with a tokenizer class of its own,
     which drops our words.
     """
     count = LARGEST + 1
     terms = [(a, b, c) for a in range(count) for b in range(count - a) for c in range(count - a - b)]
+    while len(terms) < least:
+        terms = [(*some, one) for some in terms for one in range(10)]
     zeros = " + 0" * ZEROS
-    problems = [{"problem": f"What is {a}{zeros} + {b}{zeros} + {c}?", "gt": str(a + b + c)} for a, b, c in terms]
+    problems = [
+        {"problem": f"What is {a}{zeros} + {b}{zeros} + {' + '.join(map(str, rest))}?", "gt": str(a + b + sum(rest))}
+        for a, b, *rest in terms
+    ]
     random.Random(seed).shuffle(problems)
     return problems
 
 
-def write(folder: Path) -> list[str]:
-    """Write the files for training and validation. Returns the texts of all problems."""
+def write(folder: Path, least: int = 0) -> list[str]:
+    """Write the files for training and validation. Returns the texts of all problems.
+
+    Args:
+        folder: Folder of the files.
+        least: Problems that training needs at least.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    problems = rows()
+    problems = rows(least=least + VALIDATION_ROWS)
     for name, part in ((TRAIN, problems[VALIDATION_ROWS:]), (VALIDATION, problems[:VALIDATION_ROWS])):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
     return [row["problem"] for row in problems]
 
 
-def vocabulary(texts: Sequence[str]) -> list[str]:
-    r"""SIZE tokens: the special ones, answers such as `\boxed{3}.`, and the pieces of these texts.
+def vocabulary(texts: Sequence[str], size: int = SIZE) -> list[str]:
+    r"""`size` tokens: the special ones, answers such as `\boxed{3}.`, and the pieces of these texts.
 
     Small digits have more spellings. So random weights are right more often where the answer is small, and pass rates
     differ between prompts.
@@ -53,5 +63,5 @@ def vocabulary(texts: Sequence[str]) -> list[str]:
     answers = [f"\\boxed{{{digit}}}{end}" for digit in range(10) for end in ENDINGS[: max(1, 6 - digit // 2)]]
     pieces = dict.fromkeys(piece for text in texts for piece in PIECES.findall(text))
     tokens = list(dict.fromkeys([*SPECIAL, *answers, *"0123456789", "system", "user", "assistant", "\n", *pieces]))
-    tokens = tokens[:SIZE]
-    return [*tokens, *(f"<{number}>" for number in range(len(tokens), SIZE))]
+    tokens = tokens[:size]
+    return [*tokens, *(f"<{number}>" for number in range(len(tokens), size))]

@@ -95,6 +95,32 @@ class Events:
             return cls([])
         return cls([record for _, record in records(path)])
 
+    def runs(self) -> dict[str, Events]:
+        """The events of each run of a driver, by its name, in order."""
+        found: dict[str, Events] = {}
+        for line in self.lines:
+            if line["event"] == "run":
+                found[str(line["name"])] = Events([])
+            elif found:
+                found[next(reversed(found))].lines.append(line)
+        return found
+
+    def used(self) -> dict[str, int]:
+        """The largest memory of the GPU that was in use while a phase ran, of all processes, in bytes."""
+        largest: dict[str, int] = {}
+        open_phases: list[str] = []
+        now = 0
+        for line in self.lines:
+            if line["event"] == "begin":
+                open_phases.append(line["phase"])
+            elif line["event"] == "used":
+                now = int(line["bytes"])
+            for phase in open_phases:
+                largest[phase] = max(largest.get(phase, 0), now)
+            if line["event"] in ("end", "error") and line["phase"] in open_phases:
+                open_phases.remove(line["phase"])
+        return largest
+
     def of(self, event: str) -> list[dict[str, Any]]:
         """All events of a kind."""
         return [line for line in self.lines if line["event"] == event]
@@ -289,6 +315,7 @@ class Report:
         turns: Turns per response of the undisturbed run over NeMo-Gym: mean and largest. None without NeMo-Gym.
         title: What the report is.
         machine: Where the runs took place.
+        cannot_show: What it cannot show, where there are stand-ins.
         tables: More tables, each with its title, its head and its rows.
         notes: Sentences at the end.
     """
@@ -307,6 +334,7 @@ class Report:
     turns: tuple[float, float] | None = None
     title: str = "Rehearsal"
     machine: str = "this machine's CPU"
+    cannot_show: Sequence[str] = CANNOT_SHOW
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -357,7 +385,7 @@ class Report:
             lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
         if self.stand_ins:
             lines += ["", "Stand-ins:", "", *(f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins)]
-            lines += ["", "A CPU cannot show:", "", *(f"- {item}" for item in CANNOT_SHOW)]
+            lines += ["", "This cannot show:", "", *(f"- {item}" for item in self.cannot_show)]
         lines += ["", *self.notes] if self.notes else []
         return "\n".join([*lines, ""])
 
@@ -371,7 +399,7 @@ class Report:
                         for m in self.measurements],
             "changes": [{"kind": c.kind, "phase": c.phase, "key": c.key, "old": c.old, "new": c.new, "why": c.why}
                         for c in self.changes],
-            "cannot_show": CANNOT_SHOW if self.stand_ins else (),
+            "cannot_show": self.cannot_show if self.stand_ins else (),
             "tables": [{"title": t.title, "head": t.head, "rows": t.rows} for t in self.tables],
             "notes": self.notes,
         }  # fmt: skip

@@ -173,7 +173,7 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     s = Shrinker(copy.deepcopy(dict(config)))
     gym = s.get("env.should_use_nemo_gym", False) is True
     layout = _layout(s)
-    _model(s, model)
+    model_of(s, model)
     _batches(s, layout)
     _lengths(s, GYM_ROW if gym else LENGTH)
     _precision(s)
@@ -182,8 +182,8 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     if gym:
         _gym(s, data)
     else:
-        _data(s, data)
-    _folders(s, out)
+        data_of(s, data)
+    folders_of(s, out)
     return s, layout
 
 
@@ -248,7 +248,7 @@ def _refuse_lora(s: Shrinker) -> None:
         )
 
 
-def _model(s: Shrinker, model: Path) -> None:
+def model_of(s: Shrinker, model: Path) -> None:
     """Take the small model and its tokenizer."""
     name = s.get("policy.model_name")
     s.set("shrunk", "conversion", "policy.model_name", str(model))
@@ -374,7 +374,7 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
     s.set("off", "save", "checkpointing.metric_name", None, "both checkpoints are kept")
     s.set("replaced", "set-up", "resume", "never", "a new run", add=True)
     _trackers(s)
-    _folders(s, out)
+    folders_of(s, out)
     return s
 
 
@@ -427,7 +427,7 @@ def _learning_rate(s: Shrinker, rate: float) -> None:
         s.set("off", "update", f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
 
 
-def _data(s: Shrinker, data: Path) -> None:
+def data_of(s: Shrinker, data: Path) -> None:
     """Train and validate on the rehearsal's problems, with the config's own environment, processor and prompts."""
     why = "the data set is not on this machine"
     split = s.get("data.train.split_validation_size", 0)
@@ -467,7 +467,7 @@ def _workers(s: Shrinker) -> None:
                 s.at_most("score", f"env.{name}.{key}", 2)
 
 
-def _folders(s: Shrinker, out: Path) -> None:
+def folders_of(s: Shrinker, out: Path) -> None:
     """Write everything below the rehearsal's folder. Folders need no reason in the report."""
     for key, value in (
         ("run_dir", out),

@@ -188,9 +188,9 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
             (base / f"{run}.events.jsonl").unlink(missing_ok=True)
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
-        code, killed = rehearsal.run(name, shrinker.config, "--kill", phase, str(count), str(delay))
+        code, killed = rehearsal.run(name, {name: shrinker.config}, "--kill", phase, str(count), str(delay))
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
-        _, again = rehearsal.run(f"{name}-resumed", shrinker.config | {"resume": "auto"})
+        _, again = rehearsal.run(f"{name}-resumed", {f"{name}-resumed": shrinker.config | {"resume": "auto"}})
         after = len(saved)
         if ahead:
             results = compare_async_resumed(killed, again, after, steps)

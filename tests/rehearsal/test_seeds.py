@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nemo_ada.rehearsal.standins.nemo_rl_vllm import next_seed
+from nemo_ada.rehearsal.standins.responses import next_seed
 
 
 def test_a_phase_repeats_the_seeds_of_its_prompts() -> None:

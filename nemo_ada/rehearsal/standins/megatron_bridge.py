@@ -23,21 +23,6 @@ def _local_layers(names: Names) -> None:
     names.put("transformer_engine_layer_spec", names.module.local_layer_spec)
 
 
-@REPLACEMENTS.after(
-    "megatron.bridge.training.initialize",
-    "initialize_megatron",
-    why="It asserts CUDA unless allow_no_cuda is true.",
-)
-def _without_cuda(names: Names) -> None:
-    initialize = names.get("initialize_megatron")
-
-    @functools.wraps(initialize)
-    def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
-        return initialize(*args, **{**kwargs, "allow_no_cuda": True})
-
-    names.put("initialize_megatron", initialize_megatron)
-
-
 class _AnyClass(ModuleType):
     """A module that creates every class and submodule on first access."""
 

@@ -1,4 +1,4 @@
-"""megatron-core without Transformer Engine (TE). Its local layers run on a CPU and compute what TE's layers compute."""
+"""megatron-core without Transformer Engine (TE). Its local layers compute what TE's layers compute."""
 
 from __future__ import annotations
 
@@ -32,31 +32,6 @@ def _no_fusions(names: Names) -> None:
         finish(self)
 
     names.put("TransformerConfig.__post_init__", __post_init__)
-
-
-@REPLACEMENTS.after(
-    "megatron.core.tensor_parallel.random",
-    "_get_cuda_rng_state",
-    "_set_cuda_rng_state",
-    why="Dropout and initialisation draw from the CPU's generator.",
-)
-def _random_state(names: Names) -> None:
-    import torch
-
-    names.put("_get_cuda_rng_state", lambda *args, **kwargs: torch.get_rng_state())
-    names.put("_set_cuda_rng_state", lambda state, *args, **kwargs: torch.set_rng_state(state))
-
-
-@REPLACEMENTS.after(
-    "megatron.core.transformer.moe.moe_utils",
-    "maybe_move_tensor_to_cpu",
-    why="It makes the arrays of the experts' exchange only of tensors that are on a GPU.",
-)
-def _arrays_of_the_exchange(names: Names) -> None:
-    def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-        return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
-
-    names.put("maybe_move_tensor_to_cpu", maybe_move_tensor_to_cpu)
 
 
 @REPLACEMENTS.after(
@@ -137,7 +112,7 @@ def _norm_in_sequence_parallel(names: Names) -> None:
     why="Packed sequences are TE's; here the local attention sees each sequence of a pack by itself.",
 )
 def _packed_attention(names: Names) -> None:
-    attend, module = names.get("DotProductAttention.forward"), names.module
+    attend = names.get("DotProductAttention.forward")
     signature = inspect.signature(attend)
 
     @functools.wraps(attend)
@@ -159,13 +134,11 @@ def _packed_attention(names: Names) -> None:
         for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             if end == first:
                 continue
-            length = end - first
-            mask = torch.ones(length, length, dtype=torch.bool).triu(1)[None, None]
-            for name, tensor in (("query", query), ("key", key), ("value", value)):
-                call.arguments[name] = tensor[first:end, None]
-            call.arguments |= {"attention_mask": mask, "attn_mask_type": module.AttnMaskType.causal}
-            output = attend(*call.args, **call.kwargs)
-            outputs.append(output.reshape(length, -1))
+            parts = [tensor[first:end].transpose(0, 1)[None] for tensor in (query, key, value)]
+            output = torch.nn.functional.scaled_dot_product_attention(
+                *parts, is_causal=True, scale=self.softmax_scale, enable_gqa=True
+            )
+            outputs.append(output[0].transpose(0, 1).reshape(end - first, -1))
         return torch.cat(outputs)
 
     names.put("DotProductAttention.forward", forward)

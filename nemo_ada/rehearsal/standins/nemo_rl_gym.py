@@ -7,7 +7,7 @@ import inspect
 import json
 from typing import Any
 
-from nemo_ada.rehearsal.standins.nemo_rl_vllm import REQUESTS, next_seed
+from nemo_ada.rehearsal.standins.responses import REQUESTS, next_seed
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
 REPLACEMENTS = Replacements("vLLM's random state over NeMo-Gym", "a seed per response in the metadata of its request")

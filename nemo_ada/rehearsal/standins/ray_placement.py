@@ -1,4 +1,4 @@
-"""Ray: a private cluster pretends to have the layout's GPUs, and each worker class gets its interpreter."""
+"""Ray: a private cluster with the layout's GPUs, which a CPU pretends to have. Each worker class gets its interpreter."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
-REPLACEMENTS = Replacements("GPU nodes under Ray", "a private Ray on this machine with pretended GPUs")
+REPLACEMENTS = Replacements("GPU nodes under Ray", "a private Ray on this machine")
 
 GPUS, CPUS = "NEMO_ADA_REHEARSAL_GPUS", 16
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
 OBJECT_STORE_BYTES = 400 * 2**20
+ON_GPU_BYTES = 2 * 2**30
 ATTEMPTS = 3  # Ray gives its node 30 s to start, which a busy machine misses
 
 
 @REPLACEMENTS.after(
     "nemo_rl.distributed.virtual_cluster",
     "init_ray",
-    why="It would join any Ray of this machine, and this machine has no GPUs to offer.",
+    why="It would join any Ray of this machine, and a machine without GPUs has none to offer.",
 )
 def _private_cluster(names: Names) -> None:
     names.put("init_ray", lambda log_dir=None: start())
@@ -31,6 +32,8 @@ def _private_cluster(names: Names) -> None:
 )
 def _interpreters(names: Names) -> None:
     registry: dict[str, str] = names.get("ACTOR_ENVIRONMENT_REGISTRY")
+    if POLICY not in os.environ:  # NeMo-RL's own container has an environment per kind
+        return
     for worker in registry:
         kind = ENGINE if "vllm" in worker.lower() else GYM if "nemo_gym" in worker else POLICY
         registry[worker] = os.environ.get(kind, os.environ[POLICY])
@@ -50,7 +53,7 @@ def start() -> None:
                 num_cpus=CPUS,
                 num_gpus=int(os.environ[GPUS]),
                 include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
+                object_store_memory=ON_GPU_BYTES if os.environ.get("NEMO_ADA_REHEARSAL_ON_GPU") else OBJECT_STORE_BYTES,
                 _temp_dir=os.environ.get("NEMO_ADA_REHEARSAL_RAY"),
                 _node_ip_address="127.0.0.1",
                 runtime_env={"env_vars": environment},

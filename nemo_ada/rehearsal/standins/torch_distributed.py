@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from types import ModuleType
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -106,24 +103,6 @@ def _mesh(names: Names) -> None:
     from torch import distributed
 
     distributed.init_device_mesh = init_device_mesh
-
-
-@REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which need CUDA.")
-@contextmanager
-def _importable_nccl() -> Iterator[None]:
-    contents: dict[str, tuple[str, ...]] = {
-        "nccl": (), "nccl.core": ("SUM",), "nccl.core.communicator": ("Communicator",),
-        "nccl.core.utils": ("UniqueId", "get_unique_id"),
-    }  # fmt: skip
-    for name, values in contents.items():
-        module = ModuleType(name)
-        vars(module).update(dict.fromkeys(values))
-        sys.modules[name] = module
-    try:
-        yield
-    finally:
-        for name in contents:
-            sys.modules.pop(name, None)
 
 
 @REPLACEMENTS.after(

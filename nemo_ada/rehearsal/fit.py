@@ -1,0 +1,147 @@
+"""Make a config for one GPU from a cluster config: the model's real shape, the config's lengths, a share of its prompts.
+
+This module works on dictionaries only, and it records each change, as shrink.py does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.cluster.memory import learner_phase
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import NemoConfig, Values
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten
+from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.method import single_group_loop
+
+ONE = "there is one GPU"
+FULL = 0.85  # share of the card's memory that the learner may take by the estimate of `check`
+
+
+def fit(
+    config: Mapping[str, Any], *, model: Path, data: Path, out: Path, steps: int, scale: float, te: bool, apex: bool
+) -> Shrinker:
+    """Make the config of a slice.
+
+    Args:
+        config: The user's resolved config, which stays as it is.
+        model: Folder of the model.
+        data: Folder with train.jsonl and validation.jsonl.
+        out: Folder of the run.
+        steps: Training steps.
+        scale: Share of the config's prompts per step, above 0 and at most 1.
+        te: Whether Transformer Engine is installed.
+        apex: Whether Apex is installed.
+
+    Returns:
+        The shrinker, which holds the new config and the changes.
+
+    Raises:
+        UserError: The config cannot run on one GPU.
+    """
+    values = Values(config)
+    if not values.get("policy.megatron_cfg.enabled", False):
+        raise UserError(
+            "policy.megatron_cfg.enabled=false: --gpu rehearses Megatron's learner; set it to true and the other "
+            "learner's to false, or rehearse without --gpu"
+        )
+    if single_group_loop(values) is not None or not values.get("policy.generation.colocated.enabled", True):
+        raise UserError(
+            "asynchronous training needs a GPU for the learner and one for vLLM, and --gpu has one; rehearse without "
+            "--gpu, or take the synchronous config"
+        )
+    if uses_gym(values):
+        raise UserError("--gpu has no servers of NeMo-Gym; rehearse without --gpu")
+    if not 0 < scale <= 1:
+        raise UserError(f"--scale {scale:g} must be above 0 and at most 1")
+    s = Shrinker(copy.deepcopy(dict(config)))
+    _layout(s)
+    _batches(s, scale)
+    _libraries(s, te=te, apex=apex)
+    model_of(s, model)
+    data_of(s, data)
+    s.set("off", "set-up", "logger.monitor_gpus", False, "it reads Ray's dashboard")
+    short = shorten(s.config, out=out, steps=steps)
+    s = Shrinker(short.config, [*s.changes, *short.changes])
+    folders_of(s, out)
+    return s
+
+
+def _layout(s: Shrinker) -> None:
+    """Put every part on one GPU."""
+    prefix = "policy.megatron_cfg"
+    for name in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor"):
+        s.set("shrunk", "conversion", f"{prefix}.{name}_parallel_size", 1, ONE)
+    s.set("shrunk", "conversion", f"{prefix}.sequence_parallel", False, ONE)
+    for which in ("first", "last"):
+        s.set("shrunk", "conversion", f"{prefix}.num_layers_in_{which}_pipeline_stage", None, ONE)
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
+        s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
+    s.set("shrunk", "set-up", "cluster.num_nodes", 1, ONE)
+    s.set("shrunk", "set-up", "cluster.gpus_per_node", 1, ONE)
+
+
+def _batches(s: Shrinker, scale: float) -> None:
+    """Take a share of the prompts. The updates per step stay, and each has as many rows as the others."""
+    prompts, group = int(s.get("grpo.num_prompts_per_step", 1)), int(s.get("grpo.num_generations_per_prompt", 1))
+    rows = int(s.get("policy.train_global_batch_size", prompts * group))
+    updates = max(1, prompts * group // max(rows, 1))
+    fewer = max(1, round(prompts * scale))
+    while (fewer * group) % updates and fewer < prompts:
+        fewer += 1
+    s.set("shrunk", "generate", "grpo.num_prompts_per_step", fewer)
+    s.set("shrunk", "update", "policy.train_global_batch_size", fewer * group // updates)
+    for key in ("train_micro_batch_size", "logprob_batch_size"):
+        old = s.get(f"policy.{key}", 1)
+        s.set("shrunk", "update", f"policy.{key}", gcd(int(old), fewer * group // updates) if old else old)
+    share = fewer / prompts
+    for key in ("max_samples", "max_tokens"):
+        cap = s.get(f"reinforce_ada.budget.{key}")
+        if cap is not None:
+            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(fewer * group, int(cap * share)))
+    for key in ("reserve_prompts", "candidate_prompts"):
+        count = s.get(f"reinforce_ada.{key}")
+        if count:
+            s.set("shrunk", "generate", f"reinforce_ada.{key}", max(1, round(count * share)))
+
+
+def _libraries(s: Shrinker, *, te: bool, apex: bool) -> None:
+    """Leave out what a missing library would do."""
+    prefix = "policy.megatron_cfg"
+    if not apex:
+        s.set("off", "update", f"{prefix}.gradient_accumulation_fusion", False, "Apex is not installed")
+    if te:
+        return
+    why = "Transformer Engine is not installed"
+    for key in ("fp8_cfg.enabled", "optimizer.use_precision_aware_optimizer", "apply_rope_fusion",
+                "bias_activation_fusion", "moe_permute_fusion"):  # fmt: skip
+        s.set("off", "update", f"{prefix}.{key}", False, why)
+    if s.get(f"{prefix}.env_vars"):
+        s.set("off", "update", f"{prefix}.env_vars", None, why)
+
+
+def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:
+    """The largest number of layers with which the learner fits on the config's card, by the estimate of `check`.
+
+    Raises:
+        UserError: Not even one layer fits.
+    """
+    room = FULL * config.card.gib
+    for layers in range(shape.layers, 0, -1):
+        if learner_phase(config, replace(shape, layers=layers)).gib <= room:
+            return layers
+    raise UserError(
+        f"policy.model_name={config.model_name}: one layer needs more than {room:.0f} GiB of a {config.card.name}; "
+        "lower policy.sequence_packing.train_mb_tokens, or rehearse without --gpu"
+    )
+
+
+def one_gpu() -> Layout:
+    """The layout of a rehearsal on a GPU."""
+    return layout_of({"policy": {"megatron_cfg": {"enabled": True}}})

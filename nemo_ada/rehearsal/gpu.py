@@ -1,0 +1,495 @@
+"""`nemo-ada rehearse --gpu` runs a config on one GPU, with a model of its real shape and random weights.
+
+Nothing is downloaded. The slices follow each other, the most valuable first, and each ends by itself:
+
+engine   vLLM alone: tokens per second
+methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
+resumed  our loop again, from a checkpoint
+
+What a slice notes is on the disk at once, so a time limit loses nothing. The forecast of `plan` and the estimate of
+`check` for this card are written before the first slice. `--dry-run` runs the same slices on a CPU, at a small size.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.cluster.cards import H100, KEY, named
+from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase, vllm_cache
+from nemo_ada.cluster.models import ModelShape
+from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
+from nemo_ada.errors import UserError
+from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.planning.assumptions import lengths_of, rates_of
+from nemo_ada.planning.command import Plan, PlanOptions, make_plan
+from nemo_ada.planning.planned_run import PlannedRun
+from nemo_ada.planning.roofline import Roofline
+from nemo_ada.rehearsal import installation
+from nemo_ada.rehearsal.accept import ON_GPUS, PLANNED, SLOT, seconds_of, stock, versions_table
+from nemo_ada.rehearsal.command import Rehearsal, Say, check, check_tokenizer, failure_of, furnish
+from nemo_ada.rehearsal.fit import fit, layers_that_fit, one_gpu
+from nemo_ada.rehearsal.model import shape_of
+from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
+from nemo_ada.rehearsal.report import EXACT, Events, Measurement, Report, Table, compare_resumed_on_gpus, measurements
+from nemo_ada.rehearsal.shrink import LENGTH, NEW_TOKENS, Layout, Shrinker, shorten, shrink
+from nemo_ada.rehearsal.standins import FILES, OF_SLICES, ON_GPU, WITHOUT_TE, responses
+from nemo_ada.rehearsal.standins.replacing import Replacements
+from nemo_ada.rehearsal.standins.responses import Draws
+from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.simulate.engine import LengthModel
+
+ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
+GRPO, BALANCE, CAPPED = "grpo", "balance", "balance-capped"
+PRESETS: Mapping[str, str] = {
+    BALANCE: "ada_seq_balance", "single": "ada_single", "lean": "ada_seq_lean", "idle": "ada_seq_idle",
+    CAPPED: "ada_seq_balance",
+}  # fmt: skip
+"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop."""
+COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
+RATES = 64  # pass rates that are drawn; each prompt has one of them
+LEAST_SECONDS = 20.0  # a slice that has less time is left out
+ENDING_SECONDS = 5.0  # kept back for the report
+CAP_SHARE = 1.1  # seconds of sampling of the capped run, over the forecast of GRPO's
+CANNOT_SHOW = (
+    "more than one GPU: NCCL, tensor and pipeline parallelism, the network",
+    "real weights and texts: lengths and verdicts are drawn, and no answer is parsed",
+    "learning",
+)
+PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
+
+
+@dataclass
+class Slices:
+    """The folder, the runs and the results of one rehearsal on a GPU.
+
+    Attributes:
+        rehearsal: Starts the processes.
+        deadline: When the last slice must have ended, by time.monotonic(). None has no limit.
+        events: Slice -> its events.
+        failures: Slice or run -> what failed, or why it was left out.
+    """
+
+    rehearsal: Rehearsal
+    deadline: float | None
+    events: dict[str, Events] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def run(self, name: str, work: Callable[[], tuple[int, Events]]) -> None:
+        """Run a slice, unless too little time is left, and note how it failed."""
+        if self.deadline is not None:
+            left = self.deadline - time.monotonic() - ENDING_SECONDS
+            if left < LEAST_SECONDS:
+                self.failures[name] = "left out: no time was left"
+                return
+            self.rehearsal.limit = left
+        code, self.events[name] = work()
+        failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
+        if failure is not None:
+            self.failures[name] = f"{failure[1]} (in {failure[0]})"
+
+    def runs(self) -> dict[str, Events]:
+        """The training runs by name, in order."""
+        found = self.events[METHODS].runs() if METHODS in self.events else {}
+        return {**found, **(self.events[RESUMED].runs() if RESUMED in self.events else {})}
+
+
+def rehearse_on_gpu(
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    steps: int,
+    scale: float,
+    budget: float | None,
+    keep: Path | None,
+    dry_run: bool,
+    say: Say,
+) -> int:
+    """Rehearse a config on one GPU.
+
+    Args:
+        path: YAML file of the config.
+        overrides: Arguments of the form `key=value`.
+        steps: Training steps of each run.
+        scale: Share of the config's prompts per step.
+        budget: Seconds after which the last slice must have ended. None has no limit.
+        keep: Folder for all files, which stays. Without it a temporary folder is used, which stays, too.
+        dry_run: Whether everything runs on this machine's CPU, at a small size.
+        say: Shows a line to the user.
+
+    Returns:
+        Exit code: 0 when every slice passed, 1 when one failed or was left out, 2 after a user error.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the processes end
+    started = time.monotonic()
+    if steps < 2:  # noqa: PLR2004
+        raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
+    config = load_config(path, overrides)
+    if not uses_reinforce_ada(Values(config)):
+        raise UserError(f"{path}: --gpu takes configs with grpo.adv_estimator.name=reinforce_ada")
+    check_tokenizer(config)
+    findings = check(path, overrides, config)
+    errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
+    installed = installation.find() if dry_run else installation.on_gpu()
+    libraries, card = _looked_at(installed.policy, dry_run=dry_run)
+    folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-gpu-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Configs.of(config, folder, steps=steps, scale=scale, libraries=libraries, card=card, dry_run=dry_run)
+    options = [*map(shlex.quote, overrides), "--gpu", f"--steps {steps}", f"--scale {scale:g}"]
+    options += [] if budget is None else [f"--budget {budget:g}"]
+    options += ["--dry-run"] * dry_run
+    report = Report(
+        str(path), f"nemo-ada rehearse {path} {' '.join(options)}", made.layout, made.changes,
+        made.stand_ins, title="Rehearsal on a GPU", machine="this machine's CPU (--dry-run)" if dry_run else card,
+    )  # fmt: skip
+    report.absent = {"check": "yes", "validate": "off", "export": "not a part of it"}
+    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
+    if not dry_run:
+        report.cannot_show = CANNOT_SHOW
+    if errors:
+        report.failure = ("check", "\n".join(errors))
+    else:
+        installed = replace(installed, extra={responses.DRAWS: made.draws.as_json(), **({} if dry_run else _ON_GPU)})
+        say(f"{path}: {', '.join(made.configs)}, {steps} steps each, on {report.machine}; files in {folder}")
+        furnish(config, Shrinker(made.configs[BALANCE]), made.layout, installed, folder, least=made.problems(steps),
+                layers=None if dry_run else made.layers)  # fmt: skip
+        forecast = Forecasts.of(made, folder)
+        report.warnings += forecast.warnings
+        (folder / "forecast.json").write_text(json.dumps(forecast.as_dict(), indent=1), encoding="utf-8")
+        say(f"forecast before the first slice: {folder / 'forecast.json'}")
+        rehearsal = Rehearsal(installed, folder, made.layout, say)
+        slices = Slices(rehearsal, None if budget is None else started + budget)
+        try:
+            _run_slices(slices, made, forecast)
+        finally:
+            rehearsal.stop()
+            _judge(report, slices, made, forecast, steps=steps, exact=dry_run)
+            report.seconds = time.monotonic() - started
+            write(report, folder)
+    report.seconds = time.monotonic() - started
+    write(report, folder)
+    say(report.markdown())
+    return EXIT_DONE if report.passed else EXIT_USER_ERROR if errors else EXIT_FAILED
+
+
+_ON_GPU = {ON_GPU: "1"}
+
+
+def _looked_at(python: Path, *, dry_run: bool) -> tuple[frozenset[str], str]:
+    """The libraries of an interpreter that a config may need, and the name of its GPU."""
+    if dry_run:
+        return frozenset(), H100.name
+    look = (
+        "import importlib.util as u, json, torch\n"
+        "names = [n for n in ('transformer_engine', 'transformer_engine_torch', 'apex') if u.find_spec(n)]\n"
+        "print(json.dumps([names, torch.cuda.get_device_name()]))"
+    )
+    done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True)
+    names, card = json.loads(done.stdout.splitlines()[-1])
+    return frozenset(names), str(card)
+
+
+@dataclass(frozen=True)
+class Configs:
+    """The configs of a rehearsal's runs.
+
+    Attributes:
+        configs: Run -> its config, in the order of the runs.
+        changes: What differs from the user's config.
+        layout: Processes of a run.
+        shape: Shape of the model that runs.
+        layers: Its layers.
+        draws: Lengths and verdicts of responses.
+        counts: Responses at once in the engine's slice.
+        stand_ins: What is replaced.
+        dry_run: Whether everything runs on a CPU.
+    """
+
+    configs: dict[str, dict[str, Any]]
+    changes: list[Any]
+    layout: Layout
+    shape: ModelShape
+    layers: int
+    draws: Draws
+    counts: tuple[int, ...]
+    stand_ins: tuple[Replacements, ...]
+    dry_run: bool
+
+    @classmethod
+    def of(
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, libraries: frozenset[str],
+        card: str, dry_run: bool,
+    ) -> Configs:  # fmt: skip
+        """Make the configs. Raises UserError for a config that cannot run on one GPU."""
+        te = {"transformer_engine", "transformer_engine_torch"} <= libraries
+        known = named(card)
+        user = {**config, KEY: known.name} if known is not None else dict(config)
+        variants = {GRPO: stock(user), **{name: _with_preset(user, preset) for name, preset in PRESETS.items()}}
+        configs, changes, layout = {}, [], one_gpu()
+        for name, variant in variants.items():
+            fitted = fit(variant, model=folder / "model", data=folder / "data", out=folder / name, steps=steps,
+                         scale=scale, te=te, apex="apex" in libraries)  # fmt: skip
+            if dry_run:
+                small, layout = shrink(fitted.config, model=folder / "model", data=folder / "data", out=folder / name,
+                                       steps=steps)  # fmt: skip
+                short = shorten(small.config, out=folder / name, steps=steps)
+                fitted = Shrinker(short.config, [*fitted.changes, *small.changes, *short.changes])
+            fitted.config["checkpointing"]["enabled"] = name == BALANCE
+            configs[name] = fitted.config
+            if name == BALANCE:
+                changes = fitted.changes
+        if dry_run:  # one process pretends to be a GPU, as there is one
+            layout = one_gpu()
+            for one in configs.values():
+                one["cluster"]["gpus_per_node"] = 1
+        shape = shape_of(str(config["policy"]["model_name"]))
+        layers = shape.layers
+        if not dry_run:
+            layers = layers_that_fit(NemoConfig.of_megatron(configs[BALANCE]), shape)
+        longest = int(configs[BALANCE]["policy"]["generation"]["max_new_tokens"])
+        data = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
+        rates = rates_of(data, None, None, 0)[0].draw(RATES, 0)
+        draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
+        stand_ins = (*FILES, *OF_SLICES) if dry_run else ((*(() if te else WITHOUT_TE), *OF_SLICES))
+        return cls(configs, changes, layout, replace(shape, layers=layers), layers, draws,
+                   DRY_COUNTS if dry_run else COUNTS, stand_ins, dry_run)  # fmt: skip
+
+    def problems(self, steps: int) -> int:
+        """Problems that the longest run needs."""
+        return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
+
+
+def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    """The config with another preset. Single stream has a response per prompt, and as many prompts as rows."""
+    own = copy.deepcopy(dict(config))
+    budget = own["reinforce_ada"].get("budget")
+    own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
+    if preset == "ada_single":
+        own["reinforce_ada"].pop("budget", None)
+        grpo = own["grpo"]
+        grpo["num_prompts_per_step"] *= grpo["num_generations_per_prompt"]
+        grpo["num_generations_per_prompt"] = 1
+    return own
+
+
+@dataclass
+class Forecasts:
+    """What `plan` and `check` say before the first slice.
+
+    Attributes:
+        plans: Run -> its plan.
+        memory: Phase of `check` -> GiB.
+        pace: Responses at once -> seconds by the roofline.
+        warnings: What could not be forecast.
+    """
+
+    plans: dict[str, Plan] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    pace: dict[int, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, made: Configs, folder: Path) -> Forecasts:
+        """Make the forecast, with the pass rates and the lengths that are drawn."""
+        own = cls()
+        rates = folder / "pass_rates.txt"
+        rates.write_text("".join(f"{rate}\n" for rate in made.draws.rates), encoding="utf-8")
+        for name, config in made.configs.items():
+            planned = config if name != GRPO else {**made.configs[BALANCE], "reinforce_ada": {"preset": "grpo"}}
+            path = folder / f"{name}.yaml"
+            path.write_text(json.dumps(planned, default=str), encoding="utf-8")  # JSON is YAML
+            try:
+                own.plans[name] = make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
+            except UserError as problem:
+                own.warnings.append(f"nemo-ada plan, {name}: {problem}")
+        if CAPPED in made.configs and GRPO in own.plans:
+            seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
+            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})["max_seconds"] = seconds
+        try:
+            config = NemoConfig.of_megatron(made.configs[BALANCE])
+            for phase in (learner_phase, logprob_phase, refit_phase):
+                estimate = phase(config, made.shape)
+                own.memory[estimate.name] = estimate.gib
+            own.memory["vLLM"] = config.engine.memory_share * config.card.gib
+            roofline = PlannedRun.read(folder / f"{BALANCE}.yaml", []).roofline
+            if roofline is not None:
+                own.pace = {count: _roofline_seconds(roofline, pace_spec(made, folder).drawn(count))
+                            for count in made.counts}  # fmt: skip
+        except UserError as problem:
+            own.warnings.append(f"nemo-ada check: {problem}")
+        return own
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """The content of forecast.json."""
+        phases = {name: {phase: time.p50 for phase, time in {**plan.forecast.phases, "step": plan.forecast.step}.items()}
+                  for name, plan in self.plans.items()}  # fmt: skip
+        return {"seconds": phases, "memory_gib": self.memory, "engine_seconds": self.pace, "warnings": self.warnings}
+
+
+def _roofline_seconds(roofline: Roofline, lengths: Any) -> float:
+    """Seconds in which the roofline generates responses of these lengths, all at once, with their prompts."""
+    step, each = roofline.clock(float(lengths.mean()))
+    return float(step * lengths.max() + each * (lengths.sum() + 0.0))
+
+
+def pace_spec(made: Configs, folder: Path) -> PaceSpec:
+    """What the engine's slice measures."""
+    generation = made.configs[BALANCE]["policy"]["generation"]
+    length = int(generation["vllm_cfg"]["max_model_len"])
+    lengths = made.draws.lengths
+    engine: dict[str, Any] = {"dtype": "bfloat16", "gpu_memory_utilization": 0.8, **{
+        key: value for key, value in generation.get("vllm_kwargs", {}).items()
+        if key in ("max_num_seqs", "max_num_batched_tokens")}}  # fmt: skip
+    if made.dry_run:
+        engine = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
+        length = PROMPT_TOKENS + 2 * NEW_TOKENS
+    return PaceSpec(str(folder / "model"), made.counts, max(length, PROMPT_TOKENS + lengths.max_new_tokens), lengths,
+                    engine)  # fmt: skip
+
+
+def _run_slices(slices: Slices, made: Configs, forecast: Forecasts) -> None:
+    """Run the slices one after the other."""
+    rehearsal = slices.rehearsal
+    folder, installed = rehearsal.folder, rehearsal.installed
+    spec = folder / "engine.json"
+    spec.write_text(pace_spec(made, folder).as_json(), encoding="utf-8")
+    command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
+    environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
+    slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
+    slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
+    saved = made.configs[BALANCE]
+    after = int(saved["grpo"]["max_num_steps"]) - 1
+    if not (Path(saved["checkpointing"]["checkpoint_dir"]) / f"step_{after}").is_dir():
+        slices.failures[RESUMED] = "left out: no checkpoint was saved"
+        return
+    for name in (GRPO, *PRESETS):  # the disk may be small
+        if name != BALANCE:
+            shutil.rmtree(folder / name / "checkpoints", ignore_errors=True)
+    resumed = rehearsal.checkpoint_of(saved, after, folder / RESUMED)
+    slices.run(RESUMED, lambda: rehearsal.run(RESUMED, {RESUMED: resumed}))
+
+
+def _judge(report: Report, slices: Slices, made: Configs, forecast: Forecasts, *, steps: int, exact: bool) -> None:
+    """Fill the report from what the slices noted."""
+    runs = slices.runs()
+    report.take_phases(*slices.events.values())
+    for name, events in runs.items():
+        wanted = steps if name != RESUMED else 1
+        report.measurements.append(
+            Measurement(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0)
+        )
+        found = measurements(events, largest=EXACT if exact else ON_GPUS)
+        report.measurements += [Measurement(f"{name}: {one.name}", one.value, one.bound) for one in found]
+        if failed := events.failure():
+            slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
+    if BALANCE in runs and RESUMED in runs:
+        report.measurements += compare_resumed_on_gpus(runs[BALANCE], runs[RESUMED], steps - 1, steps)
+    if slices.failures:
+        name, why = next(iter(slices.failures.items()))
+        report.failure = (name, why)
+    report.tables = [
+        _pace_table(slices, forecast),
+        _phases_table(runs, forecast),
+        _methods_table(runs),
+        _memory_table(slices, forecast),
+        Table("Failures", ("slice or run", "what"), tuple(slices.failures.items())),
+        versions_table({**slices.events}),
+    ]
+
+
+def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
+    rows = []
+    for line in slices.events.get(ENGINE, Events([])).of("pace"):
+        count, seconds, tokens = int(line["responses"]), float(line["seconds"]), int(line["tokens"])
+        planned = forecast.pace.get(count)
+        rows.append((
+            str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}", f"{tokens / seconds:.0f}",
+            "" if planned is None else f"{planned:.1f}", "" if planned is None else f"{seconds / planned:.2f}",
+        ))  # fmt: skip
+    head = ("responses at once", "tokens", "longest", "seconds", "tokens/s", "roofline, s", "measured / roofline")
+    return Table("vLLM alone", head, tuple(rows))
+
+
+def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
+    rows = []
+    for name, events in runs.items():
+        plan = forecast.plans.get(name)
+        planned = {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
+        for phase in PLANNED:
+            seconds = seconds_of(events, phase)
+            if seconds is None:
+                continue
+            expected = planned.get(phase)
+            ratio = "" if expected is None or not expected.p50 else f"{seconds / expected.p50:.2f}"
+            rows.append((name, phase, "" if expected is None else f"{expected.p50:.1f}", f"{seconds:.1f}", ratio))
+    head = ("run", "phase", "plan, s", "measured, s", "measured / plan")
+    return Table("Seconds of a step (median without the first) beside `nemo-ada plan`", head, tuple(rows))
+
+
+def _methods_table(runs: Mapping[str, Events]) -> Table:
+    """Each method's steps, and its median step over that of GRPO."""
+    rows, base = [], seconds_of(runs[GRPO], "step") if GRPO in runs else None
+    for name, events in runs.items():
+        steps, timings = events.steps(), events.steps("timing/train")
+        for number in sorted(timings):
+            numbers, seconds = steps.get(number, {}), timings[number]
+            spent = {phase: sum(seconds.get(timer, 0.0) for timer in PLANNED[phase]) for phase in PLANNED}
+            rows.append((
+                name, str(number), *(_cell(numbers.get(f"ada/{key}")) for key in ("samples_drawn", "tokens_drawn",
+                                                                                 "zero_signal_groups")),
+                *(f"{spent[phase]:.2f}" for phase in ("sampling", "refit", "log-probs", "update", "step")),
+                "" if not base else f"{spent['step'] / base:.2f}",
+                _cell(numbers.get("token_mult_prob_error")), _cell(numbers.get("gen_kl_error")),
+            ))  # fmt: skip
+    head = ("run", "step", "responses", "tokens", "zero-signal groups", "sampling, s", "refit, s", "log-probs, s",
+            "update, s", "step, s", "step / GRPO's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
+    return Table("Every step", head, tuple(rows))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
+    """The memory of the card in each phase beside the estimate of `check`."""
+    planned = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
+    rows = []
+    for name, events in slices.events.items():
+        if name == ENGINE:
+            continue
+        used = events.used()
+        for phase in PHASES:
+            if phase in used:
+                estimate = forecast.memory.get(planned.get(phase, ""))
+                rows.append((
+                    name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
+                    "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
+                ))  # fmt: skip
+    head = ("slice", "phase", "check, GiB", "largest in use, GiB", "in use / check")
+    return Table("Memory of the card, of all processes", head, tuple(rows))
+
+
+def write(report: Report, folder: Path) -> None:
+    """Write report.md, report.json and a CSV file per table."""
+    (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
+    for number, table in enumerate(report.tables):
+        with (folder / f"table{number}.csv").open("w", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file)
+            lines.writerow(table.head)
+            lines.writerows(table.rows)

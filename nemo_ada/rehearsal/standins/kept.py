@@ -1,0 +1,96 @@
+"""Several runs of one driver share its workers, because starting them takes longer than a run of a few steps."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+
+REPLACEMENTS = Replacements("New workers for each run", "those of the driver's first run")
+
+_KEPT: dict[str, Any] = {}
+_SHUT_DOWN: list[Any] = []
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.algorithms.grpo",
+    "RayVirtualCluster",
+    "VllmGeneration",
+    "Policy",
+    why="A run that follows another in the same driver trains on with its learner and its engine.",
+)
+def _keep(names: Names) -> None:
+    for name in ("RayVirtualCluster", "VllmGeneration", "Policy"):
+        names.put(name, _kept(names.get(name)))
+
+
+def _kept(create: Any) -> Any:
+    """A function that creates an object once. It takes the batch sizes of a later run's config."""
+
+    @functools.wraps(create, updated=())
+    def once(*args: Any, **kwargs: Any) -> Any:
+        kept = _KEPT.get(create.__name__)
+        if kept is None:
+            kept = _KEPT[create.__name__] = create(*args, **kwargs)
+            return kept
+        if create.__name__ == "Policy":
+            kept.cfg.update({key: value for key, value in kwargs["config"].items() if key.startswith("train_")})
+        return kept
+
+    return once
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.models.generation.vllm.vllm_generation",
+    "VllmGeneration.finish_generation",
+    "VllmGeneration.prepare_for_generation",
+    "VllmGeneration.shutdown",
+    why="The set-up of a later run would put a sleeping engine to sleep, and the end of a run would end it.",
+)
+def _engine_stays(names: Names) -> None:
+    finish, prepare = names.get("VllmGeneration.finish_generation"), names.get("VllmGeneration.prepare_for_generation")
+
+    @functools.wraps(finish)
+    def finish_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "_rehearsal_sleeps", False):
+            return True
+        self._rehearsal_sleeps = True
+        return finish(self, *args, **kwargs)
+
+    @functools.wraps(prepare)
+    def prepare_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._rehearsal_sleeps = False
+        return prepare(self, *args, **kwargs)
+
+    names.put("VllmGeneration.finish_generation", finish_generation)
+    names.put("VllmGeneration.prepare_for_generation", prepare_for_generation)
+    _end_later(names, "VllmGeneration.shutdown")
+
+
+@REPLACEMENTS.after(
+    "nemo_rl.models.policy.lm_policy", "Policy.shutdown", why="The end of a run would end the learner of the next one."
+)
+def _learner_stays(names: Names) -> None:
+    _end_later(names, "Policy.shutdown")
+
+
+def _end_later(names: Names, dotted: str) -> None:
+    """Remember the call of a shutdown for `end`."""
+    shut_down = names.get(dotted)
+
+    @functools.wraps(shut_down)
+    def later(self: Any, *args: Any, **kwargs: Any) -> bool:
+        if not any(one is self for one, _ in _SHUT_DOWN):
+            _SHUT_DOWN.append((self, functools.partial(shut_down, self)))
+        return True
+
+    names.put(dotted, later)
+
+
+def end() -> None:
+    """End the workers after the last run."""
+    for _, shut_down in _SHUT_DOWN:
+        shut_down()
+    _SHUT_DOWN.clear()
+    _KEPT.clear()

@@ -1,0 +1,31 @@
+"""NCCL's Python bindings, which NeMo-RL's refit between separate GPUs imports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from nemo_ada.rehearsal.standins.replacing import Replacements
+
+REPLACEMENTS = Replacements("NCCL's Python bindings (nccl4py)", "empty modules")
+REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
+
+
+@REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which are not here.")
+@contextmanager
+def _importable_nccl() -> Iterator[None]:
+    contents: dict[str, tuple[str, ...]] = {
+        "nccl": (), "nccl.core": ("SUM",), "nccl.core.communicator": ("Communicator",),
+        "nccl.core.utils": ("UniqueId", "get_unique_id"),
+    }  # fmt: skip
+    for name, values in contents.items():
+        module = ModuleType(name)
+        vars(module).update(dict.fromkeys(values))
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        for name in contents:
+            sys.modules.pop(name, None)

@@ -1,0 +1,276 @@
+"""Responses that can be compared: a seed for each on a CPU, and on a GPU a drawn length and a drawn verdict.
+
+A model with random weights neither stops nor answers. So a rehearsal on a GPU draws the length and the verdict of each
+response as `nemo-ada plan` assumes them. They depend on the prompt and on the number of the response in the step, and
+not on time or method: every method sees the same responses to a prompt. NeMo-RL's environment still judges each
+response. Its reward is replaced afterwards.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+from nemo_ada.simulate.engine import LengthModel
+
+SEEDED = Replacements("vLLM's random state", "a seed per response, so that a resumed run can be compared")
+DRAWN = Replacements("lengths and verdicts of trained weights", "log-normal lengths and pass rates as `plan` assumes")
+
+DRAWS = "NEMO_ADA_REHEARSAL_DRAWS"
+"""A `Draws` as JSON. Without it nothing is drawn, and responses get seeds."""
+SEEDS, TOKENS = "rehearsal_seed", "rehearsal_tokens"
+REQUESTS: Counter[bytes] = Counter()
+"""Requests per prompt so far in this generation phase, on the driver."""
+VERDICTS: dict[bytes, float] = {}
+"""Tokens of a prompt and its response -> the drawn verdict, on the driver, until it is asked for."""
+Change = Callable[[Any], None]
+_CHANGES: contextvars.ContextVar[tuple[list[Change], bool] | None] = contextvars.ContextVar("changes", default=None)
+
+
+def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
+    """Count a request for a prompt and return its seed in [0, 2**31).
+
+    Args:
+        requests: Requests per prompt so far in this generation phase.
+        prompt: The prompt's tokens as bytes.
+    """
+    digest = hashlib.blake2b(prompt + b"/%d" % requests[prompt], digest_size=4).digest()
+    requests[prompt] += 1
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the responses of trained weights would be like.
+
+    Attributes:
+        rates: Pass rates. Each prompt has one of them.
+        lengths: Lengths of responses.
+    """
+
+    rates: tuple[float, ...]
+    lengths: LengthModel
+
+    def as_json(self) -> str:
+        """The content of the environment variable."""
+        return json.dumps({"rates": self.rates, "lengths": asdict(self.lengths)})
+
+    @classmethod
+    def here(cls) -> Draws | None:
+        """The draws of this process's environment, or None."""
+        text = os.environ.get(DRAWS)
+        if not text:
+            return None
+        content: Mapping[str, Any] = json.loads(text)
+        return cls(tuple(content["rates"]), LengthModel(**content["lengths"]))
+
+    def draw(self, prompt: bytes, seed: int) -> tuple[float, int]:
+        """The verdict (0 or 1) and the length, in tokens, of a response.
+
+        Args:
+            prompt: The prompt's tokens as bytes.
+            seed: The response's seed.
+        """
+        number = int.from_bytes(hashlib.blake2b(prompt, digest_size=8).digest(), "big")
+        rng = np.random.default_rng(seed)
+        positive = rng.random() < self.rates[number % len(self.rates)]
+        tokens = self.lengths.tokens(np.array([positive]), rng.standard_normal(1))
+        return float(positive), int(tokens[0])
+
+
+def _prompts(data: Any) -> list[bytes]:
+    """The tokens of each prompt of a request, as bytes."""
+    rows = zip(data["input_ids"], data["input_lengths"], strict=True)
+    return [row[:length].cpu().numpy().tobytes() for row, length in rows]
+
+
+def _with_column(data: Any, name: str, values: Sequence[int]) -> Any:
+    import torch
+
+    return type(data)({**data, name: torch.tensor(values, dtype=torch.long)})
+
+
+_GENERATION = (
+    "nemo_rl.models.generation.vllm.vllm_generation",
+    *(f"VllmGeneration.{name}" for name in ("generate", "generate_async", "prepare_for_generation")),
+)
+
+
+def _on_the_driver(names: Names, ask: Callable[[Any], tuple[Any, Callable[[int, Any], None]]]) -> None:
+    """Let `ask` change each request. It returns the request, and what to do with the output of each of its rows."""
+    generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
+    prepare = names.get("VllmGeneration.prepare_for_generation")
+
+    @functools.wraps(generate)
+    def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        data, take = ask(data)
+        output = generate(self, data, *args, **kwargs)
+        for row in range(len(data["input_ids"])):
+            take(row, output.slice(row, row + 1))
+        return output
+
+    @functools.wraps(generate_async)
+    async def generate_row(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        data, take = ask(data)
+        async for row, output in generate_async(self, data, *args, **kwargs):
+            take(row, output)
+            yield row, output
+
+    @functools.wraps(prepare)
+    def prepare_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        REQUESTS.clear()
+        return prepare(self, *args, **kwargs)
+
+    names.put("VllmGeneration.generate", generate_rows)
+    names.put("VllmGeneration.generate_async", generate_row)
+    names.put("VllmGeneration.prepare_for_generation", prepare_for_generation)
+
+
+@SEEDED.after(
+    *_GENERATION,
+    why="NeMo-RL gives an engine one seed at its start, so a resumed engine draws other responses.",
+)
+def _seed_on_the_driver(names: Names) -> None:
+    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
+        seeds = [next_seed(REQUESTS, prompt) for prompt in _prompts(data)]
+        return _with_column(data, SEEDS, seeds), lambda row, output: None
+
+    _on_the_driver(names, ask)
+
+
+@DRAWN.after(*_GENERATION, why="Random weights never stop: each response stops at a drawn length.")
+def _draw_on_the_driver(names: Names) -> None:
+    draws = Draws.here()
+    if draws is None:
+        return
+
+    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
+        drawn = [draws.draw(prompt, next_seed(REQUESTS, prompt)) for prompt in _prompts(data)]
+
+        def take(row: int, output: Any) -> None:
+            verdict, tokens = drawn[row]
+            VERDICTS[_key(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
+            if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
+                output["truncated"][:] = False
+
+        return _with_column(data, TOKENS, [tokens for _, tokens in drawn]), take
+
+    _on_the_driver(names, ask)
+
+
+def _key(tokens: Any) -> bytes:
+    return hashlib.blake2b(tokens.cpu().numpy().astype(np.int64).tobytes(), digest_size=16).digest()
+
+
+@DRAWN.after(
+    "nemo_rl.experience.rollouts",
+    "calculate_rewards",
+    why="Random weights never answer: each response has a drawn verdict, after the environment has judged it.",
+)
+def _drawn_verdicts(names: Names) -> None:
+    calculate = names.get("calculate_rewards")
+
+    @functools.wraps(calculate)
+    def calculate_rewards(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        judged = calculate(batch, *args, **kwargs)
+        rewards = judged.rewards.clone()
+        for row, log in enumerate(batch["message_log"]):
+            key = _key(torch.cat([message["token_ids"] for message in log]))
+            if key in VERDICTS:
+                rewards[row] = VERDICTS.pop(key)
+        return judged._replace(rewards=rewards)
+
+    names.put("calculate_rewards", calculate_rewards)
+
+
+_WORKER = (
+    "nemo_rl.models.generation.vllm.vllm_worker",
+    "BaseVllmGenerationWorker._build_sampling_params",
+    "VllmGenerationWorkerImpl.generate",
+)
+_ASYNC_WORKER = (
+    "nemo_rl.models.generation.vllm.vllm_worker_async",
+    "VllmAsyncGenerationWorkerImpl.generate_async",
+)
+
+
+def _seeded(seed: int) -> Change:
+    def change(parameters: Any) -> None:
+        parameters.seed = seed
+
+    return change
+
+
+def _stopped(tokens: int) -> Change:
+    def change(parameters: Any) -> None:
+        parameters.max_tokens = min(tokens, parameters.max_tokens)
+        parameters.ignore_eos = True
+        parameters.stop_token_ids = []
+
+    return change
+
+
+_KINDS: tuple[tuple[str, Callable[[int], Change]], ...] = ((SEEDS, _seeded), (TOKENS, _stopped))
+
+
+def _take(data: Any, *, many: bool) -> None:
+    """Remember the changes of these rows for `_build_sampling_params`, which gives a list of parameters with `many`."""
+    changes = next(([make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data), None)
+    _CHANGES.set(None if changes is None else (changes, many))
+
+
+def _in_the_worker(names: Names) -> None:
+    build, generate = (
+        names.get("BaseVllmGenerationWorker._build_sampling_params"),
+        names.get("VllmGenerationWorkerImpl.generate"),
+    )
+
+    @functools.wraps(build)
+    def _build_sampling_params(self: Any, **kwargs: Any) -> Any:
+        parameters, of_rows = build(self, **kwargs), _CHANGES.get()
+        if of_rows is None:
+            return parameters
+        changes, many = of_rows
+        each = []
+        for change in changes:
+            changed = parameters.clone()
+            change(changed)
+            each.append(changed)
+        return each if many else each[0]
+
+    @functools.wraps(generate)
+    def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        _take(data, many=True)
+        return generate(self, data, *args, **kwargs)
+
+    names.put("BaseVllmGenerationWorker._build_sampling_params", _build_sampling_params)
+    names.put("VllmGenerationWorkerImpl.generate", generate_rows)
+
+
+def _in_the_async_worker(names: Names) -> None:
+    generate = names.get("VllmAsyncGenerationWorkerImpl.generate_async")
+
+    @functools.wraps(generate)
+    async def generate_row(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        _take(data, many=False)
+        async for result in generate(self, data, *args, **kwargs):
+            yield result
+
+    names.put("VllmAsyncGenerationWorkerImpl.generate_async", generate_row)
+
+
+for _kind, _what in ((SEEDED, "seed"), (DRAWN, "length")):
+    _kind.after(*_WORKER, why=f"The worker gives each request the {_what} that came with its row.")(_in_the_worker)
+    _kind.after(*_ASYNC_WORKER, why="The asynchronous worker does the same for its single rows.")(_in_the_async_worker)
