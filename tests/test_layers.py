@@ -47,7 +47,7 @@ LAYERS = {
     "nemo": CONFIG | {"cluster", "rules"},
     "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
     "planning": CONFIG | {"cluster", "rules", "simulate"},
-    "rehearsal": {"errors", "run_folder", "job_control", "cluster", "rules", "check", "planning"},  # stands apart
+    "rehearsal": {"errors", "run_folder", "job_control", "cluster", "rules", "check", "planning", "simulate"},  # stands apart
     "contract": {"errors", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
     "cli": EVERYTHING,
 }

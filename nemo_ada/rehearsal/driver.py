@@ -2,7 +2,8 @@
 
     python -m nemo_ada.rehearsal.driver CONFIG.json [CONFIG.json ...] [--logprobs FILE] [--observe]
 
-It runs in the policy interpreter. A run has the name of its file. A run that fails does not end the runs after it.
+It runs in the policy interpreter. A run has the name of its file. A run that fails does not
+end the runs after it, unless the workers did not start.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     for path in configs:
         observe.note(event="run", name=path.stem)
         codes.append(run(json.loads(path.read_text(encoding="utf-8"))))
+        if codes[-1] and not kept.started():  # the set-up failed, and half of the workers may be there
+            break
     kept.end()
     return next((code for code in codes if code), EXIT_DONE)
 

@@ -1,4 +1,4 @@
-"""Make a config for one GPU from a cluster config: the model's real shape, the config's lengths, a share of its prompts.
+"""Make a config for one GPU from a cluster config: its model's shape, its lengths, and a share of its prompts.
 
 This module works on dictionaries only, and it records each change, as shrink.py does.
 """

@@ -15,29 +15,30 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import multiprocessing
+import os
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nemo_ada.cluster.cards import H100, KEY, named
-from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase, vllm_cache
+from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
 from nemo_ada.cluster.models import ModelShape
 from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.planning.assumptions import lengths_of, rates_of
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
+from nemo_ada.planning.forecast import Time
 from nemo_ada.planning.planned_run import PlannedRun
 from nemo_ada.planning.roofline import Roofline
 from nemo_ada.rehearsal import installation
@@ -47,20 +48,22 @@ from nemo_ada.rehearsal.fit import fit, layers_that_fit, one_gpu
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
 from nemo_ada.rehearsal.report import EXACT, Events, Measurement, Report, Table, compare_resumed_on_gpus, measurements
-from nemo_ada.rehearsal.shrink import LENGTH, NEW_TOKENS, Layout, Shrinker, shorten, shrink
+from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import FILES, OF_SLICES, ON_GPU, WITHOUT_TE, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.simulate.engine import LengthModel
 
 ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
-GRPO, BALANCE, CAPPED = "grpo", "balance", "balance-capped"
+GRPO, BALANCE, CAPPED, SAVED = "grpo", "balance", "balance-capped", "idle"
 PRESETS: Mapping[str, str] = {
-    BALANCE: "ada_seq_balance", "single": "ada_single", "lean": "ada_seq_lean", "idle": "ada_seq_idle",
+    BALANCE: "ada_seq_balance",
+    "single": "ada_single",
+    "lean": "ada_seq_lean",
+    SAVED: "ada_seq_idle",
     CAPPED: "ada_seq_balance",
-}  # fmt: skip
-"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop."""
+}
+"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop. Idle mode saves."""
 COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 LEAST_SECONDS = 20.0  # a slice that has less time is left out
@@ -81,12 +84,14 @@ class Slices:
     Attributes:
         rehearsal: Starts the processes.
         deadline: When the last slice must have ended, by time.monotonic(). None has no limit.
+        ended: Called after each slice.
         events: Slice -> its events.
         failures: Slice or run -> what failed, or why it was left out.
     """
 
     rehearsal: Rehearsal
     deadline: float | None
+    ended: Callable[[Slices], None]
     events: dict[str, Events] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -102,6 +107,7 @@ class Slices:
         failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
         if failure is not None:
             self.failures[name] = f"{failure[1]} (in {failure[0]})"
+        self.ended(self)
 
     def runs(self) -> dict[str, Events]:
         """The training runs by name, in order."""
@@ -137,7 +143,7 @@ def rehearse_on_gpu(
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the processes end
     started = time.monotonic()
-    if steps < 2:  # noqa: PLR2004
+    if steps < 2:
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
@@ -146,16 +152,17 @@ def rehearse_on_gpu(
     findings = check(path, overrides, config)
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     installed = installation.find() if dry_run else installation.on_gpu()
-    libraries, card = _looked_at(installed.policy, dry_run=dry_run)
+    machine = PRETENDED if dry_run else Machine.of(installed.policy)
     folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-gpu-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    made = Configs.of(config, folder, steps=steps, scale=scale, libraries=libraries, card=card, dry_run=dry_run)
+    made = Configs.of(config, folder, steps=steps, scale=scale, machine=machine, dry_run=dry_run)
     options = [*map(shlex.quote, overrides), "--gpu", f"--steps {steps}", f"--scale {scale:g}"]
     options += [] if budget is None else [f"--budget {budget:g}"]
     options += ["--dry-run"] * dry_run
     report = Report(
         str(path), f"nemo-ada rehearse {path} {' '.join(options)}", made.layout, made.changes,
-        made.stand_ins, title="Rehearsal on a GPU", machine="this machine's CPU (--dry-run)" if dry_run else card,
+        made.stand_ins, title="Rehearsal on a GPU",
+        machine="this machine's CPU (--dry-run)" if dry_run else machine.card,
     )  # fmt: skip
     report.absent = {"check": "yes", "validate": "off", "export": "not a part of it"}
     report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
@@ -164,44 +171,70 @@ def rehearse_on_gpu(
     if errors:
         report.failure = ("check", "\n".join(errors))
     else:
-        installed = replace(installed, extra={responses.DRAWS: made.draws.as_json(), **({} if dry_run else _ON_GPU)})
+        installed = replace(installed, extra={responses.DRAWS: made.draws.as_json(), **machine.variables})
         say(f"{path}: {', '.join(made.configs)}, {steps} steps each, on {report.machine}; files in {folder}")
         furnish(config, Shrinker(made.configs[BALANCE]), made.layout, installed, folder, least=made.problems(steps),
-                layers=None if dry_run else made.layers)  # fmt: skip
+                layers=None if dry_run else made.shape.layers)  # fmt: skip
         forecast = Forecasts.of(made, folder)
         report.warnings += forecast.warnings
         (folder / "forecast.json").write_text(json.dumps(forecast.as_dict(), indent=1), encoding="utf-8")
         say(f"forecast before the first slice: {folder / 'forecast.json'}")
         rehearsal = Rehearsal(installed, folder, made.layout, say)
-        slices = Slices(rehearsal, None if budget is None else started + budget)
-        try:
-            _run_slices(slices, made, forecast)
-        finally:
-            rehearsal.stop()
-            _judge(report, slices, made, forecast, steps=steps, exact=dry_run)
+
+        def ended(slices: Slices) -> None:
+            report.measurements, report.failure = [], None
+            _judge(report, slices, forecast, steps=steps, exact=dry_run)
             report.seconds = time.monotonic() - started
             write(report, folder)
+
+        slices = Slices(rehearsal, None if budget is None else started + budget, ended)
+        try:
+            _run_slices(slices, made)
+        finally:
+            rehearsal.stop()
+            ended(slices)
     report.seconds = time.monotonic() - started
     write(report, folder)
     say(report.markdown())
     return EXIT_DONE if report.passed else EXIT_USER_ERROR if errors else EXIT_FAILED
 
 
-_ON_GPU = {ON_GPU: "1"}
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine with a GPU has.
+
+    Attributes:
+        card: CUDA's name of the GPU.
+        libraries: Those of the libraries that are installed on which a config depends.
+        variables: Environment variables of the processes.
+    """
+
+    card: str
+    libraries: frozenset[str]
+    variables: Mapping[str, str]
+
+    @classmethod
+    def of(cls, python: Path) -> Machine:
+        """Ask an interpreter."""
+        look = (
+            "import importlib.util as u, json, torch\n"
+            "names = [n for n in ('transformer_engine', 'transformer_engine_torch', 'apex') if u.find_spec(n)]\n"
+            "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
+            "print(json.dumps([torch.cuda.get_device_name(), names, capability]))"
+        )
+        done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True)
+        card, names, capability = json.loads(done.stdout.splitlines()[-1])
+        local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
+        return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
+
+    @property
+    def te(self) -> bool:
+        """Whether Transformer Engine is installed, with its part for torch."""
+        return {"transformer_engine", "transformer_engine_torch"} <= self.libraries
 
 
-def _looked_at(python: Path, *, dry_run: bool) -> tuple[frozenset[str], str]:
-    """The libraries of an interpreter that a config may need, and the name of its GPU."""
-    if dry_run:
-        return frozenset(), H100.name
-    look = (
-        "import importlib.util as u, json, torch\n"
-        "names = [n for n in ('transformer_engine', 'transformer_engine_torch', 'apex') if u.find_spec(n)]\n"
-        "print(json.dumps([names, torch.cuda.get_device_name()]))"
-    )
-    done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True)
-    names, card = json.loads(done.stdout.splitlines()[-1])
-    return frozenset(names), str(card)
+PRETENDED = Machine(H100.name, frozenset(), {})
+"""That of a dry run."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +246,6 @@ class Configs:
         changes: What differs from the user's config.
         layout: Processes of a run.
         shape: Shape of the model that runs.
-        layers: Its layers.
         draws: Lengths and verdicts of responses.
         counts: Responses at once in the engine's slice.
         stand_ins: What is replaced.
@@ -224,7 +256,6 @@ class Configs:
     changes: list[Any]
     layout: Layout
     shape: ModelShape
-    layers: int
     draws: Draws
     counts: tuple[int, ...]
     stand_ins: tuple[Replacements, ...]
@@ -232,24 +263,22 @@ class Configs:
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, libraries: frozenset[str],
-        card: str, dry_run: bool,
-    ) -> Configs:  # fmt: skip
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool
+    ) -> Configs:
         """Make the configs. Raises UserError for a config that cannot run on one GPU."""
-        te = {"transformer_engine", "transformer_engine_torch"} <= libraries
-        known = named(card)
+        te, known = machine.te, named(machine.card)
         user = {**config, KEY: known.name} if known is not None else dict(config)
         variants = {GRPO: stock(user), **{name: _with_preset(user, preset) for name, preset in PRESETS.items()}}
         configs, changes, layout = {}, [], one_gpu()
         for name, variant in variants.items():
             fitted = fit(variant, model=folder / "model", data=folder / "data", out=folder / name, steps=steps,
-                         scale=scale, te=te, apex="apex" in libraries)  # fmt: skip
+                         scale=scale, te=te, apex="apex" in machine.libraries)  # fmt: skip
             if dry_run:
                 small, layout = shrink(fitted.config, model=folder / "model", data=folder / "data", out=folder / name,
                                        steps=steps)  # fmt: skip
                 short = shorten(small.config, out=folder / name, steps=steps)
                 fitted = Shrinker(short.config, [*fitted.changes, *small.changes, *short.changes])
-            fitted.config["checkpointing"]["enabled"] = name == BALANCE
+            fitted.config["checkpointing"]["enabled"] = name == SAVED
             configs[name] = fitted.config
             if name == BALANCE:
                 changes = fitted.changes
@@ -258,16 +287,18 @@ class Configs:
             for one in configs.values():
                 one["cluster"]["gpus_per_node"] = 1
         shape = shape_of(str(config["policy"]["model_name"]))
-        layers = shape.layers
         if not dry_run:
-            layers = layers_that_fit(NemoConfig.of_megatron(configs[BALANCE]), shape)
+            own = NemoConfig.of_megatron(configs[BALANCE])
+            shape = replace(shape, layers=layers_that_fit(own, shape))
+            needed = (steps + 1) * checkpoint_bytes(own, shape)
+            configs[SAVED]["checkpointing"]["enabled"] = shutil.disk_usage(folder).free > needed
         longest = int(configs[BALANCE]["policy"]["generation"]["max_new_tokens"])
         data = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
         rates = rates_of(data, None, None, 0)[0].draw(RATES, 0)
         draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
         stand_ins = (*FILES, *OF_SLICES) if dry_run else ((*(() if te else WITHOUT_TE), *OF_SLICES))
-        return cls(configs, changes, layout, replace(shape, layers=layers), layers, draws,
-                   DRY_COUNTS if dry_run else COUNTS, stand_ins, dry_run)  # fmt: skip
+        counts = DRY_COUNTS if dry_run else COUNTS
+        return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run)
 
     def problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
@@ -309,23 +340,27 @@ class Forecasts:
         own = cls()
         rates = folder / "pass_rates.txt"
         rates.write_text("".join(f"{rate}\n" for rate in made.draws.rates), encoding="utf-8")
+        paths = {}
         for name, config in made.configs.items():
-            planned = config if name != GRPO else {**made.configs[BALANCE], "reinforce_ada": {"preset": "grpo"}}
-            path = folder / f"{name}.yaml"
-            path.write_text(json.dumps(planned, default=str), encoding="utf-8")  # JSON is YAML
-            try:
-                own.plans[name] = make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
-            except UserError as problem:
-                own.warnings.append(f"nemo-ada plan, {name}: {problem}")
+            known = config if name != GRPO else {**made.configs[BALANCE], "reinforce_ada": {"preset": "grpo"}}
+            paths[name] = folder / f"{name}.yaml"
+            paths[name].write_text(json.dumps(known, default=str), encoding="utf-8")  # JSON is YAML
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
+            plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
+            for name, plan in plans.items():
+                try:
+                    own.plans[name] = plan.result()
+                except UserError as problem:
+                    own.warnings.append(f"nemo-ada plan, {name}: {problem}")
         if CAPPED in made.configs and GRPO in own.plans:
             seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
             made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})["max_seconds"] = seconds
         try:
-            config = NemoConfig.of_megatron(made.configs[BALANCE])
+            balance = NemoConfig.of_megatron(made.configs[BALANCE])
             for phase in (learner_phase, logprob_phase, refit_phase):
-                estimate = phase(config, made.shape)
+                estimate = phase(balance, made.shape)
                 own.memory[estimate.name] = estimate.gib
-            own.memory["vLLM"] = config.engine.memory_share * config.card.gib
+            own.memory["vLLM"] = balance.engine.memory_share * balance.card.gib
             roofline = PlannedRun.read(folder / f"{BALANCE}.yaml", []).roofline
             if roofline is not None:
                 own.pace = {count: _roofline_seconds(roofline, pace_spec(made, folder).drawn(count))
@@ -336,15 +371,23 @@ class Forecasts:
 
     def as_dict(self) -> Mapping[str, Any]:
         """The content of forecast.json."""
-        phases = {name: {phase: time.p50 for phase, time in {**plan.forecast.phases, "step": plan.forecast.step}.items()}
-                  for name, plan in self.plans.items()}  # fmt: skip
+        phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
         return {"seconds": phases, "memory_gib": self.memory, "engine_seconds": self.pace, "warnings": self.warnings}
+
+
+def _plan(path: Path, rates: Path) -> Plan:
+    return make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
+
+
+def planned(plan: Plan | None) -> Mapping[str, Time]:
+    """Phase of a step -> its time, and that of the whole step."""
+    return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
 
 
 def _roofline_seconds(roofline: Roofline, lengths: Any) -> float:
     """Seconds in which the roofline generates responses of these lengths, all at once, with their prompts."""
     step, each = roofline.clock(float(lengths.mean()))
-    return float(step * lengths.max() + each * (lengths.sum() + 0.0))
+    return float(step * lengths.max() + each * lengths.sum())
 
 
 def pace_spec(made: Configs, folder: Path) -> PaceSpec:
@@ -362,7 +405,7 @@ def pace_spec(made: Configs, folder: Path) -> PaceSpec:
                     engine)  # fmt: skip
 
 
-def _run_slices(slices: Slices, made: Configs, forecast: Forecasts) -> None:
+def _run_slices(slices: Slices, made: Configs) -> None:
     """Run the slices one after the other."""
     rehearsal = slices.rehearsal
     folder, installed = rehearsal.folder, rehearsal.installed
@@ -372,19 +415,19 @@ def _run_slices(slices: Slices, made: Configs, forecast: Forecasts) -> None:
     environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
     slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
     slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
-    saved = made.configs[BALANCE]
+    saved = made.configs[SAVED]
     after = int(saved["grpo"]["max_num_steps"]) - 1
     if not (Path(saved["checkpointing"]["checkpoint_dir"]) / f"step_{after}").is_dir():
-        slices.failures[RESUMED] = "left out: no checkpoint was saved"
+        room = (
+            "no checkpoint was saved" if saved["checkpointing"]["enabled"] else "the disk has no room for checkpoints"
+        )
+        slices.failures[RESUMED] = f"left out: {room}"
         return
-    for name in (GRPO, *PRESETS):  # the disk may be small
-        if name != BALANCE:
-            shutil.rmtree(folder / name / "checkpoints", ignore_errors=True)
     resumed = rehearsal.checkpoint_of(saved, after, folder / RESUMED)
     slices.run(RESUMED, lambda: rehearsal.run(RESUMED, {RESUMED: resumed}))
 
 
-def _judge(report: Report, slices: Slices, made: Configs, forecast: Forecasts, *, steps: int, exact: bool) -> None:
+def _judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, exact: bool) -> None:
     """Fill the report from what the slices noted."""
     runs = slices.runs()
     report.take_phases(*slices.events.values())
@@ -397,8 +440,8 @@ def _judge(report: Report, slices: Slices, made: Configs, forecast: Forecasts, *
         report.measurements += [Measurement(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := events.failure():
             slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
-    if BALANCE in runs and RESUMED in runs:
-        report.measurements += compare_resumed_on_gpus(runs[BALANCE], runs[RESUMED], steps - 1, steps)
+    if SAVED in runs and RESUMED in runs:
+        report.measurements += compare_resumed_on_gpus(runs[SAVED], runs[RESUMED], steps - 1, steps)
     if slices.failures:
         name, why = next(iter(slices.failures.items()))
         report.failure = (name, why)
@@ -416,10 +459,10 @@ def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
     rows = []
     for line in slices.events.get(ENGINE, Events([])).of("pace"):
         count, seconds, tokens = int(line["responses"]), float(line["seconds"]), int(line["tokens"])
-        planned = forecast.pace.get(count)
+        expected = forecast.pace.get(count)
         rows.append((
             str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}", f"{tokens / seconds:.0f}",
-            "" if planned is None else f"{planned:.1f}", "" if planned is None else f"{seconds / planned:.2f}",
+            "" if expected is None else f"{expected:.1f}", "" if expected is None else f"{seconds / expected:.2f}",
         ))  # fmt: skip
     head = ("responses at once", "tokens", "longest", "seconds", "tokens/s", "roofline, s", "measured / roofline")
     return Table("vLLM alone", head, tuple(rows))
@@ -428,13 +471,12 @@ def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
 def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     rows = []
     for name, events in runs.items():
-        plan = forecast.plans.get(name)
-        planned = {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
+        expected_times = planned(forecast.plans.get(name))
         for phase in PLANNED:
             seconds = seconds_of(events, phase)
             if seconds is None:
                 continue
-            expected = planned.get(phase)
+            expected = expected_times.get(phase)
             ratio = "" if expected is None or not expected.p50 else f"{seconds / expected.p50:.2f}"
             rows.append((name, phase, "" if expected is None else f"{expected.p50:.1f}", f"{seconds:.1f}", ratio))
     head = ("run", "phase", "plan, s", "measured, s", "measured / plan")
@@ -467,7 +509,7 @@ def _cell(value: float | None) -> str:
 
 def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
     """The memory of the card in each phase beside the estimate of `check`."""
-    planned = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
+    estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
     rows = []
     for name, events in slices.events.items():
         if name == ENGINE:
@@ -475,7 +517,7 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
         used = events.used()
         for phase in PHASES:
             if phase in used:
-                estimate = forecast.memory.get(planned.get(phase, ""))
+                estimate = forecast.memory.get(estimates.get(phase, ""))
                 rows.append((
                     name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
                     "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",

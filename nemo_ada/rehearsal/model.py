@@ -1,6 +1,7 @@
 """Make the model of a rehearsal, its tokenizer, and the log-probabilities that Hugging Face computes with a small one.
 
-The model has the classes of its family and random weights. On a GPU it has the real shape, in BF16. This runs in the policy interpreter, without stand-ins:
+The model has the classes of its family and random weights. On a GPU it has the real shape, in BF16.
+This runs in the policy interpreter, without stand-ins:
 
     python -m nemo_ada.rehearsal.model SPEC.json FOLDER LOGPROBS.pt
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -86,10 +87,13 @@ SAMPLE_SECONDS, LEAST_CHANGE = 0.1, 64 << 20
 
 def watch_memory() -> None:
     """Note the memory of the GPU that is in use, of all processes, whenever it has changed. A thread looks at it."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml = importlib.import_module("pynvml")
+    try:
+        pynvml.nvmlInit()
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except pynvml.NVMLError as error:
+        note(event="card", name=f"NVML: {error}", total=0)
+        return
     total = int(pynvml.nvmlDeviceGetMemoryInfo(card).total)
     note(event="card", name=str(pynvml.nvmlDeviceGetName(card)), total=total)
 

@@ -28,7 +28,9 @@ def rows(seed: int = 0, least: int = 0) -> list[dict[str, str]]:
     which drops our words.
     """
     count = LARGEST + 1
-    terms = [(a, b, c) for a in range(count) for b in range(count - a) for c in range(count - a - b)]
+    terms: list[tuple[int, ...]] = [
+        (a, b, c) for a in range(count) for b in range(count - a) for c in range(count - a - b)
+    ]
     while len(terms) < least:
         terms = [(*some, one) for some in terms for one in range(10)]
     zeros = " + 0" * ZEROS

@@ -14,6 +14,7 @@ from nemo_ada.rehearsal.standins import (
     megatron_bridge,
     megatron_core,
     megatron_cpu,
+    megatron_parts,
     nccl,
     nemo_rl_gym,
     nemo_rl_vllm,
@@ -40,6 +41,7 @@ FILES: tuple[Replacements, ...] = (
     megatron_core.REPLACEMENTS,
     megatron_bridge.REPLACEMENTS,
     megatron_cpu.REPLACEMENTS,
+    megatron_parts.REPLACEMENTS,
     vllm_cpu.REPLACEMENTS,
     vllm_http.REPLACEMENTS,
     nemo_rl_vllm.REPLACEMENTS,
@@ -51,6 +53,8 @@ FILES: tuple[Replacements, ...] = (
 """On a CPU."""
 OF_SLICES: tuple[Replacements, ...] = (responses.DRAWN, kept.REPLACEMENTS)
 """In the slices of a rehearsal on a GPU, and in their dry run on a CPU."""
+ALWAYS = (megatron_parts.REPLACEMENTS, ray_placement.REPLACEMENTS)
+"""On every machine."""
 WITHOUT_TE = (megatron_core.REPLACEMENTS, megatron_bridge.REPLACEMENTS)
 
 
@@ -69,7 +73,7 @@ def here() -> tuple[Replacements, ...]:
         return (*(one for one in FILES if one not in seeded), *slices)
     te = () if has_te() else WITHOUT_TE
     bindings = () if importlib.util.find_spec("nccl") is not None else (nccl.REPLACEMENTS,)
-    return (*te, *bindings, ray_placement.REPLACEMENTS, *slices)
+    return (*te, *bindings, *ALWAYS, *slices)
 
 
 def install() -> None:

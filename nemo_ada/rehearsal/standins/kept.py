@@ -42,6 +42,21 @@ def _kept(create: Any) -> Any:
 
 
 @REPLACEMENTS.after(
+    "nemo_rl.environments.utils", "create_env", why="Each run would start the processes of a verifier of its own."
+)
+def _environment_stays(names: Names) -> None:
+    create = names.get("create_env")
+
+    @functools.wraps(create)
+    def create_env(env_name: str, *args: Any, **kwargs: Any) -> Any:
+        if env_name not in _KEPT:
+            _KEPT[env_name] = create(env_name, *args, **kwargs)
+        return _KEPT[env_name]
+
+    names.put("create_env", create_env)
+
+
+@REPLACEMENTS.after(
     "nemo_rl.models.generation.vllm.vllm_generation",
     "VllmGeneration.finish_generation",
     "VllmGeneration.prepare_for_generation",
@@ -86,6 +101,11 @@ def _end_later(names: Names, dotted: str) -> None:
         return True
 
     names.put(dotted, later)
+
+
+def started() -> bool:
+    """Whether a run has started the learner. Then other runs can follow it."""
+    return "Policy" in _KEPT
 
 
 def end() -> None:

@@ -35,15 +35,6 @@ def _no_fusions(names: Names) -> None:
 
 
 @REPLACEMENTS.after(
-    "megatron.core.datasets.utils",
-    "compile_helpers",
-    why="It compiles an index of pretraining data inside the checkout, and ends the worker where pybind11 is absent.",
-)
-def _no_compiler(names: Names) -> None:
-    names.answer(("compile_helpers",), None)
-
-
-@REPLACEMENTS.after(
     "megatron.core.optimizer.distrib_optimizer",
     "DistributedOptimizer.state_dict",
     why="A resumed optimizer asks for its step before its first one, when torch's Adam, unlike TE's, has no state.",
@@ -142,18 +133,3 @@ def _packed_attention(names: Names) -> None:
         return torch.cat(outputs)
 
     names.put("DotProductAttention.forward", forward)
-
-
-@REPLACEMENTS.after(
-    "megatron.core.dist_checkpointing.strategies.torch",
-    "get_async_strategy",
-    why="Newer versions save with nvidia-resiliency-ext, made for CUDA; megatron-core has its own writer.",
-)
-def _own_writer(names: Names) -> None:
-    choose = names.get("get_async_strategy")
-
-    @functools.wraps(choose)
-    def get_async_strategy(async_strategy: str = "mcore", *args: Any, **kwargs: Any) -> Any:
-        return choose("mcore", *args, **kwargs)
-
-    names.put("get_async_strategy", get_async_strategy)

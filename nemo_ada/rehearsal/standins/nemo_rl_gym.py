@@ -7,8 +7,8 @@ import inspect
 import json
 from typing import Any
 
-from nemo_ada.rehearsal.standins.responses import REQUESTS, next_seed
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
+from nemo_ada.rehearsal.standins.responses import REQUESTS, next_seed
 
 REPLACEMENTS = Replacements("vLLM's random state over NeMo-Gym", "a seed per response in the metadata of its request")
 

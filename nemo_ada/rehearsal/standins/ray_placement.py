@@ -1,4 +1,4 @@
-"""Ray: a private cluster with the layout's GPUs, which a CPU pretends to have. Each worker class gets its interpreter."""
+"""Ray: a private cluster with the layout's GPUs, which a CPU pretends to have, and an interpreter per worker class."""
 
 from __future__ import annotations
 
