@@ -1,7 +1,8 @@
 """Seconds of the phases of a step, from what they compute, read and send: a roofline with fitted efficiencies.
 
 Update and log-probabilities take FLOPs / (peak * model-FLOPs utilisation, MFU), and more for the pipeline's bubble. An
-engine step of generation reads the weights and costs a constant. Each of its tokens reads keys and values and computes.
+engine step of generation reads the weights and costs a constant. Each of its tokens reads keys and values and computes,
+and takes an engine no less than a constant.
 A refit costs the bytes of the weights that a GPU of vLLM receives. Dense models and mixtures of experts have an MFU and
 a constant each. The refit and the rest of a step are the same for both. `recipes/benchmarks/fit_forecast.py` fits the
 six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors.
@@ -18,6 +19,12 @@ from nemo_ada.cluster.nemo_config import NemoConfig
 
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
+ENGINE_TOKEN_SECONDS = 37e-6
+"""Seconds that one engine takes at least for a token with its log-probability, however fast the GPU.
+
+Seen with vLLM 0.20.2 and a 1.5B model on an H200, where the roofline of the GPU is 13e-6 (recipes/results/gpu.md). What
+takes the rest was not measured; vLLM's own work on the CPU is likely.
+"""
 PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
 
 
@@ -39,8 +46,8 @@ class Efficiencies:
 
 
 # Fitted (recipes/results/forecast.md).
-DENSE = Efficiencies(mfu=0.356, layer_step=0.000106, refit=0.457, rest=2.84)
-EXPERTS = Efficiencies(mfu=0.101, layer_step=0.000268, refit=0.457, rest=2.84)
+DENSE = Efficiencies(mfu=0.356, layer_step=0.000106, refit=0.458, rest=2.87)
+EXPERTS = Efficiencies(mfu=0.106, layer_step=0.000275, refit=0.458, rest=2.87)
 RANGE = (0.66, 1.37)  # published seconds over forecast, of left-out points: the fastest and the slowest
 
 
@@ -78,7 +85,7 @@ class Roofline:
         read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
         compute = self._flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
         compute *= FP8_SPEED if engine.fp8 else 1.0
-        return weights + e.layer_step * self.shape.layers, (read + compute) / engine.replicas
+        return weights + e.layer_step * self.shape.layers, max(read + compute, ENGINE_TOKEN_SECONDS) / engine.replicas
 
     def update(self, rows: float, response: float) -> float:
         """Seconds of the forward and backward passes of a step's rows.

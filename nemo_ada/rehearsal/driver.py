@@ -9,13 +9,14 @@ end the runs after it, unless the workers did not start.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,9 @@ def run(config: dict[str, Any]) -> int:
 
 
 def _with_probes(loop: Any, logprobs: Path | None) -> None:
-    """Probe the learner before and after both of NeMo-RL's training loops. Without `logprobs` nothing changes."""
+    """Probe the learner before and after both of NeMo-RL's training loops. Without `logprobs` note its memory only."""
     if logprobs is None:
+        loop.grpo_train = _with_memory(loop.grpo_train)
         return
     train, train_async = loop.grpo_train, loop.async_grpo_train
 
@@ -96,6 +98,17 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
         return train_async(policy, generation, *args, **kwargs)
 
     loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
+
+
+def _with_memory(train: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(train)
+    def noted(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(policy, *args, **kwargs)
+        finally:
+            probe.memory(policy)
+
+    return noted
 
 
 def _with_controller_probes(module: Any, logprobs: Path | None) -> None:

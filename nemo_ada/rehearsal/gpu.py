@@ -342,8 +342,11 @@ class Forecasts:
         rates.write_text("".join(f"{rate}\n" for rate in made.draws.rates), encoding="utf-8")
         paths = {}
         for name, config in made.configs.items():
-            known = config if name != GRPO else {**made.configs[BALANCE], "reinforce_ada": {"preset": "grpo"}}
             paths[name] = folder / f"{name}.yaml"
+            known = {
+                "reinforce_ada": {"preset": "grpo"},
+                **config,
+            }  # for NeMo-RL's own loop, whose rows are all trained on
             paths[name].write_text(json.dumps(known, default=str), encoding="utf-8")  # JSON is YAML
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
@@ -483,23 +486,34 @@ def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     return Table("Seconds of a step (median without the first) beside `nemo-ada plan`", head, tuple(rows))
 
 
+COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("sampling, s", PLANNED["sampling"]),
+    ("refit, s", PLANNED["refit"]),
+    ("of it weights, s", ("prepare_for_generation/transfer_and_update_weights",)),
+    ("log-probs, s", ("policy_and_reference_logprobs",)),
+    ("update, s", ("policy_training",)),
+    ("learner's return, s", ("logprob_inference_prep", "training_prep")),
+    ("step, s", PLANNED["step"]),
+)
+"""Column -> timers of NeMo-RL's loop. In a refit the learner's optimizer goes to the CPU; later it returns."""
+
+
 def _methods_table(runs: Mapping[str, Events]) -> Table:
-    """Each method's steps, and its median step over that of GRPO."""
+    """Each method's steps, and its step over GRPO's median one."""
     rows, base = [], seconds_of(runs[GRPO], "step") if GRPO in runs else None
     for name, events in runs.items():
         steps, timings = events.steps(), events.steps("timing/train")
         for number in sorted(timings):
             numbers, seconds = steps.get(number, {}), timings[number]
-            spent = {phase: sum(seconds.get(timer, 0.0) for timer in PLANNED[phase]) for phase in PLANNED}
+            spent = [sum(seconds.get(timer, 0.0) for timer in timers) for _, timers in COLUMNS]
+            counts = ("samples_drawn", "tokens_drawn", "zero_signal_groups_if_grpo", "zero_signal_groups")
             rows.append((
-                name, str(number), *(_cell(numbers.get(f"ada/{key}")) for key in ("samples_drawn", "tokens_drawn",
-                                                                                 "zero_signal_groups")),
-                *(f"{spent[phase]:.2f}" for phase in ("sampling", "refit", "log-probs", "update", "step")),
-                "" if not base else f"{spent['step'] / base:.2f}",
+                name, str(number), *(_cell(numbers.get(f"ada/{key}")) for key in counts),
+                *(f"{value:.2f}" for value in spent), "" if not base else f"{spent[-1] / base:.2f}",
                 _cell(numbers.get("token_mult_prob_error")), _cell(numbers.get("gen_kl_error")),
             ))  # fmt: skip
-    head = ("run", "step", "responses", "tokens", "zero-signal groups", "sampling, s", "refit, s", "log-probs, s",
-            "update, s", "step, s", "step / GRPO's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
+    head = ("run", "step", "responses", "tokens", "zero-signal groups if GRPO", "zero-signal groups",
+            *(name for name, _ in COLUMNS), "step / GRPO's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
     return Table("Every step", head, tuple(rows))
 
 
@@ -522,8 +536,16 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
                     name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
                     "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
                 ))  # fmt: skip
-    head = ("slice", "phase", "check, GiB", "largest in use, GiB", "in use / check")
-    return Table("Memory of the card, of all processes", head, tuple(rows))
+    for name, events in slices.runs().items():
+        for peak in events.of("memory"):
+            estimate = forecast.memory.get("learner")
+            largest = peak["allocated"] / GIB
+            rows.append((
+                name, "learner's tensors, so far", "" if estimate is None else f"{estimate:.1f}", f"{largest:.1f}",
+                "" if not estimate else f"{largest / estimate:.2f}",
+            ))  # fmt: skip
+    head = ("slice or run", "phase", "check, GiB", "largest, GiB", "largest / check")
+    return Table("Memory of the card in use, with what torch's allocator keeps", head, tuple(rows))
 
 
 def write(report: Report, folder: Path) -> None:

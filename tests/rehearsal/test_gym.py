@@ -19,8 +19,8 @@ from nemo_ada.rehearsal import command, gym, installation, problems
 from nemo_ada.rehearsal.report import SERVERS, Events, Report
 from nemo_ada.rehearsal.shrink import BLOCK_TOKENS, GYM_ROW, PROMPT_TOKENS, Layout, shrink
 from nemo_ada.rehearsal.standins import nemo_rl_gym, vllm_http
-from nemo_ada.rehearsal.standins.responses import REQUESTS
 from nemo_ada.rehearsal.standins.replacing import Names
+from nemo_ada.rehearsal.standins.responses import REQUESTS
 from nemo_ada.rules.finding import error
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -72,7 +72,10 @@ class Draws:
         if not text:
             return None
         content: Mapping[str, Any] = json.loads(text)
-        return cls(tuple(content["rates"]), LengthModel(**content["lengths"]))
+        lengths = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content["lengths"].items()
+        }
+        return cls(tuple(content["rates"]), LengthModel(**lengths))
 
     def draw(self, prompt: bytes, seed: int) -> tuple[float, int]:
         """The verdict (0 or 1) and the length, in tokens, of a response.
