@@ -12,10 +12,11 @@ import os
 import platform
 import shutil
 import stat
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,93 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
 SHOWN = 5  # how many names a message lists
+PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
+MARKER = ".nemo-ada"  # the file that says who made a folder
+PARTS = frozenset({MARKER, "r", "stacks", "tmp"})
+"""Names directly in a private folder. A folder with any other name in it is never removed for its age."""
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR is too long
+
+
+@contextmanager
+def private_folder(longest: int = 4096) -> Iterator[Path]:
+    """Make a folder that no other user can enter, and remove it at the end of the block.
+
+    A program that opens its own folder to all users, as Ray does, must get a folder below this one. Private folders of
+    this user's processes that were killed are removed first.
+
+    Args:
+        longest: Most bytes of the folder's path. Sockets have short paths. Another place than TMPDIR is taken if its
+            path is too long.
+
+    Raises:
+        UserError: All places are too long or cannot be written.
+    """
+    first, refusal = Path(tempfile.gettempdir()), ""
+    for place in dict.fromkeys([first, *map(Path, PLACES)]):
+        if len(os.fsencode(place)) + len(f"/{PRIVATE}") + 8 > longest:
+            refusal = refusal or f"the path is longer than {longest - len(PRIVATE) - 9} characters"
+            continue
+        try:
+            _clear_abandoned(place)
+            folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=place))
+        except OSError as error:
+            refusal = refusal or str(error)
+            continue
+        if place != first:
+            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, first, refusal)
+        break
+    else:
+        raise UserError(f"TMPDIR={first} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
+    marker = _marked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        marker.close()
+
+
+def _marked(folder: Path) -> IO[str]:
+    """Write the marker of a private folder. It appears with its content and its lock."""
+    file = _new(folder / f"{MARKER}.new")
+    file.write(json.dumps({"pid": os.getpid(), "boot": _boot()}))
+    file.flush()
+    with suppress(OSError):  # a file system without locks: nobody removes the folder for its age
+        locked(file)
+    os.rename(folder / f"{MARKER}.new", folder / MARKER)
+    return file
+
+
+def _clear_abandoned(place: Path) -> None:
+    """Remove this user's private folders whose process was killed. Its end has released the marker's lock."""
+    for folder in place.glob(f"{PRIVATE}????????"):
+        with suppress(OSError, ValueError):
+            if not _ours_alone(folder.lstat()) or not {path.name for path in folder.iterdir()} <= PARTS:
+                continue
+            descriptor = os.open(folder / MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+                marker = json.loads(file.read(1000))
+                ours = isinstance(marker, dict) and marker.keys() == {"pid", "boot"} and marker["boot"] == _boot()
+                if ours and os.fstat(descriptor).st_uid == os.getuid() and locked(file):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ours_alone(status: os.stat_result) -> bool:
+    """Whether this is a folder of ours, no link, that no other user can enter."""
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+
+
+def _boot() -> str:
+    """An id of this start of the machine. Another machine that shares the folder has another one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:  # a sandbox without it: every process is on its own, and no folder is removed for its age
+        return uuid.uuid4().hex
+
+
+def _new(path: Path) -> IO[str]:
+    """Open a file that does not exist yet. A link of another user with this name is an error."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "w+", encoding="utf-8")
 
 
 def read_bounded(path: Path, most: int) -> bytes:

@@ -35,6 +35,8 @@ LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
 START_SECONDS = 300.0  # after which a start that hangs ends the process
+SOCKET = "/session_2026-11-26_11-23-18_123456_4194304/sockets/plasma_store"  # the longest below Ray's folder
+LONGEST = 107 - len(SOCKET)  # bytes in the path of Ray's folder: a socket has a path of at most 107
 NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
