@@ -49,11 +49,13 @@ from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import single_group_loop
 from nemo_ada.rules.single_controller import uses_single_controller
+from nemo_ada.run_folder.files import private_folder
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 TAIL_LINES = 25
 LOGPROBS = "logprobs.pt"
+RAYS_LONGEST = 40  # bytes of the path above Ray's folder, so that the paths of its sockets are short enough
 Say = Callable[[str], None]
 
 
@@ -92,15 +94,14 @@ class Rehearsal:
         events = self.events_of(name)
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
-        ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
         environment = self.installed.environment(
             name=f"{os.getpid()}-{name}", gpus=self.layout.gpus, events=events, conversions=self.folder / "megatron"
         )
-        environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
         command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", str(path), *arguments]
         command += [] if self.installed.stand_ins else ["--observe"]
         self.say(f"{name}: log in {self.folder / name}.log")
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (self.folder / f"{name}.log").open("wb") as log, private_folder(RAYS_LONGEST) as ray_folder:
+            environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             self.running[name] = process
             if self.stopped.is_set():  # `stop` may have run before the process was in `running`
@@ -114,7 +115,6 @@ class Rehearsal:
                                            f"no end after {self.limit:.0f} s"}) + "\n")  # fmt: skip
             finally:
                 self.end(name)
-                shutil.rmtree(ray_folder, ignore_errors=True)
         return code, Events.read(events)
 
     def events_of(self, name: str) -> Path:
