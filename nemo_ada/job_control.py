@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
 
 STOP_FILE = "STOP"
 JOB_END = "NEMO_ADA_JOB_END"
@@ -164,7 +164,7 @@ def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
     The durations are empty where the file is damaged or missing.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path)
         step = int(content["saved_step"])
         durations = ([float(seconds) for seconds in content[key]] for key in ("save_seconds", "validation_seconds"))
         saves, validations = ([s for s in seconds if 0 <= s < math.inf][-RECENT_PAUSES:] for seconds in durations)

@@ -48,7 +48,7 @@ LAYERS = {
     "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
     "planning": CONFIG | {"cluster", "rules", "simulate"},
     "rehearsal": {"errors", "run_folder", "job_control", "cluster", "rules", "check", "planning"},  # stands apart
-    "contract": {"errors", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
+    "contract": {"errors", "run_folder", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.run_folder.files import json_of, text_of
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
@@ -61,7 +62,7 @@ def snapshot(name: str, kind: Kind = "model") -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub")
     folder = hub / f"{kind}s--{name.replace('/', '--')}"
     try:
-        version = folder / "snapshots" / (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        version = folder / "snapshots" / text_of(folder / "refs" / "main").strip()
     except (OSError, ValueError):
         return None
     return version if version.is_dir() else None
@@ -87,7 +88,7 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
     wanted = {"config.json"}
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        wanted |= set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        wanted |= set(json_of(index).get("weight_map", {}).values())
     elif not any(folder.glob("*.safetensors")):
         wanted.add("model.safetensors")
     return lacks + sorted(name for name in wanted if not (folder / name).exists())
@@ -136,6 +137,6 @@ class _TokenStays(urllib.request.HTTPRedirectHandler):
 def _token() -> str:
     """Return the user's own token, as the libraries find it."""
     try:
-        return os.environ.get("HF_TOKEN") or (cache_home() / "token").read_text(encoding="utf-8").strip()
+        return os.environ.get("HF_TOKEN") or text_of(cache_home() / "token").strip()
     except (OSError, ValueError):
         return ""

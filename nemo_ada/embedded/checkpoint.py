@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,7 @@ from nemo_ada.config.parsing import parse
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import read_json, write_folder
+from nemo_ada.run_folder.files import read_json, remove_slowly, write_atomically, write_folder
 from nemo_ada.run_folder.folder import STATE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
@@ -70,14 +69,14 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.export_hf(folder / "hf", {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id})
         tokenizer.write_hf(folder / "hf")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
-        (folder / STATE).write_text(json.dumps(content), encoding="utf-8")
+        write_atomically(folder / STATE, json.dumps(content))
 
     folder = run_dir.checkpoint_folder(state.step)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
         for old in run_dir.checkpoints()[: -config.checkpointing.keep]:
-            _remove(old)
+            remove_slowly(old)
     except (ProcessLostError, StallError):
         raise
     except (OSError, InvariantError) as error:
@@ -115,10 +114,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _jsonable(inner) for key, inner in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _remove(folder: Path) -> None:
-    """Rename a step folder before it is deleted, so that a kill in between leaves no folder that looks complete."""
-    renamed = folder.with_name(f".{folder.name}.old")
-    folder.replace(renamed)
-    shutil.rmtree(renamed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -23,7 +22,7 @@ from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Rollout, max_new_tokens, model_tokenizer
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import private_folder
+from nemo_ada.run_folder.files import private_folder, text_of, write_atomically
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
 
@@ -151,7 +150,7 @@ class Stack:
         for path in (self._folder / "stacks").glob("*.txt"):
             if path.stat().st_size:
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, folder / path.name)
+                write_atomically(folder / path.name, text_of(path, errors="replace"))
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
         """A learner with these settings. It reuses the processes of the last one if they live and are enough."""

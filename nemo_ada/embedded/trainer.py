@@ -33,6 +33,7 @@ from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.embedded.stack import Stack, learner_config, model_shape, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, on_signals
+from nemo_ada.run_folder.files import touch
 from nemo_ada.run_folder.folder import RunDir
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.tasks.protocol import Task
@@ -360,7 +361,7 @@ class Trainer:
 
         def stop(reason: str) -> None:
             self.control.request(reason)
-            (self.config.folder / "DROP").touch()
+            touch(self.config.folder / "DROP")
 
         try:
             with on_signals(stop):

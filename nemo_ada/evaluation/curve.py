@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -103,4 +104,6 @@ def _draw(curve: Mapping[str, Any], path: Path) -> None:
         axes.set_xticks(places, [point["model"] for point in points], rotation=30, ha="right")
     axes.set_ylabel(f"avg@{curve['k']}, % (95 % interval over problems)")
     axes.legend()
-    figure.savefig(path, format="png", dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    write_atomically(path, drawn.getvalue())

@@ -20,6 +20,7 @@ from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.run_folder.files import json_of
 from nemo_ada.run_folder.provenance import environment
 
 TOKENIZER = 3
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
-    config = json.loads(parsed.config.read_text(encoding="utf-8"))
+    config = json_of(parsed.config)
     if parsed.kill:
         phase, count, delay = parsed.kill
         fault = {"phase": phase, "count": int(count), "delay": float(delay)}

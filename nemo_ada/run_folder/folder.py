@@ -12,29 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
-import shutil
 import time
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import lock_file, verify_folder, write_atomically
+from nemo_ada.run_folder.files import append, lock_file, remove_leftovers, strangers, verify_folder, write_atomically
 from nemo_ada.run_folder.json_lines import Record, records
 from nemo_ada.run_folder.provenance import environment
 from nemo_ada.run_folder.redaction import hide_in
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
-# PyYAML's constructors raise bare errors for values such as `!!bool x`.
-YAML_DAMAGE = (
-    OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError
-)  # fmt: skip
 STATE = "state.json"  # what every step folder holds
 VOLATILE = (
     "run_dir",
@@ -53,14 +47,13 @@ VOLATILE = (
     "env.ada_math.workers",
 )
 CHANGES = "config_changes.jsonl"
-OURS = frozenset(
+BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
         "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "tensorboard",
     }
 )  # fmt: skip
 """What may be in a folder before its run has a config.yaml: from the batch script, `plan --write`, a killed start."""
-LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # temporary names that a kill may leave
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,9 +116,8 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
-            folders = (self.path, self.path / "checkpoints")
-            for path in [path for folder in folders for pattern in LEFT_BEHIND for path in folder.glob(pattern)]:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for folder in (self.path, self.path / "checkpoints"):
+                remove_leftovers(folder)
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
@@ -141,9 +133,9 @@ class RunDir:
         try:
             if not path.exists():
                 return None
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except YAML_DAMAGE as error:
-            content = " ".join(str(error).split())[:200] or type(error).__name__
+            content = read_yaml(path, written=True)
+        except (OSError, ValueError) as error:  # a name that no file can have, or UserError
+            content = str(error)
         if isinstance(content, Mapping):
             return content
         raise UserError(
@@ -154,10 +146,9 @@ class RunDir:
     def _refuse_strangers(self) -> None:
         """Raise UserError where the folder holds files that no run wrote: training beside them would mix the two."""
         try:
-            names = sorted(path.name for path in self.path.iterdir())
+            strange = strangers(self.path, BEFORE_A_RUN)
         except (OSError, ValueError):
             return  # not there yet, or `open` says why it cannot be written
-        strange = [name for name in names if name not in OURS and not any(fnmatch(name, left) for left in LEFT_BEHIND)]
         if strange:
             raise UserError(
                 f"run_dir={str(self.path)!r} holds {', '.join(strange[:3])} and no run; name a folder that is empty or "
@@ -174,8 +165,7 @@ class RunDir:
         if keys:
             changed = {key: [old.get(key), new.get(key)] for key in keys}
             log.info("changed since the last attempt: %s", ", ".join(keys))
-            with (self.path / CHANGES).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": time.time(), "changed": changed}) + "\n")
+            append(self.path / CHANGES, json.dumps({"time": time.time(), "changed": changed}) + "\n")
 
     def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         old, new = identity(before), identity(config)
@@ -234,10 +224,7 @@ class RunDir:
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
-        with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(values)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path / f"{name}.jsonl", json.dumps(dict(values)) + "\n")
         if tensorboard:
             self._events(values)
 

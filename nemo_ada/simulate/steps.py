@@ -7,6 +7,7 @@ responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import read_bounded
+from nemo_ada.run_folder.files import read_bounded, write_atomically
 from nemo_ada.run_folder.json_lines import numbered
 from nemo_ada.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
 
@@ -335,7 +336,9 @@ def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
     canvas.axes[0].invert_yaxis()
+    drawn = io.BytesIO()
     try:
-        canvas.savefig(path, dpi=120)
+        canvas.savefig(drawn, format=path.suffix.removeprefix(".") or "png", dpi=120)
+        write_atomically(path, drawn.getvalue())
     except (OSError, ValueError) as problem:
         raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None

@@ -45,7 +45,7 @@ from rivals import Plain, rival
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.yaml_file import read_yaml
+from nemo_ada.run_folder.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.embedded.base import REPORT, prepare_base
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens

@@ -29,7 +29,7 @@ def stranger():
     seen: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802 - the library's name
+        def do_GET(self):
             seen.append(dict(self.headers))
             if self.path.startswith("/api/models/moved/"):
                 self.send_response(307)

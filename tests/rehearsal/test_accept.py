@@ -21,6 +21,7 @@ from nemo_ada.planning.command import PlanOptions
 from nemo_ada.rehearsal import accept, installation
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_gpus
 from nemo_ada.rehearsal.shrink import Layout, layout_of, shorten
+from nemo_ada.run_folder.files import claim
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-7b.yaml"
@@ -213,6 +214,6 @@ def test_the_folder_of_something_else_stays_as_it_is(name, tmp_path, monkeypatch
 
 @needs_nemo_rl
 def test_two_acceptances_do_not_share_a_folder(tmp_path, monkeypatch):
-    with accept._claim(tmp_path / "out"), pytest.raises(UserError):
+    with claim(tmp_path / "out", "accept", "--out"), pytest.raises(UserError):
         accepted(tmp_path, monkeypatch)
     assert not runs(tmp_path)

@@ -11,6 +11,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import write_folder
 from nemo_ada.run_folder.folder import CHANGES, RunDir, fingerprint, read_lines
 
+KILLED = "0f" * 16  # the random part of a temporary name
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
 
 
@@ -82,10 +83,14 @@ def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
 
 def test_what_a_killed_attempt_left_half_written_is_removed(tmp_path):
     saved = tmp_path / "checkpoints" / "step_000001"
-    for folder in (saved, tmp_path / "checkpoints" / ".step_000002.partial", tmp_path / "checkpoints" / ".step_0.old"):
+    for folder in (
+        saved,
+        tmp_path / "checkpoints" / f".step_000002.{KILLED}.partial",
+        tmp_path / "checkpoints" / f".step_0.{KILLED}.old",
+    ):
         folder.mkdir(parents=True)
         (folder / "state.json").touch()
-    (tmp_path / ".status.json.123.tmp").touch()
+    (tmp_path / f".status.json.{KILLED}.tmp").touch()
     run = RunDir(tmp_path)
     run.open(CONFIG, resume=True)
     run.close()
@@ -138,7 +143,7 @@ def test_a_folder_with_somebodys_files_is_refused_and_stays_as_it_is(tmp_path, r
 
 
 def test_what_the_batch_script_left_in_a_new_folder_is_no_strangers(tmp_path):
-    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", ".model.partial"):
+    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", f".model.{KILLED}.partial"):
         (tmp_path / name).touch()
     RunDir(tmp_path).open({"a": 1}, resume=False)
-    assert (tmp_path / "config.yaml").exists() and not (tmp_path / ".model.partial").exists()
+    assert (tmp_path / "config.yaml").exists() and not (tmp_path / f".model.{KILLED}.partial").exists()

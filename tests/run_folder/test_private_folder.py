@@ -42,9 +42,7 @@ def temporary(tmp_path, monkeypatch):
 
 def held() -> tuple[subprocess.Popen[str], Path]:
     """A process that holds a private folder, and the folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 

@@ -28,6 +28,7 @@ from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import StallError, UserError
+from nemo_ada.run_folder.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def _patient_start() -> Iterator[None]:
         arguments = inspect.signature(start_raylet).bind(*args, **options).arguments
         for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
             file = Path(arguments["session_dir"]) / f"{name}_{arguments['node_id']}"
-            file.write_text("-1", encoding="ascii")
+            write_atomically(file, "-1")
         return start_raylet(*args, **options | {"runtime_env_agent_port": _free_port()})
 
     def patiently(*args: Any) -> Any:

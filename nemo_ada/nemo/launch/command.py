@@ -16,8 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
 from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
@@ -43,8 +41,9 @@ from nemo_ada.nemo.launch.stop_and_save import (
 )
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.patch_points import replaced
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
 from nemo_ada.run_folder.folder import RunDir, identity
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -353,7 +352,7 @@ def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
         return
     path = run_dir / TRACKING
     if path.exists():
-        run_id = str(json.loads(path.read_text(encoding="utf-8"))["wandb_id"])
+        run_id = str(json_of(path)["wandb_id"])
     else:
         run_id = uuid.uuid4().hex[:8]
         write_atomically(path, json.dumps({"wandb_id": run_id}))
@@ -378,7 +377,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             f"checkpointing.checkpoint_dir={checkpointer.checkpoint_dir} already holds {Path(newest).name}; set "
             "resume=auto to continue it or name another folder"
         )
-    saved = yaml.safe_load((Path(newest) / "config.yaml").read_text(encoding="utf-8"))
+    saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
     old, new = (_comparable(config) for config in (saved, plain(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:

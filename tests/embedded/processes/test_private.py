@@ -62,9 +62,7 @@ INTRUSIONS = {  # what another user tries in Ray's folder and in the one above i
 }
 
 
-def train_and_look(
-    root: Path, temporary: Path
-) -> tuple[list[tuple[str, str]], list[str], str, dict[str, bool]]:
+def train_and_look(root: Path, temporary: Path) -> tuple[list[tuple[str, str]], list[str], str, dict[str, bool]]:
     """One step of training in this process, with the planted secrets in its environment."""
     os.environ.update(PLANTED, TMPDIR=str(temporary))
     tempfile.tempdir = None
