@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run_folder.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run_folder.folder import STATE, RunDir, fingerprint
+from nemo_ada.run_folder.folder import STATE, VOLATILE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -87,17 +87,19 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
-    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
+    settings = config.model_dump(mode="json")
+    earlier = fingerprint(settings, VOLATILE)  # checkpoints of before layouts could change
+    state = read_state(folder, {fingerprint(settings), earlier}, config.folder)
     learner.load(folder / "learner")
     return state
 
 
-def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
+def read_state(folder: Path, wanted: Collection[str], run_dir: Path) -> SavedState:
     """Read state.json of a step folder.
 
     Args:
         folder: The step folder.
-        wanted: Fingerprint of the run's configuration.
+        wanted: Fingerprints of the run's configuration, of this and of earlier versions.
         run_dir: The run's folder, for the error message.
 
     Raises:
@@ -105,7 +107,7 @@ def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
     """
     path = folder / STATE
     content = read_json(path)
-    if content.pop("fingerprint", None) != wanted:
+    if content.pop("fingerprint", None) not in wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
     return parse(SavedState, content, str(path))
 

@@ -191,8 +191,12 @@ def append(path: Path, data: str | bytes, *, durable: bool = True) -> None:
 
 
 def _opened(path: Path, flags: int, mode: str) -> IO[Any]:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    return os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8")
+    """Open a file with these flags. A name that is a link is an error."""
+
+    def opener(name: str, _flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opener)
 
 
 def touch(path: Path) -> None:

@@ -27,7 +27,7 @@ from ray._private import ray_constants, services, utils
 from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded.processes import actors as processes
-from nemo_ada.errors import StallError, UserError
+from nemo_ada.errors import InvariantError, StallError, UserError
 from nemo_ada.run_folder.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def start(folder: Path, **options: Any) -> None:
 
     Raises:
         StallError: No node came up in ATTEMPTS attempts.
+        InvariantError: The same, for a cause that another attempt would meet again.
         UserError: This process has started Ray already.
     """
     if ray.is_initialized():
@@ -85,7 +86,10 @@ def start(folder: Path, **options: Any) -> None:
             ray.shutdown()
             processes.end(processes.naming(folder), grace=0.0)
             if attempt == ATTEMPTS:
-                raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
+                passes = isinstance(error, TimeoutError | ConnectionError)
+                lasts = isinstance(error, OSError | ValueError) and not passes  # another attempt would meet it again
+                kind = InvariantError if lasts else StallError
+                raise kind(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
             log.warning("Ray did not start (%s): attempt %d of %d", cause, attempt + 1, ATTEMPTS)
 
 

@@ -20,8 +20,8 @@ from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
 from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
-from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import JobControl, on_signals
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
@@ -176,6 +176,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
+        if advice := key_to_lower(error, memory_keys(resolved)):
+            raise InvariantError(f"after step {step}: {str(error).strip().splitlines()[-1]}; {advice}") from error
         raise
     finally:
         run_dir.close()
@@ -216,6 +218,26 @@ def lost_process(error: BaseException | None) -> str | None:
             return str(error).strip().splitlines()[0]
         error = error.__cause__
     return None
+
+
+def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
+    """A part of the text of a worker's error -> the setting that needs less memory."""
+    packed = get(config, "policy.sequence_packing.enabled", False)
+    dynamic = get(config, "policy.dynamic_batching.enabled", False)
+    section = "sequence_packing" if packed else "dynamic_batching" if dynamic else None
+    train, logprobs = (
+        f"policy.{rows}" if section is None else f"policy.{section}.{tokens}"
+        for rows, tokens in (
+            ("train_micro_batch_size", "train_mb_tokens"),
+            ("logprob_batch_size", "logprob_mb_tokens"),
+        )
+    )
+    return {
+        "logprobs(": logprobs,
+        "PolicyWorker": train,
+        "Vllm": "policy.generation.vllm_cfg.gpu_memory_utilization",
+        "": train,
+    }
 
 
 def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
@@ -402,7 +424,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM request a stop at the end of the step. The step then draws no new wave."""
+    """Within the block SIGINT, SIGTERM and SIGHUP request a stop at the end of the step, which draws no new wave."""
 
     def stop(reason: str) -> None:
         progress.signals.append(reason)
