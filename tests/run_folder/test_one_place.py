@@ -33,6 +33,7 @@ EXCEPTIONS = {
     "verify/kernel.py": "opens folders for the kernel's Landlock, and reads none",
     "embedded/processes/actors.py": "reads /proc",
     "rehearsal/standins": "they run in the place of libraries of a GPU, in NeMo-RL's processes",
+    "cli/progress.py": "opens /dev/null",
     "config/presets.py": "reads a file of the package",
 }
 
