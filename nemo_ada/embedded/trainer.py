@@ -389,8 +389,8 @@ def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
     Raises:
         UserError: the run cannot work. It is raised before any process starts.
     """
+    RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     task = run_task(config)
     check_run(config, task)
-    RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     with Stack(config) as stack:
         return Trainer(config, stack, task, observer).run()

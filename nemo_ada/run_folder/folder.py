@@ -32,7 +32,7 @@ from nemo_ada.run_folder.files import (
 )
 from nemo_ada.run_folder.json_lines import Record, records
 from nemo_ada.run_folder.provenance import environment
-from nemo_ada.run_folder.redaction import hide_in
+from nemo_ada.run_folder.redaction import hide, hide_in
 from nemo_ada.run_folder.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ class RunDir:
             UserError: The folder belongs to another configuration, or it holds a run and `resume` is off, or it holds
                 files of somebody else.
         """
+        if hide(str(self.path)) != str(self.path):
+            raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
         before = self._config_before()
         if before is None:
             self._refuse_strangers()

@@ -511,8 +511,8 @@ def changed(**sections):
 
 
 LONGER = changed(grpo={"max_num_steps": 9}, logger={"log_dir": "exp_002"}, policy={"megatron_cfg": {"train_iters": 9}})
-OTHER = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"val_batch_size": 8})
-DIFFERENCE = 'grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2, policy.model_name: "a" -> "b"'
+OTHER = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"num_prompts_per_step": 8})
+DIFFERENCE = 'grpo.num_prompts_per_step: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2, policy.model_name: "a" -> "b"'
 
 
 @pytest.mark.parametrize(
@@ -520,12 +520,13 @@ DIFFERENCE = 'grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.
     [
         ({}, MADE_WITH, True, None),
         ({}, LONGER, True, None),
+        ({}, changed(policy={"train_micro_batch_size": 1}), True, None),
         ({}, OTHER, True, f"step_4 was made with another configuration ({DIFFERENCE})"),
         ({}, MADE_WITH, False, "already holds step_4; set resume=auto"),
         ({"optimizer": False}, MADE_WITH, True, "step_4: NeMo-RL finds no optimizer state"),
         ({"optimizer": False, "save_optimizer": False}, MADE_WITH, True, None),
     ],
-    ids=["the same", "longer", "another", "unasked", "optimizer lost", "optimizer unwanted"],
+    ids=["the same", "longer", "less memory", "another", "unasked", "optimizer lost", "optimizer unwanted"],
 )
 def test_only_a_whole_checkpoint_of_the_same_configuration_is_continued(tmp_path, saved, config, resume, message):
     """Without the optimizer's state the learning rate would start its warm-up anew, with a warning only."""

@@ -137,6 +137,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
+    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
+    resume = resolved.get("resume", "never")
+    run_dir.check(resolved, resume=resume == "auto")
     if not judged:
         rules.refuse(resolved, upstream)
     single = nemo_settings.uses_controller(resolved)
@@ -146,8 +149,6 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     check_config(master_config)
     check_environments(resolved)
     check_architectures(resolved)
-    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
-    resume = resolved.get("resume", "never")
     run_dir.open(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
