@@ -16,7 +16,7 @@ from nemo_ada.contract.compare import Difference, differences
 from nemo_ada.contract.uses import listed, own
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import write_result
 from nemo_ada.run_folder.yaml_file import read_yaml
 
 EXIT_DIFFERENT = 3
@@ -59,8 +59,13 @@ def contract(
     for line in table(result, len(names), time.monotonic() - started):
         say(line)
     if out is not None:
-        content = {"old": str(old), "new": str(new), "differences": [asdict(one) for one in result]}
-        write_atomically(out, json.dumps(content, indent=1))
+        content = {
+            "made_by": "nemo-ada contract",
+            "old": str(old),
+            "new": str(new),
+            "differences": [asdict(one) for one in result],
+        }
+        write_result(out, json.dumps(content, indent=1), "--out")
     same = not result
     if run is not None:
         same = rehearsals(old, new, run, say) and same

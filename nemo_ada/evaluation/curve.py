@@ -63,9 +63,7 @@ def write_curve(out: Path, contents: Mapping[str, Mapping[str, Any]], k: int) ->
     curve = {"k": k, "points": points}
     with claimed(out, settings):
         write_atomically(out / "curve.json", json.dumps(curve, indent=1, ensure_ascii=False) + "\n")
-        temporary = out / f".curve.png.{os.getpid()}.tmp"
-        _draw(curve, temporary)
-        temporary.replace(out / "curve.png")
+        _draw(curve, out / "curve.png")
     return curve
 
 

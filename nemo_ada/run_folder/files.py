@@ -33,6 +33,7 @@ from nemo_ada.errors import UserError
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
+MADE_BY = b"nemo-ada"  # what every file holds that we write under a user's name for it
 SHOWN = 5  # how many names a message lists
 PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
 MARKER = ".nemo-ada"  # the file that says who made a folder
@@ -284,6 +285,24 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         return
     with replacing(path) as file:
         file.buffer.write(content)  # type: ignore[attr-defined]
+
+
+def write_result(path: Path, data: str | bytes, option: str) -> None:
+    """Write a file that a user named. Only a file that holds MADE_BY is replaced, so what is written should hold it.
+
+    Raises:
+        UserError: the name is taken by a file that no command of ours wrote, or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = read_bounded(path, MAX_TEXT) if path.is_file() else b""
+        if before and MADE_BY not in before:
+            raise UserError(
+                f"{option}={path} is there, and nemo-ada did not make it; name another file or move it away"
+            )
+        write_atomically(path, data)
+    except OSError as error:
+        raise UserError(f"{option}={str(path)[:200]} cannot be written: {str(error)[:200]}") from None
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:

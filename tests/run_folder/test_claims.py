@@ -24,6 +24,7 @@ from nemo_ada.run_folder.files import (
     text_of,
     write_atomically,
     write_folder,
+    write_result,
 )
 from nemo_ada.run_folder.json_lines import records
 from nemo_ada.run_folder.yaml_file import read_yaml
@@ -203,3 +204,13 @@ def test_two_private_folders_of_a_process_do_not_disturb_each_other():
         with private_folder() as second:
             assert first != second and (first / "tmp").is_dir()
         assert (first / "tmp").is_dir()
+
+
+def test_a_file_that_a_user_named_replaces_only_what_a_command_of_ours_wrote(tmp_path):
+    for text in ("made by nemo-ada, 1", "made by nemo-ada, 2"):
+        write_result(tmp_path / "new" / "page.html", text, "--out")
+        assert (tmp_path / "new" / "page.html").read_text() == text
+    (tmp_path / "thesis.html").write_text("years")
+    with pytest.raises(UserError, match=r"--out=.*thesis\.html"):
+        write_result(tmp_path / "thesis.html", "made by nemo-ada", "--out")
+    assert (tmp_path / "thesis.html").read_text() == "years"
