@@ -38,7 +38,7 @@ _WEAK = re.compile(r"(?:.*[_.-])?(?:pass|pwd)", re.IGNORECASE)  # a number under
 _SYMBOL = re.compile(r"(?:.*[_.-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token", re.IGNORECASE)
 _VARIABLE = re.compile(
     r".*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|_KEY|APIKEY|KEY_ID|_AUTH|COOKIES?|DSN"
-    r"|CONNECTION_STRING|WEBHOOK(?:_URL)?)|(?:.*_)?PASS|.+_PWD",
+    r"|CONNECTION_STRING|WEBHOOK(?:_URL)?|_PAT|JWT)|(?:.*_)?PASS|.+_PWD",
     re.IGNORECASE,
 )
 
