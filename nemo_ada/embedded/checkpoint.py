@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,12 +89,12 @@ def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
     settings = config.model_dump(mode="json")
     earlier = fingerprint(settings, VOLATILE)  # checkpoints of before layouts could change
-    state = read_state(folder, {fingerprint(settings), earlier}, config.folder)
+    state = read_state(folder, (fingerprint(settings), earlier), config.folder)
     learner.load(folder / "learner")
     return state
 
 
-def read_state(folder: Path, wanted: Collection[str], run_dir: Path) -> SavedState:
+def read_state(folder: Path, wanted: tuple[str, ...], run_dir: Path) -> SavedState:
     """Read state.json of a step folder.
 
     Args:

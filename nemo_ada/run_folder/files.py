@@ -65,6 +65,7 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
             refusal = refusal or f"the path is longer than {longest - len(PRIVATE) - 9} characters"
             continue
         try:
+            _refuse_unsafe(place)
             _clear_abandoned(place)
             folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=place))
         except OSError as error:
@@ -81,6 +82,14 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         marker.close()
+
+
+def _refuse_unsafe(place: Path) -> None:
+    """Raise OSError for a folder in which another user may rename a folder of ours and take its name."""
+    status = place.stat()
+    open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    if open_to_all or status.st_uid not in (0, os.getuid()):
+        raise PermissionError(errno.EPERM, "another user may rename what is in it", str(place))
 
 
 def new_folder(prefix: str) -> Path:
@@ -105,7 +114,7 @@ def _clear_abandoned(place: Path) -> None:
         with suppress(OSError, ValueError):
             if not _ours_alone(folder.lstat()) or not {path.name for path in folder.iterdir()} <= PARTS:
                 continue
-            with _opened(folder / MARKER, os.O_RDWR | os.O_NONBLOCK, "r+") as file:
+            with _opened(folder / MARKER, os.O_RDWR, "r+") as file:
                 marker = json.loads(file.read(1000))
                 ours = isinstance(marker, dict) and marker.keys() == {"pid", "boot"} and marker["boot"] == _boot()
                 if ours and os.fstat(file.fileno()).st_uid == os.getuid() and locked(file):
@@ -195,7 +204,7 @@ def _opened(path: Path, flags: int, mode: str) -> IO[Any]:
     """Open a file with these flags. A name that is a link is an error."""
 
     def opener(name: str, _flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # a planted pipe would block
 
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opener)
 
@@ -428,7 +437,7 @@ def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -
         folder.mkdir(parents=True, exist_ok=True)
         marker = folder / MARKER
         ours = _ours(marker) and text_of(marker, 4096).startswith(f"{maker}, ")
-        names = [] if ours else strangers(folder, beside)
+        names = [] if ours else strangers(folder, (*beside, MARKER))
         if names:
             raise UserError(
                 f"{option}={folder} holds {_some(names)}, and `nemo-ada {maker}` did not make it; name a folder that "

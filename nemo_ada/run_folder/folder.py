@@ -250,8 +250,8 @@ class RunDir:
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
             raise UserError(
                 f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
-                "these changes (caps of reinforce_ada.budget, checkpointing, logger, batch sizes of the memory and the "
-                "parallel layout may change)"
+                "these changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel "
+                "layout may change)"
             )
 
     def checkpoints(self) -> list[Path]:

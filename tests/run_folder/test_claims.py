@@ -141,6 +141,19 @@ def test_a_claimed_folder_is_new_empty_or_of_the_same_command(tmp_path):
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["data"]
 
 
+def test_a_start_that_was_killed_while_it_claimed_is_no_stranger(tmp_path):
+    (tmp_path / ".nemo-ada").touch()
+    claim(tmp_path, "accept", "--out").close()
+    (tmp_path / "report.md").write_text("x")
+    claim(tmp_path, "accept", "--out").close()
+
+
+def test_a_planted_pipe_does_not_stop_a_run(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(OSError, match="metrics"):
+        append(tmp_path / "metrics.jsonl", "line\n")
+
+
 def test_two_processes_do_not_share_a_claimed_folder(tmp_path):
     with claim(tmp_path / "a", "accept", "--out"), pytest.raises(UserError, match="in use"):
         claim(tmp_path / "a", "accept", "--out")

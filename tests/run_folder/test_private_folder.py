@@ -172,3 +172,12 @@ def test_a_temporary_folder_with_a_long_path_is_left_out(tmp_path, monkeypatch):
         assert len(str(folder)) <= 40
     with pytest.raises(UserError, match="TMPDIR"), private_folder(longest=5):
         pass
+
+
+@needs_two_users
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o1777, OTHER), (0o755, OTHER)])
+def test_a_place_where_another_user_can_take_our_name_is_left_out(temporary, mode, owner):
+    temporary.chmod(mode)
+    os.chown(temporary, owner, owner)
+    with private_folder() as folder:
+        assert folder.parent != temporary
