@@ -56,3 +56,13 @@ def verifier():
 @pytest.mark.parametrize("name", [*KEPT, *LEFT])
 def test_a_worker_has_only_the_variables_that_it_needs(verifier, name):
     assert verifier.verify_many([(rf"\boxed{{{name}}}", "x")]) == [Verdict(float(name in KEPT))]
+
+
+@pytest.mark.parametrize("spoiled", ["half", "endless", "nonsense"])
+def test_a_spoiled_message_costs_its_own_answer_a_verdict_and_no_other(spoiled):
+    limits = VerifierLimits(deadline_s=5.0, workers=2)
+    with MathVerifier(limits, scorer="tests.verify.outlets:spoiled_messages", self_test=False) as started:
+        answers = ["1", "2", spoiled, "3", "4", "5"]
+        verdicts = started.verify_many([(rf"\boxed{{{answer}}}", "x") for answer in answers])
+        assert [verdict.label for verdict in verdicts] == [None if one == spoiled else 1.0 for one in answers]
+        assert started.verify_many([(r"\boxed{6}", "x")]) == [Verdict(1.0)]
