@@ -17,23 +17,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
+from nemo_ada.run_folder.folder import PACE
 
 STOP_FILE = "STOP"
 JOB_END = "NEMO_ADA_JOB_END"
 EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_STALLED, EXIT_LOST = 0, 1, 2, 75, 76, 77
-PACE = "pace.json"
 MARGIN_SECONDS = 30.0
 RECENT_STEPS = 20
+OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
 RECENT_PAUSES = 10  # saves and validations: an exceptionally slow one is forgotten after this many
 
 State = Literal["running", "stopped", "done", "failed", "interrupted"]
@@ -52,16 +54,40 @@ def job_end() -> float | None:
 
 @contextmanager
 def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Let SIGINT and SIGTERM call `stop` with a reason such as "signal SIGTERM". Only the main thread can do this."""
+    """Let SIGINT, SIGTERM and SIGHUP call `stop` with a reason such as "signal SIGTERM".
+
+    The kernel sends SIGHUP when the terminal is closed. nohup ignores it, and so does the run then. Only the main
+    thread can do this.
+    """
     previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             previous[number] = signal.signal(number, lambda n, _frame: stop(f"signal {signal.Signals(n).name}"))
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def key_to_lower(error: BaseException | None, keys: Mapping[str, str]) -> str | None:
+    """Say which setting to lower after an error that tells that memory ran out. None for any other error.
+
+    Args:
+        error: the error. Those that caused it count as well.
+        keys: a part of the error's text -> the setting. The first one that is found is taken.
+    """
+    texts = []
+    while error is not None:
+        texts.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__
+    text = "\n".join(texts)
+    if not OUT_OF_MEMORY.search(text):
+        return None
+    key = next((key for part, key in keys.items() if part in text), None)
+    return None if key is None else f"memory ran out; lower {key}, and resume=auto continues from the last save"
 
 
 class JobControl:
@@ -164,7 +190,7 @@ def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
     The durations are empty where the file is damaged or missing.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path)
         step = int(content["saved_step"])
         durations = ([float(seconds) for seconds in content[key]] for key in ("save_seconds", "validation_seconds"))
         saves, validations = ([s for s in seconds if 0 <= s < math.inf][-RECENT_PAUSES:] for seconds in durations)

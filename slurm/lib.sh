@@ -249,8 +249,10 @@ guard() { follow may-continue; }  # may the chain have another attempt? Before o
 ray_token() {  # who has not read this file gets no answer from the job's Ray; it is nobody's but ours, and new each time
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$ATTEMPT_DIR/ray-token
   if dry; then echo "+ write a random token to $RAY_AUTH_TOKEN_PATH (mode 600), RAY_AUTH_MODE=token"; return; fi
-  (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
+  (umask 077 && random 32 >"$RAY_AUTH_TOKEN_PATH")
 }
+
+random() { od -An "-N$1" -tx1 /dev/urandom | tr -d ' \n'; }  # random BYTES: that many, in hexadecimal digits
 
 users_stop() {  # a stop file that is not ours, or that was touched after we wrote it
   [[ -e $RUN_DIR/STOP ]] || return 1
@@ -283,7 +285,8 @@ prepare() {
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
   if dry; then ATTEMPT=1; else ATTEMPT=$(decide record); fi
   nodes="${NODES[*]}"
-  export NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
+  RAY_FOLDER=/tmp/nemo-ada-ray-$(random 8)  # on each node; Ray takes the head's name for all of them
+  export RAY_FOLDER NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
     END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
   GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-8}
   for word in "${OVERRIDES[@]}"; do

@@ -10,7 +10,7 @@ me=${SLURMD_NODENAME:?node.sh is started by srun}
 read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
-children=() TERMINATED=
+children=() TERMINATED= MADE_RAY_FOLDER=
 : "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
@@ -142,6 +142,10 @@ free_port() {  # the first free one of the ten from $1 on
 
 resources() { printf '{"worker_units": %d, "slurm_managed_ray_cluster": 1, "topo_rank": %d, "slurm_node:%s": 1}' "$GPUS_PER_NODE" "$1" "$me"; }
 
+private() {  # make a folder that no other user can enter; several nodes of one machine may share it
+  mkdir -m 700 "$1" 2>/dev/null || [[ -d $1 && -O $1 && ! -L $1 && $(stat -c %a "$1") == 700 ]]
+}
+
 start_ray() {
   local rank=1 name port where waited=0
   for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
@@ -152,11 +156,13 @@ start_ray() {
     return
   fi
   command -v ray >/dev/null || refuse "there is no ray command on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  private "$RAY_FOLDER" || { say "error: $RAY_FOLDER is not ours alone on $me" >&2; exit 1; }
+  MADE_RAY_FOLDER=1
   if [[ $me == "$head" ]]; then
     port=$(free_port "$RAY_PORT") || refuse "ports $RAY_PORT to $((RAY_PORT + 9)) are all taken on $me: set RAY_PORT"
     where=$(address):$port
     env "$mark" ray start --head "--node-ip-address=${where%:*}" "--port=$port" --include-dashboard=false \
-      "--temp-dir=/tmp/ray-$NEMO_ADA_JOB_ID" "${common[@]}" &
+      "--temp-dir=$RAY_FOLDER/r" "${common[@]}" &  # Ray opens its own folder to all users of the machine
     children+=($!)
     put ray-address "$where"
   else
@@ -217,7 +223,7 @@ leave() {
   trap - EXIT
   if [[ $me == "$head" ]]; then : >"$dir/ended"; fi
   end_ours
-  rm -rf "/tmp/ray-$NEMO_ADA_JOB_ID"
+  if [[ -n $MADE_RAY_FOLDER ]]; then rm -rf "$RAY_FOLDER"; fi
 }
 
 if ! dry; then

@@ -17,6 +17,7 @@ from nemo_ada.job_control import (
     MARGIN_SECONDS,
     RECENT_PAUSES,
     JobControl,
+    key_to_lower,
     on_signals,
 )
 
@@ -130,3 +131,43 @@ def test_status_and_heartbeat_are_json(tmp_path):
     assert (status["state"], status["step"], status["max_steps"]) == ("running", 3, 10)
     beat = json.loads((tmp_path / "heartbeat").read_text())
     assert beat == {"step": 3, "phase": "update", "median_step_seconds": 2.0}
+
+
+def test_a_closed_terminal_asks_for_a_stop_and_nohup_does_not(monkeypatch):
+    asked: list[str] = []
+    with on_signals(asked.append):
+        signal.raise_signal(signal.SIGHUP)
+    assert asked == ["signal SIGHUP"]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with on_signals(asked.append):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert asked == ["signal SIGHUP"]
+
+
+KEYS = {"get_logprobs(": "policy.logprob_batch_size", "PolicyWorker": "policy.train_micro_batch_size"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (
+            "ray::MegatronPolicyWorker.train() torch.OutOfMemoryError: CUDA out of memory. Tried",
+            "train_micro_batch_size",
+        ),
+        ("ray::MegatronPolicyWorker.get_logprobs()\nCUDA out of memory", "logprob_batch_size"),
+        ("ray::MegatronPolicyWorker.train() ValueError: shapes differ", None),
+        ("CUDA out of memory", None),
+    ],
+)
+def test_an_error_that_memory_ran_out_names_the_setting_to_lower(text, key):
+    for error in (RuntimeError(text), _caused(RuntimeError("the step failed"), RuntimeError(text))):
+        advice = key_to_lower(error, KEYS)
+        assert (advice is None) if key is None else (f"lower policy.{key}," in advice)
+
+
+def _caused(error, cause):
+    error.__cause__ = cause
+    return error

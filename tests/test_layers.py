@@ -57,7 +57,7 @@ LAYERS = {
         "planning",
         "simulate",
     },  # stands apart
-    "contract": {"errors", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
+    "contract": {"errors", "run_folder", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it

@@ -18,6 +18,7 @@ from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
 from nemo_ada.rules.single_controller import uses_single_controller
+from nemo_ada.run_folder.files import text_of
 
 
 def site(values: Values) -> Findings:
@@ -128,7 +129,7 @@ def _keys(path: Path, name: str) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except (OSError, ValueError):
         return ""
 

@@ -79,7 +79,7 @@ def prepare(
 ) -> None:
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
-    prompt_format = PromptFormat(choice("template", template), read_text(system), suffix)
+    prompt_format = PromptFormat(choice("template", template), text_from(system), suffix)
     if server is not None and model is None:
         raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
     encoder = ModelTokenizer(named, prompt_format) if (named := tokenizer or model) else None
@@ -167,7 +167,7 @@ def at_least_one(**numbers: int) -> None:
             raise UserError(f"--{name.replace('_', '-')}={number} must be at least 1")
 
 
-def read_text(path: Path | None) -> str | None:
+def text_from(path: Path | None) -> str | None:
     """Read the trimmed text of a small file. The result is None without a path."""
     if path is None:
         return None

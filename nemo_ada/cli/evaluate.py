@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from nemo_ada.cli.data import at_least_one, choice, read_text
+from nemo_ada.cli.data import at_least_one, choice, text_from
 from nemo_ada.cli.progress import counted
 from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.errors import UserError
@@ -26,7 +26,7 @@ from nemo_ada.evaluation.evaluate import evaluate as run
 from nemo_ada.evaluation.results import Evaluation, setting_differences
 from nemo_ada.evaluation.results import compare as compare_evaluations
 from nemo_ada.evaluation.statistics import FEW
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 
 
@@ -87,7 +87,7 @@ def evaluate(
         **{option: value if value is None else choice(option, value) for option, value in chosen.items()},
         "max_new_tokens": max_new_tokens,
         "max_prompt_tokens": max_prompt_tokens,
-        "system": read_text(system),
+        "system": text_from(system),
         "suffix": suffix,
         "group_by": by or None,
         "scorer": scorer,
@@ -127,7 +127,7 @@ def evaluate(
 def _is_comparison(path: Path) -> bool:
     """Return whether the file is a comparison. Only such a file may be replaced."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path)
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and isinstance(content.get("overall"), dict) and "difference" in content["overall"]

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from nemo_ada import __version__
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run_folder.redaction import Redacted, hide
+from nemo_ada.run_folder.redaction import Redacted, hide, printable
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
@@ -125,7 +125,7 @@ def guarded(command: Callable[[], object]) -> int:
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
         return _say("error", f"{error.strerror}{name}{_owner(error)}", EXIT_USER_ERROR)
     except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
-        sys.stderr.write(hide("".join(traceback.format_exception(error))))
+        sys.stderr.write(printable(hide("".join(traceback.format_exception(error)))))
         return EXIT_FAILED
     return 0
 
@@ -145,8 +145,9 @@ def _say(kind: str, error: object, code: int) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    text = "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in hide(str(error)))
-    Console(stderr=True).print(f"[bold red]{kind}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"[bold red]{kind}:[/] {escape(printable(hide(str(error))))}", highlight=False, soft_wrap=True
+    )
     return code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -79,6 +81,58 @@ def observer(config: RunConfig, console: Console | None = None) -> Iterator[Obse
             on_step=on_step,
             on_evaluation=lambda record: bars.console.print(evaluation_line(record)),
         )
+
+
+GONE = (errno.EPIPE, errno.EIO, errno.EBADF)  # a reader or a terminal that does not come back
+
+
+class _Unfailing:
+    """A text stream on which writing never fails. What cannot be written is lost."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text if that is possible."""
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self.give_up(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush if that is possible."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self.give_up(error)
+
+    def give_up(self, error: OSError) -> None:
+        """Write to /dev/null from now on if nobody reads any more. On a full disk later texts may be written."""
+        if error.errno in GONE:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def unfailing_output() -> Iterator[None]:
+    """Within the block a closed terminal, a broken pipe or a full disk under the log is no error of the command."""
+    before = sys.stdout, sys.stderr
+    streams = tuple(map(_Unfailing, before))
+    sys.stdout, sys.stderr = streams  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            try:
+                stream._stream.flush()
+            except OSError:  # Python would end with exit code 120
+                stream.give_up(OSError(errno.EPIPE, ""))
 
 
 LINE_SECONDS = 60.0

@@ -15,6 +15,7 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
+    from nemo_ada.cli.progress import unfailing_output
     from nemo_ada.cluster.nemo_config import load_config
     from nemo_ada.config.load import backend_of
 
@@ -27,13 +28,15 @@ def train(
                 f"this configuration trains with NeMo-RL, whose environment is not here ({error}); run it in NeMo-RL's "
                 "container, `nemo-ada rehearse` it on a CPU, or take a YAML of configs/cpu"
             ) from None
-        raise typer.Exit(run_nemo_rl(config, overrides or []))
+        with unfailing_output():
+            code = run_nemo_rl(config, overrides or [])
+        raise typer.Exit(code)
     from nemo_ada.cli.progress import observer
     from nemo_ada.config.parsing import parse
     from nemo_ada.config.run import RunConfig
     from nemo_ada.embedded.trainer import train as run
 
     checked = parse(RunConfig, loaded)
-    with observer(checked) as watching:
+    with unfailing_output(), observer(checked) as watching:
         outcome = run(checked, watching)
     raise typer.Exit(outcome.exit_code)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import text_of
 
 PACKAGE = "nemo_rl"
 MAX_HOPS = 8  # re-exports and base classes that are followed for one name
@@ -41,7 +42,7 @@ def is_theirs(path: Path, home: Path) -> bool:
     if tracked is not None:
         return path.resolve() in tracked
     try:
-        return "\nreinforce_ada:" not in "\n" + path.read_text(encoding="utf-8")
+        return "\nreinforce_ada:" not in "\n" + text_of(path)
     except (OSError, ValueError):
         return False
 
@@ -94,7 +95,7 @@ class Checkout:
         if path is None:
             return None
         try:
-            return ast.parse(path.read_text(encoding="utf-8"))
+            return ast.parse(text_of(path))
         except (SyntaxError, ValueError) as error:
             raise UserError(f"{path} is not Python ({error}); restore it, such as with `git checkout`") from None
 

@@ -8,21 +8,18 @@ the interpreter of its Megatron workers. A checkpoint of LoRA has adapters only.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import yaml
-
 from nemo_ada.cluster.hub import missing_files
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting, worker_python
-from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import MANIFEST, verify_folder, write_folder
+from nemo_ada.run_folder.files import MANIFEST, duplicate, verify_folder, write_folder
 from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
@@ -65,12 +62,12 @@ def export(
 
     def fill(place: Path) -> None:
         if (folder / "hf").is_dir():
-            shutil.copytree(folder / "hf", place, dirs_exist_ok=True)
+            duplicate(folder / "hf", place)
         else:
             _convert(folder, place, base, adapter)
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
-                shutil.copy2(file, place)
+                duplicate(file, place / file.name)
         broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
         broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
         broken += [] if adapter else missing_files(place, weights=True)
@@ -109,7 +106,7 @@ def _lora_base(folder: Path) -> Path | None:
     """
     for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
         file = iteration / "run_config.yaml"
-        told = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        told = read_yaml(file, "the checkpoint's configuration", written=True) if file.is_file() else {}
         if not told.get("peft"):
             continue
         base = Path(str((told.get("checkpoint") or {}).get("pretrained_checkpoint")))
@@ -135,7 +132,7 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
-        shutil.copytree(weights / "model/consolidated", place, dirs_exist_ok=True)
+        duplicate(weights / "model/consolidated", place)
         return
     kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")

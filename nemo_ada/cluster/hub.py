@@ -15,13 +15,17 @@ import urllib.request
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.run_folder.files import json_of, text_of
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
+HUB = "https://huggingface.co"
+MAX_ANSWER = 64 << 20  # bytes
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of them makes a tokenizer
 BUILT_IN = {"AIME2024": "HuggingFaceH4/aime_2024", "AIME2026": "MathArena/aime_2026"}  # NeMo-RL's names for these sets
 LOCAL = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".txt")  # files, not repositories
@@ -58,7 +62,7 @@ def snapshot(name: str, kind: Kind = "model") -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub")
     folder = hub / f"{kind}s--{name.replace('/', '--')}"
     try:
-        version = folder / "snapshots" / (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        version = folder / "snapshots" / text_of(folder / "refs" / "main").strip()
     except (OSError, ValueError):
         return None
     return version if version.is_dir() else None
@@ -84,7 +88,7 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
     wanted = {"config.json"}
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        wanted |= set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        wanted |= set(json_of(index).get("weight_map", {}).values())
     elif not any(folder.glob("*.safetensors")):
         wanted.add("model.safetensors")
     return lacks + sorted(name for name in wanted if not (folder / name).exists())
@@ -100,14 +104,13 @@ def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated",
     """Ask the hub whether it has a repository."""
     if not REPOSITORY.fullmatch(name):
         return "missing"
-    endpoint = site_setting("HF_ENDPOINT") or "https://huggingface.co"
-    token = _token()
-    request = urllib.request.Request(
-        f"{endpoint}/api/{kind}s/{name}", headers={"Authorization": f"Bearer {token}"} if token else {}
-    )
+    endpoint = site_setting("HF_ENDPOINT") or HUB
+    token = _token() if may_have_token(endpoint) else ""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            said = json.load(answer)
+        request = urllib.request.Request(f"{endpoint}/api/{kind}s/{name}", headers=headers)
+        with urllib.request.build_opener(_TokenStays).open(request, timeout=SECONDS) as answer:
+            said = json.loads(answer.read(MAX_ANSWER))
     except urllib.error.HTTPError as refusal:
         return "missing" if refusal.code in (401, 403, 404) else "no answer"
     except (OSError, ValueError):
@@ -115,9 +118,25 @@ def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated",
     return "gated" if said.get("gated") and not token else "there"
 
 
+def may_have_token(endpoint: str) -> bool:
+    """Whether the user's token may go to this address: to the hub, or to one that the environment names."""
+    return endpoint.rstrip("/") in (HUB, os.environ.get("HF_ENDPOINT", HUB).rstrip("/"))
+
+
+class _TokenStays(urllib.request.HTTPRedirectHandler):
+    """Follows the hub to a repository's new name, but never takes the token to another host."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Make the next request."""
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            following.remove_header("Authorization")
+        return following
+
+
 def _token() -> str:
     """Return the user's own token, as the libraries find it."""
     try:
-        return os.environ.get("HF_TOKEN") or (cache_home() / "token").read_text(encoding="utf-8").strip()
+        return os.environ.get("HF_TOKEN") or text_of(cache_home() / "token").strip()
     except (OSError, ValueError):
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -11,6 +10,7 @@ from typing import Any
 
 from nemo_ada.cluster.hub import snapshot
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import json_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
     local = None if folder is None else folder / "config.json"
     if local is not None and local.is_file():
         try:
-            return ModelShape.from_hf_config(json.loads(local.read_text(encoding="utf-8"))), str(local)
+            return ModelShape.from_hf_config(json_of(local)), str(local)
         except ValueError as problem:
             raise UserError(f"policy.model_name={model_name}: {local}: {problem}", key="policy.model_name") from None
     return None if shape is None else (shape, "built-in table")

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from nemo_ada.cluster.hub import BUILT_IN, Kind, cache_home, missing_files, need
 from nemo_ada.cluster.nemo_config import HOME, Values, load_config
 from nemo_ada.cluster.site import site_said, site_setting, worker_python
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import private_folder, write_atomically
 
 Item = tuple[str, Kind, bool]  # repository, kind, with weights
 SAID = "* "  # begins our lines in a child's output
@@ -95,11 +95,10 @@ def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str
     policy = dict(values.get("policy"))
     policy["megatron_cfg"] = {**policy["megatron_cfg"], "sequence_parallel": False}
     policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(policy, file)
-        file.flush()
+    with private_folder() as folder:
+        write_atomically(folder / "policy.yaml", yaml.safe_dump(policy))
         done = subprocess.run(
-            [python, "-c", CONVERT, file.name],
+            [python, "-c", CONVERT, str(folder / "policy.yaml")],
             env={**environment, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": "29517"},
             capture_output=True, text=True, check=False,

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from itertools import takewhile
 from pathlib import Path
+
+from nemo_ada.run_folder.files import read_bounded
 
 CODE = Path(__file__).parents[2]
 """The folder that holds this package: the project's folder, or site-packages."""
@@ -21,14 +25,28 @@ MAX_BYTES = 1_000_000
 def project() -> Path:
     """Return the project's folder.
 
-    It is NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh. Where none has it,
-    it is the folder that holds this package. `pip install` without --editable copies the package there.
+    It is NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh. Else it is the
+    folder that holds this package. `pip install` without --editable copies the package there. The search ends at the
+    first folder that another user owns or can change, because site.env and interpreters are read from the project.
     """
     named = os.environ.get(HOME_VARIABLE)
     if named:
         return Path(named)
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "slurm" / "lib.sh").is_file()), CODE)
+    for folder in takewhile(_trusted, (here, *here.parents)):
+        if all(map(_trusted, (folder / "slurm", folder / "slurm" / "lib.sh"))):
+            return folder
+    return CODE
+
+
+def _trusted(path: Path) -> bool:
+    """Whether only this user, root or the owner of this package's code can change what is there."""
+    try:
+        own, target = path.lstat(), path.stat()
+    except OSError:
+        return False
+    owners = {os.getuid(), 0, Path(__file__).stat().st_uid}
+    return {own.st_uid, target.st_uid} <= owners and not target.st_mode & stat.S_IWOTH
 
 
 def site_file() -> Path:
@@ -36,10 +54,19 @@ def site_file() -> Path:
     return Path(os.environ.get(SITE_VARIABLE) or project() / "slurm" / "site.env")
 
 
+def _is_read(path: Path) -> bool:
+    """Whether settings come from this site.env: it is there, and the user named it or nobody else can change it."""
+    named = SITE_VARIABLE in os.environ or HOME_VARIABLE in os.environ
+    return path.is_file() and (named or all(map(_trusted, (path.parent, path))))
+
+
 def site_said() -> str:
     """Return a text for people that says which site.env is read."""
     path = site_file()
-    return str(path) if path.is_file() else f"{path} is not there; {SITE_VARIABLE}=FILE names another"
+    if _is_read(path):
+        return str(path)
+    why = "can be changed by another user, so it is not read" if path.is_file() else "is not there"
+    return f"{path} {why}; {SITE_VARIABLE}=FILE names another"
 
 
 def site_setting(name: str) -> str:
@@ -50,9 +77,9 @@ def site_setting(name: str) -> str:
     """
     if name in os.environ:
         return os.environ[name]
+    path = site_file()
     try:
-        with site_file().open(encoding="utf-8") as file:
-            text = file.read(MAX_BYTES)
+        text = read_bounded(path, MAX_BYTES).decode("utf-8") if _is_read(path) else ""
     except (OSError, ValueError):
         return ""
     value = ""

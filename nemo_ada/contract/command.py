@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from nemo_ada.cluster.checkout import Checkout
 from nemo_ada.contract.compare import Difference, differences
 from nemo_ada.contract.uses import listed, own
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE
+from nemo_ada.run_folder.files import write_result
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 EXIT_DIFFERENT = 3
 MAX_WIDTH = 160
@@ -59,8 +59,13 @@ def contract(
     for line in table(result, len(names), time.monotonic() - started):
         say(line)
     if out is not None:
-        content = {"old": str(old), "new": str(new), "differences": [asdict(one) for one in result]}
-        out.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        content = {
+            "made_by": "nemo-ada contract",
+            "old": str(old),
+            "new": str(new),
+            "differences": [asdict(one) for one in result],
+        }
+        write_result(out, json.dumps(content, indent=1), "--out")
     same = not result
     if run is not None:
         same = rehearsals(old, new, run, say) and same
@@ -92,7 +97,7 @@ def inherited_examples() -> list[Path]:
     configs = Path(__file__).parents[2] / "configs"
     result = []
     for path in sorted(configs.rglob("*.yaml")):
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
         bases = content.get("defaults", []) if isinstance(content, dict) else []
         for base in [bases] if isinstance(bases, str) else bases:
             _, found, rest = str(base).partition("examples/configs/")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemo_ada.cluster.checkout import Checkout, Function, annotation, parameters, returned
 from nemo_ada.cluster.upstream import LOOP, MASTER_CONFIG
 from nemo_ada.contract.uses import Use
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 SAVE_STATE = f"{LOOP}.GRPOSaveState"
 LOOPS = ("grpo_train", "async_grpo_train", "validate")
@@ -113,9 +112,7 @@ def _of_example(old: Checkout, new: Checkout, base: Path) -> Iterator[Difference
     if not all(present):
         yield Difference("example", str(base), *("exists" if there else ABSENT for there in present))
         return
-    values = [
-        dict(_flat(yaml.safe_load((checkout.root / base).read_text(encoding="utf-8")))) for checkout in (old, new)
-    ]
+    values = [dict(_flat(read_yaml(checkout.root / base))) for checkout in (old, new)]
     for difference in _mappings("example", *({k: repr(v) for k, v in one.items()} for one in values)):
         yield Difference("example", f"{base}: {difference.what}", difference.old, difference.new)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from nemo_ada.cluster import upstream
 from nemo_ada.cluster.checkout import PACKAGE
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import text_of
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,7 +57,7 @@ def imported(files: Iterable[Path], root: Path) -> Iterator[Use]:
         root: the folder that the files are named from.
     """
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(text_of(path))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
                 for alias in node.names:
                     yield Use(f"{node.module}.{alias.name}", f"imported by {path.relative_to(root)}")
@@ -69,10 +69,7 @@ def listed(path: Path) -> list[Use]:
     Raises:
         UserError: the file is missing, or holds something else.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from None
+    content = read_yaml(path, "the list of names")
     names = content.items() if isinstance(content, dict) else [(name, path.name) for name in content or ()]
     uses = [Use(str(name), str(where)) for name, where in names]
     wrong = [use.name for use in uses if not use.name.startswith(f"{PACKAGE}.")]

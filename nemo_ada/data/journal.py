@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import lock_file, write_atomically
+from nemo_ada.run_folder.files import TEMPORARY, append, json_of, lock_file, strangers, touch, write_atomically
 from nemo_ada.run_folder.folder import changed_keys, flatten
 from nemo_ada.run_folder.json_lines import DamagedLine, records
 
@@ -32,7 +32,6 @@ OWN = re.compile(
     r"|(\d+-[a-z]+|responses)\.jsonl(\.state\.json)?"
 )
 """Files that preparations and evaluations write."""
-TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")  # the names of `write_atomically`
 
 
 def dump(record: Mapping[str, Any]) -> str:
@@ -57,7 +56,7 @@ class Journal:
         self._bytes, self.items, self.passed, self.complete = 0, 0, 0, False
         if self._state_path.exists():
             try:
-                state = json.loads(self._state_path.read_text(encoding="utf-8"))
+                state = json_of(self._state_path)
                 self._bytes, self.items = int(state["bytes"]), int(state["items"])
                 self.passed, self.complete = int(state["passed"]), bool(state["complete"])
             except (ValueError, KeyError, TypeError, OverflowError) as problem:
@@ -73,10 +72,7 @@ class Journal:
         if self.complete:
             raise InvariantError(f"{self.path} is complete")
         data = "".join(map(dump, new_records)).encode()
-        with self.path.open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path, data)
         self._bytes += len(data)
         self.items += items
         self.passed += passed
@@ -84,7 +80,7 @@ class Journal:
 
     def finish(self) -> None:
         """Mark the journal as complete."""
-        self.path.touch()
+        touch(self.path)
         self.complete = True
         self._save()
 
@@ -195,13 +191,13 @@ def _before(folder: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
     path = folder / SETTINGS
     choose = "choose a new or an empty folder"
     if not path.exists():
-        names = sorted(p.name for p in folder.iterdir() if p.name != LOCK and not _leftover(p.name, SETTINGS))
+        names = strangers(folder, (LOCK,))
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             raise UserError(f"--out={folder} is not empty ({shown}) and is not a folder of this command; {choose}")
         return None
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = json_of(path)
     except (ValueError, RecursionError) as problem:
         raise UserError(f"{path} is damaged ({problem}); {choose}") from None
     if not isinstance(before, dict):
@@ -209,11 +205,6 @@ def _before(folder: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
     if VERSION not in before or ("benchmarks" in before) != ("benchmarks" in now):
         raise UserError(f"--out={folder} belongs to another command or program (its {SETTINGS} shows it); {choose}")
     return before
-
-
-def _leftover(name: str, of: str) -> bool:
-    match = TEMPORARY.fullmatch(name)
-    return match is not None and match["name"] == of
 
 
 def _unwritable(folder: Path, problem: OSError) -> UserError:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import MAX_TEXT, read_bounded
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
@@ -62,4 +63,4 @@ def _source_digest(scorer: str) -> str:
         spec = None
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise UserError(f"{form}; there is no module {module} here or on PYTHONPATH")
-    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(read_bounded(Path(spec.origin), MAX_TEXT)).hexdigest()[:16]

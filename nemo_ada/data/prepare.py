@@ -13,7 +13,6 @@ the clock, so its timeouts may differ between runs. Such responses are sampled a
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ from nemo_ada.data.stages import (
     run_stage,
 )
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, replacing, write_atomically
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptEncoder, PromptFormat
 from nemo_ada.verify.judge import Judge
@@ -224,7 +223,7 @@ class Outputs:
         self._written: list[str] = []
         if self._list.exists():
             try:
-                self._written = list(map(str, json.loads(self._list.read_text(encoding="utf-8"))))
+                self._written = list(map(str, json_of(self._list)))
             except (ValueError, TypeError) as problem:
                 raise UserError(f"{self._list} is damaged ({problem}); remove {folder} and start again") from None
 
@@ -238,14 +237,11 @@ class Outputs:
         """Replace a file in one step. The file may be larger than the memory."""
         path = self.folder / name
         self.check(name)
-        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        with replacing(path) as file:
             file.writelines(lines)
             file.flush()
-            os.fsync(file.fileno())
-        self._written.append(file_identity(temporary)["sha256"])
-        write_atomically(self._list, json.dumps(self._written))
-        temporary.replace(path)
+            self._written.append(file_identity(Path(file.name))["sha256"])
+            write_atomically(self._list, json.dumps(self._written))
 
     def forget(self) -> None:
         """Remove the work folder of a complete set."""
@@ -259,7 +255,7 @@ def _kept_of(journal: Journal) -> Iterator[Record]:
 def read_card(path: Path) -> dict[str, Any]:
     """Read the card of a finished data set. Raises UserError where it is damaged."""
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = json_of(path)
         counts = [(int(count["inputs"]), dict(count["left_out"])) for count in card["stages"].values()]
         if isinstance(card["problems"], int) and counts:
             return dict(card)

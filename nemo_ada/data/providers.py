@@ -25,6 +25,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.run_folder.files import MAX_TEXT, read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ def model_fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.json")):
         if path.name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-            digest.update(path.name.encode() + path.read_bytes())
+            digest.update(path.name.encode() + read_bounded(path, MAX_TEXT))
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from nemo_ada.data.journal import PINS
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.files import read_json, text_of, write_atomically
 from nemo_ada.run_folder.json_lines import lines
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def hub_commit(name: str, revision: str | None) -> str | None:
             sha = HfApi().dataset_info(name, revision=revision, timeout=CONNECT_SECONDS).sha if _reachable() else None
         else:
             cache = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
-            sha = (cache / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+            sha = text_of(cache / "refs" / (revision or "main")).strip()
     except (ImportError, OSError, ValueError, RuntimeError) as problem:
         log.info("%s: %s", name, problem)
         sha = None

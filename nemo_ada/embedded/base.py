@@ -18,7 +18,7 @@ from nemo_ada.embedded.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.embedded.stack import Stack, model_shape
 from nemo_ada.embedded.supervision import demonstration_batches
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import verify_folder, write_folder
+from nemo_ada.run_folder.files import verify_folder, write_atomically, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import data_facts
 
@@ -85,7 +85,7 @@ def prepare_base(
         task.tokenizer.write_hf(partial)
         rates = _pass_rates(config, task, stack, partial)
         report = {"mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
-        (partial / REPORT).write_text(json.dumps(report), encoding="utf-8")
+        write_atomically(partial / REPORT, json.dumps(report))
 
     write_folder(folder, fill, replace=False)  # another run may have trained the same model in the meantime
     log.info("base model trained in %.0f s: %s", trained, folder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,8 +21,8 @@ from nemo_ada.config.parsing import parse
 from nemo_ada.config.run import RunConfig
 from nemo_ada.embedded.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import read_json, write_folder
-from nemo_ada.run_folder.folder import STATE, RunDir, fingerprint
+from nemo_ada.run_folder.files import read_json, remove_slowly, write_atomically, write_folder
+from nemo_ada.run_folder.folder import STATE, VOLATILE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -70,14 +69,14 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.export_hf(folder / "hf", {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id})
         tokenizer.write_hf(folder / "hf")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
-        (folder / STATE).write_text(json.dumps(content), encoding="utf-8")
+        write_atomically(folder / STATE, json.dumps(content))
 
     folder = run_dir.checkpoint_folder(state.step)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
         for old in run_dir.checkpoints()[: -config.checkpointing.keep]:
-            _remove(old)
+            remove_slowly(old)
     except (ProcessLostError, StallError):
         raise
     except (OSError, InvariantError) as error:
@@ -88,17 +87,19 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
-    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
+    settings = config.model_dump(mode="json")
+    earlier = fingerprint(settings, VOLATILE)  # checkpoints of before layouts could change
+    state = read_state(folder, (fingerprint(settings), earlier), config.folder)
     learner.load(folder / "learner")
     return state
 
 
-def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
+def read_state(folder: Path, wanted: tuple[str, ...], run_dir: Path) -> SavedState:
     """Read state.json of a step folder.
 
     Args:
         folder: The step folder.
-        wanted: Fingerprint of the run's configuration.
+        wanted: Fingerprints of the run's configuration, of this and of earlier versions.
         run_dir: The run's folder, for the error message.
 
     Raises:
@@ -106,7 +107,7 @@ def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
     """
     path = folder / STATE
     content = read_json(path)
-    if content.pop("fingerprint", None) != wanted:
+    if content.pop("fingerprint", None) not in wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
     return parse(SavedState, content, str(path))
 
@@ -115,10 +116,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _jsonable(inner) for key, inner in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _remove(folder: Path) -> None:
-    """Rename a step folder before it is deleted, so that a kill in between leaves no folder that looks complete."""
-    renamed = folder.with_name(f".{folder.name}.old")
-    folder.replace(renamed)
-    shutil.rmtree(renamed)

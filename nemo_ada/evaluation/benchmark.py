@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada.config.parsing import Section, parse
-from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.data.source import JSONL_SUFFIXES
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.yaml_file import read_yaml
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
 

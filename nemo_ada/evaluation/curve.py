@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -62,9 +63,7 @@ def write_curve(out: Path, contents: Mapping[str, Mapping[str, Any]], k: int) ->
     curve = {"k": k, "points": points}
     with claimed(out, settings):
         write_atomically(out / "curve.json", json.dumps(curve, indent=1, ensure_ascii=False) + "\n")
-        temporary = out / f".curve.png.{os.getpid()}.tmp"
-        _draw(curve, temporary)
-        temporary.replace(out / "curve.png")
+        _draw(curve, out / "curve.png")
     return curve
 
 
@@ -103,4 +102,6 @@ def _draw(curve: Mapping[str, Any], path: Path) -> None:
         axes.set_xticks(places, [point["model"] for point in points], rotation=30, ha="right")
     axes.set_ylabel(f"avg@{curve['k']}, % (95 % interval over problems)")
     axes.legend()
-    figure.savefig(path, format="png", dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    write_atomically(path, drawn.getvalue())

@@ -34,7 +34,7 @@ from nemo_ada.evaluation.benchmark import Benchmark
 from nemo_ada.evaluation.majority import majority, vote
 from nemo_ada.evaluation.results import COUNTS, BenchmarkResult, results
 from nemo_ada.evaluation.samples import require_pyarrow, write_parquet
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
 
@@ -98,7 +98,7 @@ def evaluate(
         path = out / "results.json"
         if path.exists():
             try:
-                before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                before: dict[str, Any] = json_of(path)
             except ValueError as problem:
                 raise UserError(f"{path} is damaged ({problem}); remove it and repeat the command") from None
             return before

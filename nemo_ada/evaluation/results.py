@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import numpy as np
 
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import BoolArray, FloatArray, IntArray, estimate, paired_test, pass_at_k
+from nemo_ada.run_folder.files import json_of
 from nemo_ada.run_folder.folder import changed_keys, flatten
 from nemo_ada.run_folder.json_lines import records
 
@@ -190,7 +190,7 @@ class Evaluation:
     def read(cls, folder: Path) -> Evaluation:
         """Read an evaluation. Raises UserError for a folder without a complete one."""
         try:
-            content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+            content = json_of(folder / "results.json")
             benchmarks = {
                 name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
                 for name, summary in content["benchmarks"].items()

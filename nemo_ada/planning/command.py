@@ -11,7 +11,6 @@ import numpy as np
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
-from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.errors import UserError
 from nemo_ada.planning.assumptions import lengths_of, rates_of
 from nemo_ada.planning.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
@@ -31,6 +30,7 @@ from nemo_ada.planning.planned_run import COLD_START, PlannedRun
 from nemo_ada.planning.roofline import PROMPT_TOKENS
 from nemo_ada.planning.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
+from nemo_ada.run_folder.yaml_file import read_yaml
 from nemo_ada.simulate.steps import Variant
 
 STEPS, STEPS_CAPPED = 24, 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import json_of
 from nemo_ada.run_folder.folder import read_lines
 
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
@@ -129,7 +129,7 @@ def _lengths(run_dir: Path) -> IntArray:
     numbered = [path for path in states if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):
         try:
-            lengths = json.loads(state.read_text(encoding="utf-8"))["sampler"]["latency"]["lengths"]
+            lengths = json_of(state)["sampler"]["latency"]["lengths"]
             return np.array([length for length in lengths if 0 < int(length) < MAX_VALUE], np.int64)
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as problem:
             log.warning("%s: no response lengths (%s)", state, str(problem)[:100])

@@ -16,17 +16,15 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nemo_ada import rules
 from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase
@@ -55,15 +53,12 @@ from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.single_controller import uses_single_controller
-from nemo_ada.run_folder.files import lock_file
+from nemo_ada.run_folder.files import claim, duplicate, new_folder, remove, text_of, write_atomically
+from nemo_ada.run_folder.folder import BEFORE_A_RUN
 from nemo_ada.run_folder.provenance import environment
 from nemo_ada.run_folder.redaction import hide
 
 RUNS = STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
-MADE = "acceptance"
-"""File that marks a folder as that of an acceptance."""
-FOREIGN = ("metrics.jsonl", "checkpoints", "config.yaml", "model", "data")
-"""Names in the folder of a training or of a rehearsal."""
 MIN_STEPS = 3
 LIMIT_SECONDS = 4 * 3600.0
 SLOT = "04:00:00"
@@ -112,7 +107,7 @@ class Acceptance:
         stop = self.control.run_dir / STOP_FILE
         folder = Path(self.configs.get(name, self.configs[OURS])["run_dir"])
         if stop.exists() and folder.is_dir() and not (folder / STOP_FILE).exists():
-            (folder / STOP_FILE).write_text("accept\n", encoding="utf-8")
+            write_atomically(folder / STOP_FILE, "accept\n")
         newest = max((_modified(path) for path in (folder / "heartbeat", self.rehearsal.events_of(name))), default=0.0)
         if newest > self.beat:
             self.beat = newest
@@ -124,13 +119,13 @@ class Acceptance:
         path = self.rehearsal.folder / f"{name}.json"
         text = json.dumps(config, indent=1, default=str)
         ended = any(line.get("code") == EXIT_DONE for line in earlier.of("done"))
-        if ended and path.is_file() and path.read_text(encoding="utf-8") == text:
+        if ended and path.is_file() and text_of(path) == text:
             self.rehearsal.say(f"{name}: an earlier attempt has run it")
             self.events[name] = earlier
             return EXIT_DONE
         self.rehearsal.events_of(name).unlink(missing_ok=True)
         if name != RESUMED:  # its folder has the checkpoint that it continues
-            shutil.rmtree(config["run_dir"], ignore_errors=True)
+            remove(Path(config["run_dir"]))
         started = time.monotonic()
         self.control.heartbeat(len(self.events), name)
         code, self.events[name] = self.rehearsal.run(name, {name: config}, *arguments)
@@ -144,10 +139,9 @@ class Acceptance:
     def _probes(self, name: str) -> tuple[str, str]:
         """The driver's argument for the probes: a file of this run's own, which they change."""
         logprobs = self.rehearsal.folder / f"{name}.{LOGPROBS}"
+        remove(logprobs)
         if (shared := self.rehearsal.folder / LOGPROBS).exists():  # Hugging Face's, of the small model
-            shutil.copyfile(shared, logprobs)
-        else:
-            logprobs.unlink(missing_ok=True)
+            duplicate(shared, logprobs)
         return "--logprobs", str(logprobs)
 
     def runs(self) -> int:
@@ -159,7 +153,7 @@ class Acceptance:
                 continue
             steps = int(config["grpo"]["max_num_steps"])
             folder = self.rehearsal.folder / RESUMED
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             resumed = self.rehearsal.checkpoint_of(config, steps - 1, folder)
             if code := self.run(RESUMED, resumed):
                 return code
@@ -202,11 +196,11 @@ def accept(
         variants[FP8] = load_config(path, words)
         findings += [finding for finding in check(path, words, variants[FP8]) if finding not in findings]
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
-    folder = (out or (Path(tempfile.mkdtemp(prefix="accept-")) if rehearse else _run_dir(config))).resolve()
+    folder = (out or (new_folder("accept-") if rehearse else _run_dir(config))).resolve()
     controller = uses_single_controller(values)
     here = installation.here if not rehearse else partial(installation.find, gym=bool(gym), controller=controller)
     installed = None if errors else here()
-    held = _claim(folder)
+    held = claim(folder, "accept", "--out", beside=BEFORE_A_RUN)
     configs, shrinker, layout = _short(variants, folder, steps, rehearse=rehearse)
     options = [*map(shlex.quote, overrides), f"--steps {steps}", *["--fp8"] * fp8, *["--rehearse"] * rehearse]
     report = Report(hide(str(path)), hide(f"nemo-ada accept {path} {' '.join(options)}"), layout, shrinker.changes,
@@ -233,35 +227,13 @@ def accept(
             rehearsal.stop()
         judge(acceptance, steps, path, overrides, exact=rehearse)
     report.seconds = time.monotonic() - started
-    (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
+    write_atomically(folder / "report.md", report.markdown())
+    write_atomically(folder / "report.json", json.dumps(report.as_dict(), indent=1, default=str))
     say(report.markdown())
     ended: State = "done" if report.passed else "stopped" if code == EXIT_STOPPED else "failed"
     control.status(ended, steps if report.passed else 0)
     held.close()
     return EXIT_DONE if report.passed else code or EXIT_FAILED
-
-
-def _claim(folder: Path) -> IO[str]:
-    """Take a folder for an acceptance, which deletes and writes below it.
-
-    Returns:
-        The open file of the lock.
-
-    Raises:
-        UserError: the folder holds files of something else, or another acceptance is at work in it.
-    """
-    made = folder / MADE
-    foreign = [] if made.exists() else [name for name in (*FOREIGN, *RUNS) if (folder / name).exists()]
-    if foreign:
-        raise UserError(
-            f"{folder} holds {', '.join(foreign)}, and no acceptance made it; give a new folder with --out (in a "
-            "job of slurm/train.sh with RUN_DIR)"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    held = lock_file(folder / "lock", str(folder))
-    made.write_text("This folder belongs to `nemo-ada accept`. Another attempt continues in it.\n", encoding="utf-8")
-    return held
 
 
 def _short(

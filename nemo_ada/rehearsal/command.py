@@ -12,11 +12,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +47,23 @@ from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import single_group_loop
 from nemo_ada.rules.single_controller import uses_single_controller
+from nemo_ada.run_folder.files import (
+    append,
+    claim,
+    duplicate,
+    new_file,
+    new_folder,
+    private_folder,
+    remove,
+    text_of,
+    write_atomically,
+)
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 TAIL_LINES = 25
 LOGPROBS = "logprobs.pt"
+RAYS_LONGEST = 40  # bytes of the path above Ray's folder, so that the paths of its sockets are short enough
 Say = Callable[[str], None]
 
 
@@ -96,28 +106,25 @@ class Rehearsal:
         """
         paths = [self.folder / f"{run}.json" for run in configs]
         for path, config in zip(paths, configs.values(), strict=True):
-            path.write_text(json.dumps(config, indent=1, default=str), encoding="utf-8")
-        ray_folder = tempfile.mkdtemp(prefix="nar", dir=tempfile.gettempdir())  # sockets need short paths
+            write_atomically(path, json.dumps(config, indent=1, default=str))
         environment = self.installed.environment(
             name=f"{os.getpid()}-{name}",
             gpus=self.layout.gpus,
             events=self.events_of(name),
             conversions=self.folder / "megatron",
         )
-        environment["NEMO_ADA_REHEARSAL_RAY"] = ray_folder
         command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver"]
         command += [*map(str, paths), *arguments]
         command += [] if self.installed.stand_ins else ["--observe"]
-        try:
+        with private_folder(RAYS_LONGEST) as ray_folder:
+            environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
             return self.process(name, command, environment)
-        finally:
-            shutil.rmtree(ray_folder, ignore_errors=True)
 
     def process(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, Events]:
         """Run a process that notes events, for at most `limit` seconds. Returns its exit code and the events."""
-        events = self.events_of(name)
+        events = remove(self.events_of(name))
         self.say(f"{name}: log in {self.folder / name}.log")
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with new_file(remove(self.folder / f"{name}.log"), "wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             self.running[name] = process
             if self.stopped.is_set():  # `stop` may have run before the process was in `running`
@@ -126,9 +133,8 @@ class Rehearsal:
                 code = self._wait(name, process)
             except subprocess.TimeoutExpired:
                 code = EXIT_FAILED
-                with events.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"event": "failed", "kind": "TimeoutError", "message":
-                                           f"no end after {self.limit:.0f} s"}) + "\n")  # fmt: skip
+                why = {"event": "failed", "kind": "TimeoutError", "message": f"no end after {self.limit:.0f} s"}
+                append(events, json.dumps(why) + "\n")
             finally:
                 self.end(name)
         return code, Events.read(events)
@@ -204,19 +210,11 @@ class Rehearsal:
         continued |= {"run_dir": str(out), "resume": "auto"}
         continued["checkpointing"]["checkpoint_dir"] = str(out / "checkpoints")
         continued["logger"]["log_dir"] = str(out / "logs")
-        shutil.copytree(old / f"step_{step}", out / "checkpoints" / f"step_{step}", copy_function=_link)
+        duplicate(old / f"step_{step}", out / "checkpoints" / f"step_{step}", links=True)
         for file in Path(config["run_dir"]).glob("*.*"):
             if file.is_file():
-                shutil.copy2(file, out / file.name)
+                duplicate(file, out / file.name)
         return continued
-
-
-def _link(source: str, target: str) -> None:
-    """Give a file of a checkpoint a second name, or copy it where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
@@ -253,8 +251,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
     installed = None if errors else installation.find(gym=bool(gym), controller=uses_single_controller(Values(config)))
-    folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = (keep or new_folder("rehearsal-")).resolve()
+    held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
@@ -271,11 +269,12 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         lora = layout.learner == "megatron" and bool(shrinker.get("policy.megatron_cfg.peft.enabled", False))
         code = _runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
-    (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
+    write_atomically(folder / "report.md", report.markdown())
+    write_atomically(folder / "report.json", json.dumps(report.as_dict(), indent=1, default=str))
     say(report.markdown())
+    held.close()
     if keep is None and report.passed:
-        shutil.rmtree(folder)
+        remove(folder)
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
@@ -413,7 +412,7 @@ def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     failure = events.failure()
     if failure is not None:
         return failure
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    tail = text_of(log, errors="replace").splitlines()[-TAIL_LINES:]
     return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
 
 
@@ -450,7 +449,7 @@ def furnish(
         for name in ("system_prompt_file", "prompt_file"):
             file = shrinker.get(f"{key}.{name}")
             if file and Path(file).is_file():
-                texts.append(Path(file).read_text(encoding="utf-8"))
+                texts.append(text_of(Path(file)))
     name = str(config.get("policy", {}).get("model_name", ""))
     if layers is None:
         positions = GYM_ROW if gym else 2 * LENGTH
@@ -458,7 +457,7 @@ def furnish(
     else:
         spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"
-    path.write_text(model.as_json(spec, problems.vocabulary(texts, spec.vocab)), encoding="utf-8")
+    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.vocab)))
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
         _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())

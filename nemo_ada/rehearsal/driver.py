@@ -25,6 +25,7 @@ from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins import ON_GPU, kept
 from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.run_folder.files import json_of
 from nemo_ada.run_folder.provenance import environment
 
 TOKENIZER = 3
@@ -39,7 +40,7 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
-        codes.append(run(json.loads(path.read_text(encoding="utf-8"))))
+        codes.append(run(json_of(path)))
         if codes[-1] and not kept.started():  # the set-up failed, and half of the workers may be there
             break
     kept.end()
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
     if parsed.kill:
-        config = json.loads(parsed.configs[0].read_text(encoding="utf-8"))
+        config = json_of(parsed.configs[0])
         phase, count, delay = parsed.kill
         fault = {"phase": phase, "count": int(count), "delay": float(delay)}
         if config.get("async_rl") is not None:  # the single controller is another process

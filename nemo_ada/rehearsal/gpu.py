@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import io
 import json
 import multiprocessing
 import os
@@ -22,7 +23,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -53,6 +53,7 @@ from nemo_ada.rehearsal.standins import FILES, OF_SLICES, ON_GPU, WITHOUT_TE, re
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.run_folder.files import claim, new_folder, remove, write_atomically
 
 ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
 GRPO, BALANCE, CAPPED, SAVED = "grpo", "balance", "balance-capped", "idle"
@@ -153,8 +154,10 @@ def rehearse_on_gpu(
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     installed = installation.find() if dry_run else installation.on_gpu()
     machine = PRETENDED if dry_run else Machine.of(installed.policy)
-    folder = (keep or Path(tempfile.mkdtemp(prefix="rehearsal-gpu-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = (keep or new_folder("rehearsal-gpu-")).resolve()
+    held = claim(folder, "rehearse --gpu", "--keep")
+    for name in (*PRESETS, GRPO, RESUMED):  # runs of an earlier rehearsal in this folder
+        remove(folder / name)
     made = Configs.of(config, folder, steps=steps, scale=scale, machine=machine, dry_run=dry_run)
     options = [*map(shlex.quote, overrides), "--gpu", f"--steps {steps}", f"--scale {scale:g}"]
     options += [] if budget is None else [f"--budget {budget:g}"]
@@ -177,7 +180,7 @@ def rehearse_on_gpu(
                 layers=None if dry_run else made.shape.layers)  # fmt: skip
         forecast = Forecasts.of(made, folder)
         report.warnings += forecast.warnings
-        (folder / "forecast.json").write_text(json.dumps(forecast.as_dict(), indent=1), encoding="utf-8")
+        write_atomically(folder / "forecast.json", json.dumps(forecast.as_dict(), indent=1))
         say(f"forecast before the first slice: {folder / 'forecast.json'}")
         rehearsal = Rehearsal(installed, folder, made.layout, say)
 
@@ -195,6 +198,7 @@ def rehearse_on_gpu(
             ended(slices)
     report.seconds = time.monotonic() - started
     write(report, folder)
+    held.close()
     say(report.markdown())
     return EXIT_DONE if report.passed else EXIT_USER_ERROR if errors else EXIT_FAILED
 
@@ -339,7 +343,7 @@ class Forecasts:
         """Make the forecast, with the pass rates and the lengths that are drawn."""
         own = cls()
         rates = folder / "pass_rates.txt"
-        rates.write_text("".join(f"{rate}\n" for rate in made.draws.rates), encoding="utf-8")
+        write_atomically(rates, "".join(f"{rate}\n" for rate in made.draws.rates))
         paths = {}
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
@@ -347,7 +351,7 @@ class Forecasts:
                 "reinforce_ada": {"preset": "grpo"},
                 **config,
             }  # for NeMo-RL's own loop, whose rows are all trained on
-            paths[name].write_text(json.dumps(known, default=str), encoding="utf-8")  # JSON is YAML
+            write_atomically(paths[name], json.dumps(known, default=str))  # JSON is YAML
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
             for name, plan in plans.items():
@@ -413,7 +417,7 @@ def _run_slices(slices: Slices, made: Configs) -> None:
     rehearsal = slices.rehearsal
     folder, installed = rehearsal.folder, rehearsal.installed
     spec = folder / "engine.json"
-    spec.write_text(pace_spec(made, folder).as_json(), encoding="utf-8")
+    write_atomically(spec, pace_spec(made, folder).as_json())
     command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
     environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
     slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
@@ -550,10 +554,9 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
 
 def write(report: Report, folder: Path) -> None:
     """Write report.md, report.json and a CSV file per table."""
-    (folder / "report.md").write_text(report.markdown(), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str), encoding="utf-8")
+    write_atomically(folder / "report.md", report.markdown())
+    write_atomically(folder / "report.json", json.dumps(report.as_dict(), indent=1, default=str))
     for number, table in enumerate(report.tables):
-        with (folder / f"table{number}.csv").open("w", newline="", encoding="utf-8") as file:
-            lines = csv.writer(file)
-            lines.writerow(table.head)
-            lines.writerows(table.rows)
+        text = io.StringIO()
+        csv.writer(text).writerows([table.head, *table.rows])
+        write_atomically(folder / f"table{number}.csv", text.getvalue())

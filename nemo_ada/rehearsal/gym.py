@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import problems
+from nemo_ada.run_folder.files import write_atomically
 
 SECTION = "env.nemo_gym"
 PATHS = f"{SECTION}.config_paths"
@@ -59,7 +60,7 @@ def write(folder: Path, names: Sequence[str]) -> list[str]:
         (problems.TRAIN, mixed[problems.VALIDATION_ROWS :]),
         (problems.VALIDATION, mixed[: problems.VALIDATION_ROWS]),
     ):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
     texts = [message["content"] for row in mixed for message in row["responses_create_params"]["input"]]
     return [*(calls() if OFFICE in names else []), *texts]
 

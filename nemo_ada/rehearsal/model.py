@@ -18,6 +18,7 @@ from typing import Any
 from nemo_ada.cluster.models import TABLE, ModelShape, find_shape
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
+from nemo_ada.run_folder.files import json_of
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
@@ -99,7 +100,7 @@ def family_of(model_name: str, shape: ModelShape) -> str:
     """The model's `model_type` of transformers. Raises UserError for a family that cannot be rehearsed."""
     local = Path(model_name) / "config.json"
     if local.is_file():
-        family = str(json.loads(local.read_text(encoding="utf-8")).get("model_type"))
+        family = str(json_of(local).get("model_type"))
         if family not in FAMILIES:
             raise UserError(f"policy.model_name={model_name}: {family} is not one of {', '.join(FAMILIES)}")
         return family
@@ -181,7 +182,7 @@ def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the model that the arguments name."""
-    content: Mapping[str, Any] = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = json_of(Path(arguments[0]))
     write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]), Path(arguments[2]))
 
 

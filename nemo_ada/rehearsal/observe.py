@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.run_folder.files import append
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000
@@ -60,11 +62,7 @@ def note(**event: Any) -> None:
     if not path:
         return
     line = json.dumps({"time": time.time(), "pid": os.getpid(), **event}, default=str) + "\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    append(Path(path), line, durable=False)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.rehearsal.observe import note
+from nemo_ada.run_folder.files import json_of
 from nemo_ada.simulate.engine import LengthModel
 
 PROMPT_TOKENS = 150
@@ -48,7 +49,7 @@ class PaceSpec:
     @classmethod
     def read(cls, path: Path) -> PaceSpec:
         """Read SPEC.json."""
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path)
         return cls(**{**content, "counts": tuple(content["counts"]), "lengths": LengthModel(**content["lengths"])})
 
     def drawn(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:

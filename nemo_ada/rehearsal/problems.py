@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_ada.run_folder.files import write_atomically
+
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 VALIDATION_ROWS = 16
 PIECES = re.compile(r"<tool_call>.*?</tool_call>[ .,;\n]?|\\boxed\{\d\}[ .,;\n]?|\w+|[^\w]")
@@ -52,7 +54,7 @@ def write(folder: Path, least: int = 0) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     problems = rows(least=least + VALIDATION_ROWS)
     for name, part in ((TRAIN, problems[VALIDATION_ROWS:]), (VALIDATION, problems[:VALIDATION_ROWS])):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
     return [row["problem"] for row in problems]
 
 

@@ -23,7 +23,7 @@ from nemo_ada.report.evaluations import is_evaluation
 from nemo_ada.report.figures import all_figures
 from nemo_ada.report.page import render
 from nemo_ada.report.run import Run, clean, read_usable, state_of
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import write_result
 
 TABLE_WIDTH = 200  # where the output is no terminal
 FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")
@@ -101,11 +101,7 @@ def write_page(
     """Write the page of these runs and evaluations to `out`. Raises UserError where that fails."""
     written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     page = render(runs, written=written, scored=scored, reload_seconds=reload_seconds, left_out=left_out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, page)
-    except OSError as error:
-        raise UserError(f"--out={out} cannot be written: {error}") from None
+    write_result(out, page, "--out")
 
 
 def _say(console: Console, text: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from nemo_ada.evaluation.statistics import student_quantile
 from nemo_ada.report.run import Run
 from nemo_ada.report.series import MAX_POINTS
-from nemo_ada.run_folder.folder import VOLATILE
+from nemo_ada.run_folder.folder import VOLATILE, of_class
 
 ALL_AXES = ("step", "total/responses", "total/engine_steps", "total/live_rows", "total/seconds", "total/rows")
 FINAL = "final accuracy"
@@ -60,10 +60,10 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
     Returns:
         Per method its name and the positions of its runs. A run without such a sibling is a method of its own.
     """
-    volatile = tuple(f"{name}." for name in (*VOLATILE, SEED) if name != "grpo.max_num_steps")
+    volatile = [name for name in (*VOLATILE, SEED) if name != "grpo.max_num_steps"]
     groups: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
-        settings = frozenset((key, value) for key, value in run.config.items() if not f"{key}.".startswith(volatile))
+        settings = frozenset((key, value) for key, value in run.config.items() if not of_class(key, volatile))
         groups.setdefault(settings or i, []).append(i)
     methods: dict[str, list[int]] = {}
     for members in groups.values():

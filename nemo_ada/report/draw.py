@@ -17,6 +17,7 @@ import numpy as np
 
 from nemo_ada.report.run import clean
 from nemo_ada.report.series import Figure, Panel, number_text, span, tick_text
+from nemo_ada.run_folder.files import write_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -260,7 +261,9 @@ def write_pngs(figures: Sequence[Figure], names: Sequence[str], folder: Path) ->
     shown = {folder / f"{figure.key}.png": figure for figure in figures if figure.panels}
     for path, figure in shown.items():
         with drawing():
-            _figure_canvas(figure, names).savefig(path, format="png", dpi=PNG_DPI)
+            drawn = io.BytesIO()
+            _figure_canvas(figure, names).savefig(drawn, format="png", dpi=PNG_DPI, metadata={"Software": "nemo-ada"})
+        write_result(path, drawn.getvalue(), "--png")
     return list(shown)
 
 

@@ -6,7 +6,6 @@ a usable step is an error.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -18,19 +17,20 @@ from reprlib import Repr
 from typing import Any
 
 import numpy as np
-import yaml
 
 from nemo_ada.core.metrics import LISTS as METRIC_LISTS
 from nemo_ada.core.metrics import PREFIX, RATE_BINS, TENTHS
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.folder import YAML_DAMAGE
+from nemo_ada.run_folder.files import json_of, read_bounded
 from nemo_ada.run_folder.json_lines import records
 from nemo_ada.run_folder.redaction import HIDDEN, hide, is_secret_name
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 MAX_CONFIG_KEYS = 3000
 MAX_CONFIG_DEPTH = 20
 MAX_TEXT = 4000
-MAX_BYTES = 5_000_000  # of a configuration, which takes PyYAML seconds per megabyte
+MAX_BYTES = 5_000_000  # of a JSON file beside the records
+MAX_RECORDS = 2 << 30  # bytes of a run's records
 PLANNED_AS = {"update": "training"}  # phases that published step times name differently
 SHOWN = 5  # lines that a note names
 MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn stay finite
@@ -248,7 +248,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
         notes.append(f"{path.name} is missing")
         return []
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_RECORDS)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     cut_off = content.count(b"\n") + 1  # the number of the line without its end
@@ -339,11 +339,8 @@ def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Ma
             notes.append(f"{path.name} is missing")
         return {}
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
-        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except YAML_DAMAGE as error:
+        value = read_yaml(path, written=True) if path.suffix == ".yaml" else json_of(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
         notes.append(f"{path.name} cannot be read: {clean(error)[:200] or type(error).__name__}")
         return {}
     if not isinstance(value, Mapping):

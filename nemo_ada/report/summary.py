@@ -15,7 +15,7 @@ from nemo_ada.report.curves import by_method, difference
 from nemo_ada.report.run import Run, as_mapping, clean, number, score_keys
 from nemo_ada.report.series import AXES, number_text
 from nemo_ada.run_folder import policy_gap
-from nemo_ada.run_folder.folder import VOLATILE
+from nemo_ada.run_folder.folder import VOLATILE, of_class
 
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
@@ -140,11 +140,11 @@ def _known(values: np.ndarray) -> np.ndarray:
 def differences(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the configuration keys whose values differ between the runs, without folders and the like."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    volatile = tuple(f"{name}." for name in VOLATILE if name.split(".")[0] != "grpo")
+    volatile = [name for name in VOLATILE if name.split(".")[0] != "grpo"]
     rows = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
-        if len({run.config.get(key) for run in runs if run.config}) > 1 and not f"{key}.".startswith(volatile):
+        if len({run.config.get(key) for run in runs if run.config}) > 1 and not of_class(key, volatile):
             rows[key] = values
     names = [run.name for run in runs]
     return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("key")

@@ -14,14 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemo_ada.cluster.checkout import PACKAGE, Checkout, is_theirs
 from nemo_ada.cluster.nemo_config import HOME
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
+from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, ok
 from nemo_ada.rules.single_controller import CONTROLLER
+from nemo_ada.run_folder.files import text_of
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
@@ -41,7 +42,7 @@ def known_names() -> Mapping[str, frozenset[str]]:
 
 @cache
 def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
-    listed = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    listed = read_yaml(KNOWN)
     later = listed.pop(VLLM_LATER)
     of_checkout = {} if home is None else names_in(Checkout(home))
     if home is not None and not _pins_listed_vllm(home):
@@ -55,7 +56,7 @@ def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
 def _pins_listed_vllm(home: Path) -> bool:
     """Whether a checkout asks for the vLLM whose arguments are listed first."""
     pins = home / "pyproject.toml"
-    return not pins.is_file() or LISTED_VLLM in pins.read_text(encoding="utf-8", errors="replace")
+    return not pins.is_file() or LISTED_VLLM in text_of(pins, errors="replace")
 
 
 def names_in(checkout: Checkout) -> dict[str, set[str]]:
@@ -80,8 +81,8 @@ def names_in(checkout: Checkout) -> dict[str, set[str]]:
 def _mapping(path: Path) -> Mapping[str, Any]:
     """The mapping in a YAML. It is empty where the file cannot be read or holds something else."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        content = read_yaml(path)
+    except UserError:
         return {}
     return content if isinstance(content, dict) else {}
 

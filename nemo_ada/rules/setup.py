@@ -17,6 +17,7 @@ from nemo_ada.cluster.nemo_config import Values, other_learner
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
+from nemo_ada.run_folder.files import text_of
 from nemo_ada.run_folder.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -424,7 +425,7 @@ def _source(module: str) -> str | None:
         stem = folder.joinpath(*parts)
         for path in (stem.with_suffix(".py"), stem / "__init__.py"):
             if path.is_file():
-                return path.read_text(encoding="utf-8", errors="replace")
+                return text_of(path, errors="replace")
     spec = importlib.util.find_spec(parts[0]) if len(parts) == 1 else None
     return "" if spec is not None else None
 

@@ -1,4 +1,10 @@
-"""Write files that are never half-written, and lock files. The kernel releases a lock when its process ends."""
+"""Every file and folder that we make, read, replace, lock or delete. The rest of the package goes through here.
+
+Other users can write into /tmp and into shared folders. So a new file has a name that nobody guesses, and it is an
+error if something has that name already. Links are not followed where we write. A folder that a user names belongs to
+one command, which its marker says, and nothing else of the user's is replaced or deleted. What is read has a bound.
+yaml_file.py and json_lines.py beside this module read the other formats. A lock ends with its process.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,15 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import stat
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +33,105 @@ from nemo_ada.errors import UserError
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
+MADE_BY = b"nemo-ada"  # what every file holds that we write under a user's name for it
 SHOWN = 5  # how many names a message lists
+PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
+MARKER = ".nemo-ada"  # the file that says who made a folder
+MAX_TEXT = 256 << 20  # bytes of a text or a JSON file
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(tmp|partial|old)")
+"""Names of files and folders that are written, or deleted, right now. A kill leaves them."""
+PARTS = frozenset({MARKER, "r", "stacks", "tmp"})
+"""Names directly in a private folder. A folder with any other name in it is never removed for its age."""
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR is too long
+
+
+@contextmanager
+def private_folder(longest: int = 4096) -> Iterator[Path]:
+    """Make a folder that no other user can enter, and remove it at the end of the block.
+
+    A program that opens its own folder to all users, as Ray does, must get a folder below this one. Private folders of
+    this user's processes that were killed are removed first.
+
+    Args:
+        longest: Most bytes of the folder's path. Sockets have short paths. Another place than TMPDIR is taken if its
+            path is too long.
+
+    Raises:
+        UserError: All places are too long or cannot be written.
+    """
+    first, refusal = Path(tempfile.gettempdir()), ""
+    for place in dict.fromkeys([first, *map(Path, PLACES)]):
+        if len(os.fsencode(place)) + len(f"/{PRIVATE}") + 8 > longest:
+            refusal = refusal or f"the path is longer than {longest - len(PRIVATE) - 9} characters"
+            continue
+        try:
+            _refuse_unsafe(place)
+            _clear_abandoned(place)
+            folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=place))
+        except OSError as error:
+            refusal = refusal or str(error)
+            continue
+        if place != first:
+            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, first, refusal)
+        break
+    else:
+        raise UserError(f"TMPDIR={first} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
+    marker = _marked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        marker.close()
+
+
+def _refuse_unsafe(place: Path) -> None:
+    """Raise OSError for a folder in which another user may rename a folder of ours and take its name."""
+    status = place.stat()
+    open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    if open_to_all or status.st_uid not in (0, os.getuid()):
+        raise PermissionError(errno.EPERM, "another user may rename what is in it", str(place))
+
+
+def new_folder(prefix: str) -> Path:
+    """Make a folder below TMPDIR that no other user can enter, and that stays."""
+    return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def _marked(folder: Path) -> IO[str]:
+    """Write the marker of a private folder. It appears with its content and its lock."""
+    file = new_file(folder / f"{MARKER}.new", "w+")
+    file.write(json.dumps({"pid": os.getpid(), "boot": _boot()}))
+    file.flush()
+    with suppress(OSError):  # a file system without locks: nobody removes the folder for its age
+        locked(file)
+    os.rename(folder / f"{MARKER}.new", folder / MARKER)
+    return file
+
+
+def _clear_abandoned(place: Path) -> None:
+    """Remove this user's private folders whose process was killed. Its end has released the marker's lock."""
+    for folder in place.glob(f"{PRIVATE}????????"):
+        with suppress(OSError, ValueError):
+            if not _ours_alone(folder.lstat()) or not {path.name for path in folder.iterdir()} <= PARTS:
+                continue
+            with _opened(folder / MARKER, os.O_RDWR, "r+") as file:
+                marker = json.loads(file.read(1000))
+                ours = isinstance(marker, dict) and marker.keys() == {"pid", "boot"} and marker["boot"] == _boot()
+                if ours and os.fstat(file.fileno()).st_uid == os.getuid() and locked(file):
+                    remove(folder)
+
+
+def _ours_alone(status: os.stat_result) -> bool:
+    """Whether this is a folder of ours, no link, that no other user can enter."""
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+
+
+def _boot() -> str:
+    """An id of this start of the machine. Another machine that shares the folder has another one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:  # a sandbox without it: every process is on its own, and no folder is removed for its age
+        return uuid.uuid4().hex
 
 
 def read_bounded(path: Path, most: int) -> bytes:
@@ -46,33 +153,165 @@ def read_bounded(path: Path, most: int) -> bytes:
     return data
 
 
+def text_of(path: Path, most: int = MAX_TEXT, errors: str = "strict") -> str:
+    """Read a text file.
+
+    Raises:
+        OSError: the file cannot be read or has more than `most` bytes.
+        ValueError: it is not UTF-8.
+    """
+    return read_bounded(path, most).decode("utf-8", errors)
+
+
+def json_of(path: Path, most: int = MAX_TEXT) -> Any:
+    """Read a JSON file. Raises OSError as `text_of` does, and ValueError where the content is no JSON."""
+    try:
+        return json.loads(text_of(path, most))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object of a file. Raises UserError where the file is damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = json_of(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {str(error)[:200]}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a JSON {type(content).__name__}, not an object")
     return content
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step. On a full disk the old one stays. Devices and pipes are written directly."""
-    if not path.name or path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+def new_file(path: Path, mode: str = "w") -> IO[Any]:
+    """Create a file and open it with one of the modes w, w+, wb.
+
+    Raises:
+        FileExistsError: something has the name already, such as a link of another user.
+    """
+    return _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+
+
+def append(path: Path, data: str | bytes, *, durable: bool = True) -> None:
+    """Add to the end of a file in one piece. It is created if it is missing. `durable` waits until the disk has it."""
+    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _opened(path: Path, flags: int, mode: str) -> IO[Any]:
+    """Open a file with these flags. A name that is a link is an error."""
+
+    def opener(name: str, _flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # a planted pipe would block
+
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opener)
+
+
+def touch(path: Path) -> None:
+    """Create an empty file, or renew the time of a file."""
+    _opened(path, os.O_WRONLY | os.O_CREAT, "wb").close()
+    os.utime(path, follow_symlinks=False)
+
+
+def remove(path: Path) -> Path:
+    """Delete a file, a link or a folder with all that is in it, if it is there. No link is followed.
+
+    Returns:
+        The path, which is free now.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def duplicate(source: Path | str, target: Path | str, *, links: bool = False) -> None:
+    """Copy a file to a name that is not taken, or the content of a folder into another one.
+
+    Args:
+        source: the file or the folder.
+        target: the copy.
+        links: give files a second name instead, where the file system can.
+    """
+    if Path(source).is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=partial(duplicate, links=links))
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if links:
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    with Path(source).open("rb") as old, new_file(Path(target), "wb") as new:
+        shutil.copyfileobj(old, new)
+        os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+
+
+def remove_slowly(folder: Path) -> None:
+    """Delete a folder that looks complete. It is renamed first, because a kill must not leave half of it."""
+    remove(folder.rename(_beside(folder, "old")))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed writes and deletions have left in a folder that is ours alone."""
+    for path in folder.glob(".*"):
+        if TEMPORARY.fullmatch(path.name):
+            remove(path)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.{kind}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[str]]:
+    """Write a text file that takes the place of another in one step, at the end of the block. Else the old one stays.
+
+    The new file has the mode of the old one.
+    """
+    temporary = _beside(path, "tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with new_file(temporary) as file:
+            yield file
             file.flush()
+            if path.is_file():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace a file in one step. On a full disk the old one stays. Devices and pipes are written directly."""
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    if not path.name or path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb") as pipe:
+            pipe.write(content)
+        return
+    with replacing(path) as file:
+        file.buffer.write(content)  # type: ignore[attr-defined]
+
+
+def write_result(path: Path, data: str | bytes, option: str) -> None:
+    """Write a file that a user named. Only a file that holds MADE_BY is replaced, so what is written should hold it.
+
+    Raises:
+        UserError: the name is taken by a file that no command of ours wrote, or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = read_bounded(path, MAX_TEXT) if path.is_file() else b""
+        if before and MADE_BY not in before:
+            raise UserError(
+                f"{option}={path} is there, and nemo-ada did not make it; name another file or move it away"
+            )
+        write_atomically(path, data)
+    except OSError as error:
+        raise UserError(f"{option}={str(path)[:200]} cannot be written: {str(error)[:200]}") from None
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:
@@ -90,11 +329,14 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
     with _temporary_folder(folder) as temporary:
         fill(temporary)
         sums = {str(path.relative_to(temporary)): _checksum(path) for path in _files(temporary)}
-        (temporary / MANIFEST).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        with new_file(temporary / MANIFEST) as file:
+            file.write(json.dumps(sums, indent=1))
+        mode = 0o666 & ~_umask()
         for path in _files(temporary):
+            path.chmod(path.stat().st_mode | mode)  # safetensors writes for the user alone
             _sync(path)
-        if replace and folder.exists():
-            shutil.rmtree(folder)
+        if replace:
+            remove(folder)
         try:
             temporary.replace(folder)
         except OSError as error:
@@ -107,7 +349,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
 def _temporary_folder(folder: Path) -> Iterator[Path]:
     """A new empty folder beside `folder`. It is locked while it is filled, and it is removed unless it was renamed."""
     while True:
-        temporary = folder.with_name(f".{folder.name}.{platform.node()}.{uuid.uuid4().hex}.partial")
+        temporary = _beside(folder.with_name(f"{folder.name}.{platform.node()}"), "partial")
         temporary.mkdir()
         with _locked_folder(temporary) as locked_by_us:
             # Another process can find the folder before it is locked, take it for abandoned, and remove it.
@@ -162,31 +404,83 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
     try:
         if links := sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()):
             raise ValueError(f"links were added: {_some(links)}")
+        if folder.is_symlink():
+            raise ValueError("it is a link")
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"it has no {MANIFEST}")
-        sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sums = json_of(folder / MANIFEST)
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
         now = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
     wrong = sorted(name for name in {*sums, *now, *needs} if name not in now or sums.get(name) != now[name])
     if wrong:
         raise UserError(f"{folder}: {_some(wrong)} differ from their checksums (truncated or changed)")
 
 
-def lock_file(path: Path, what: str) -> IO[str]:
+def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -> IO[str]:
+    """Take a folder that a user named, for one command, until the returned file is closed.
+
+    The command may then write and delete what it likes there. So the folder must be new, empty, or of this command.
+
+    Args:
+        folder: the folder, which is created if it is missing.
+        maker: the command, as the folder's marker names it.
+        option: the option that named the folder, for messages.
+        beside: names that may be there before the folder is ours.
+
+    Raises:
+        UserError: the folder holds files of something else, or another process uses it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker = folder / MARKER
+        ours = _ours(marker) and text_of(marker, 4096).startswith(f"{maker}, ")
+        names = [] if ours else strangers(folder, (*beside, MARKER))
+        if names:
+            raise UserError(
+                f"{option}={folder} holds {_some(names)}, and `nemo-ada {maker}` did not make it; name a folder that "
+                "is empty or does not exist yet"
+            )
+        return lock_file(marker, f"{option}={folder}", maker)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{option}={folder} cannot be used: {error}") from None
+
+
+def _ours(path: Path) -> bool:
+    """Whether this is a file of this user's, no link."""
+    status = path.lstat() if os.path.lexists(path) else None
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+
+
+def strangers(folder: Path, known: Collection[str]) -> list[str]:
+    """Names in a folder that are neither known nor left by a killed write, sorted."""
+    return sorted(
+        path.name for path in folder.iterdir() if path.name not in known and not TEMPORARY.fullmatch(path.name)
+    )
+
+
+def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
     """Lock `path` until the returned file is closed. `what` names the thing in the error.
 
     A shared file system releases the locks of a lost node only after a while, so a holder on another node gets
-    LEASE_SECONDS. A file system without locks gives a warning. Raises UserError where another process holds the lock.
+    LEASE_SECONDS. A file system without locks gives a warning.
+
+    Raises:
+        UserError: another process holds the lock, or the name is that of a link.
     """
-    file = path.open("a+", encoding="utf-8")
+    try:
+        file = _opened(path, os.O_RDWR | os.O_CREAT, "r+")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a link, and a lock must be a file; remove it") from None
+        raise
     deadline = time.monotonic() + LEASE_SECONDS
     try:
         while not locked(file):
             file.seek(0)
-            holder = file.read().strip()
+            holder = file.read(4096).strip()
             if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
                 file.close()
                 raise UserError(
@@ -196,8 +490,9 @@ def lock_file(path: Path, what: str) -> IO[str]:
             time.sleep(1.0)
     except OSError as error:
         log.warning("%s cannot be locked (%s): do not start a second run there", what, error)
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {platform.node()}\n")
+    file.seek(0)
+    file.truncate()
+    file.write(f"{maker}{', ' if maker else ''}process {os.getpid()} on {platform.node()}\n")
     file.flush()
     return file
 
@@ -214,6 +509,13 @@ def locked(file: IO[str]) -> bool:
 def _some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(name[:80] for name in names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _umask() -> int:
+    """The bits that this process takes from the mode of a new file."""
+    value = os.umask(0o077)
+    os.umask(value)
+    return value
 
 
 def _files(folder: Path) -> list[Path]:

@@ -12,30 +12,34 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
-import shutil
 import time
-from collections.abc import Mapping
-from fnmatch import fnmatch
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import lock_file, verify_folder, write_atomically
+from nemo_ada.run_folder.files import (
+    append,
+    json_of,
+    lock_file,
+    remove_leftovers,
+    strangers,
+    verify_folder,
+    write_atomically,
+)
 from nemo_ada.run_folder.json_lines import Record, records
 from nemo_ada.run_folder.provenance import environment
-from nemo_ada.run_folder.redaction import hide_in
+from nemo_ada.run_folder.redaction import hide, hide_in
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
-# PyYAML's constructors raise bare errors for values such as `!!bool x`.
-YAML_DAMAGE = (
-    OSError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError
-)  # fmt: skip
 STATE = "state.json"  # what every step folder holds
+PACE = "pace.json"  # in the run's folder, written by job_control.py
+# A setting belongs to one of three classes. All others identify a run: a change of them is refused.
 VOLATILE = (
     "run_dir",
     "resume",
@@ -52,15 +56,56 @@ VOLATILE = (
     "policy.generation.vllm_cfg.gpu_memory_utilization",
     "env.ada_math.workers",
 )
+"""Free settings: a change leaves the numbers of each step as they are."""
+LAYOUT = (
+    "cluster",
+    "policy.train_micro_batch_size",
+    "policy.logprob_batch_size",
+    "policy.logprob_chunk_size",
+    "policy.generation_batch_size",
+    "policy.data_parallel_size",
+    "policy.threads",
+    "policy.sequence_packing",
+    "policy.dynamic_batching",
+    "policy.make_sequence_length_divisible_by",
+    "policy.offload_optimizer_for_logprob",
+    *(
+        f"policy.megatron_cfg.{name}"
+        for name in (
+            "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+            "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
+            "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "activation_checkpointing",
+            "defer_fp32_logits", "empty_unused_memory_level", "distributed_data_parallel_config",
+            "optimizer.optimizer_cpu_offload", "optimizer.optimizer_offload_fraction",
+        )
+    ),
+    *(
+        f"policy.dtensor_cfg.{name}"
+        for name in (
+            "tensor_parallel_size", "context_parallel_size", "sequence_parallel", "activation_checkpointing",
+            "cpu_offload",
+        )
+    ),
+    "policy.generation.colocated",
+    "policy.generation.max_num_seqs",
+    *(
+        f"policy.generation.vllm_cfg.{name}"
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size", "enforce_eager")
+    ),
+    "grpo.max_val_samples",
+    "grpo.val_batch_size",
+    "validation.responses",
+    "validation.max_prompts",
+)  # fmt: skip
+"""Settings of layout and memory. After a change the numbers are the same up to rounding."""
 CHANGES = "config_changes.jsonl"
-OURS = frozenset(
+BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
         "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "tensorboard",
     }
 )  # fmt: skip
 """What may be in a folder before its run has a config.yaml: from the batch script, `plan --write`, a killed start."""
-LEFT_BEHIND = (".*.partial", ".*.old", ".*.tmp")  # temporary names that a kill may leave
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -77,15 +122,19 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what identifies a run: all values except secrets and those that may change on resume (VOLATILE)."""
-    volatile = tuple(f"{name}." for name in VOLATILE)
-    return {key: value for key, value in flatten(hide_in(config)).items() if not f"{key}.".startswith(volatile)}
+def of_class(key: str, settings: Collection[str]) -> bool:
+    """Whether a dotted key is one of these settings or lies below one."""
+    return f"{key}.".startswith(tuple(f"{name}." for name in settings))
 
 
-def fingerprint(config: Mapping[str, Any]) -> str:
+def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
+    """Return what identifies a run: all values except secrets and those that may change on resume."""
+    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+
+
+def fingerprint(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> str:
     """Return a hash of `identity`."""
-    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(identity(config, may_change), sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunDir:
@@ -103,6 +152,8 @@ class RunDir:
             UserError: The folder belongs to another configuration, or it holds a run and `resume` is off, or it holds
                 files of somebody else.
         """
+        if hide(str(self.path)) != str(self.path):
+            raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
         before = self._config_before()
         if before is None:
             self._refuse_strangers()
@@ -111,6 +162,21 @@ class RunDir:
         if not resume:
             raise UserError(
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
+            )
+        self._refuse_lost_checkpoints(config)
+
+    def _refuse_lost_checkpoints(self, config: Mapping[str, Any]) -> None:
+        """Raise UserError where the run has saved and no checkpoint is here: it would start again from step 0."""
+        try:
+            saved = int(json_of(self.path / PACE)["saved_step"])
+        except (OSError, ValueError, LookupError, TypeError, OverflowError):
+            return
+        named = flatten(config).get("checkpointing.checkpoint_dir")
+        folder = self.path / "checkpoints" if named is None else Path(str(named))
+        if saved > 0 and not any(folder.glob("step_*")):
+            raise UserError(
+                f"run_dir={self.path} has saved step {saved}, but {folder} holds no checkpoint; mount the disk or "
+                f"restore the folder, or start again in another run_dir"
             )
 
     def open(self, config: Mapping[str, Any], *, resume: bool) -> None:
@@ -123,9 +189,8 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
-            folders = (self.path, self.path / "checkpoints")
-            for path in [path for folder in folders for pattern in LEFT_BEHIND for path in folder.glob(pattern)]:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for folder in (self.path, self.path / "checkpoints"):
+                remove_leftovers(folder)
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
@@ -141,9 +206,9 @@ class RunDir:
         try:
             if not path.exists():
                 return None
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except YAML_DAMAGE as error:
-            content = " ".join(str(error).split())[:200] or type(error).__name__
+            content = read_yaml(path, written=True)
+        except (OSError, ValueError) as error:  # a name that no file can have, or UserError
+            content = str(error)
         if isinstance(content, Mapping):
             return content
         raise UserError(
@@ -154,10 +219,9 @@ class RunDir:
     def _refuse_strangers(self) -> None:
         """Raise UserError where the folder holds files that no run wrote: training beside them would mix the two."""
         try:
-            names = sorted(path.name for path in self.path.iterdir())
+            strange = strangers(self.path, BEFORE_A_RUN)
         except (OSError, ValueError):
             return  # not there yet, or `open` says why it cannot be written
-        strange = [name for name in names if name not in OURS and not any(fnmatch(name, left) for left in LEFT_BEHIND)]
         if strange:
             raise UserError(
                 f"run_dir={str(self.path)!r} holds {', '.join(strange[:3])} and no run; name a folder that is empty or "
@@ -171,11 +235,12 @@ class RunDir:
             return
         old, new = flatten(before), flatten(hide_in(config))
         keys = [key for key in changed_keys(old, new) if key != "resume"]
+        if layout := [key for key in keys if of_class(key, LAYOUT)]:
+            log.warning("%s changed: the next steps equal those of before up to rounding", ", ".join(layout))
         if keys:
             changed = {key: [old.get(key), new.get(key)] for key in keys}
             log.info("changed since the last attempt: %s", ", ".join(keys))
-            with (self.path / CHANGES).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": time.time(), "changed": changed}) + "\n")
+            append(self.path / CHANGES, json.dumps({"time": time.time(), "changed": changed}) + "\n")
 
     def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         old, new = identity(before), identity(config)
@@ -185,7 +250,8 @@ class RunDir:
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
             raise UserError(
                 f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
-                "these changes (caps of reinforce_ada.budget, checkpointing and logger may change)"
+                "these changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel "
+                "layout may change)"
             )
 
     def checkpoints(self) -> list[Path]:
@@ -234,10 +300,7 @@ class RunDir:
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
-        with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(values)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path / f"{name}.jsonl", json.dumps(dict(values)) + "\n")
         if tensorboard:
             self._events(values)
 

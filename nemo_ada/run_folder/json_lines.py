@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Record = dict[str, Any]
 OnDamage = Callable[[int, str], None]
+MAX_LINE = 64 << 20  # bytes
 BOM = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 
@@ -31,7 +32,15 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
-        yield from numbered(file)
+        yield from numbered(bounded(file))
+
+
+def bounded(file: IO[bytes]) -> Iterator[bytes]:
+    """Read the lines of a file. Of one with over MAX_LINE bytes only the start comes: `parse_line` refuses it."""
+    while line := file.readline(MAX_LINE + 1):
+        yield line
+        while len(line) > MAX_LINE and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE + 1)
 
 
 def numbered(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -72,6 +81,8 @@ def parse_line(line: bytes) -> Record:
     Raises:
         ValueError: The line holds no JSON object. The text is the reason.
     """
+    if len(line) > MAX_LINE:
+        raise ValueError(f"longer than {MAX_LINE:,} bytes")
     if b"\0" in line:  # never part of a JSON text
         raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
     try:

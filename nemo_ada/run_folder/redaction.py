@@ -38,20 +38,23 @@ _WEAK = re.compile(r"(?:.*[_.-])?(?:pass|pwd)", re.IGNORECASE)  # a number under
 _SYMBOL = re.compile(r"(?:.*[_.-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token", re.IGNORECASE)
 _VARIABLE = re.compile(
     r".*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|_KEY|APIKEY|KEY_ID|_AUTH|COOKIES?|DSN"
-    r"|CONNECTION_STRING|WEBHOOK(?:_URL)?)|(?:.*_)?PASS|.+_PWD",
+    r"|CONNECTION_STRING|WEBHOOK(?:_URL)?|_PAT|JWT)|(?:.*_)?PASS|.+_PWD",
     re.IGNORECASE,
 )
 
 _VALUE = r"(?:(?<=')[^']*|(?<=\")[^\"]*|[^\s\"',;}\]]+)"
 _PAIR = re.compile(
-    rf"(?<![\w.+-])(?P<name>{_NAME})(?P<between>\\?[\"']?\s*(?:=|:(?!//))\s*\\?[\"']?)(?P<value>{_VALUE})",
+    rf"(?<![\w.+-])(?P<name>{_NAME})(?P<between>\\?[\"']?\s*(?:=|:(?!//)|%3[AD])\s*\\?[\"']?)(?P<value>{_VALUE})",
     re.IGNORECASE,
 )
 _OPTION = re.compile(rf"(?<![\w.+-])(--?(?:{_NAME}|pass|pwd)[ ]+)(?!-)\S+", re.IGNORECASE)
 _EXPORT = re.compile(rf"\b([A-Z][A-Z0-9_]*(?:_KEY|APIKEY|_KEY_ID|_PASS|_PWD|_AUTH)=[\"']?)(?!\[hidden){_VALUE}")
 _TOKENS = (  # what starts a token, and its least length behind that; the issuers document these
     (r"(?:hf|gh[oprsu]|glpat|gldt|glrt|wandb|nvapi|github_pat|dckr_pat|sk|rk|gsk|pplx|xox[aboprs]|xapp)[_-]", 16),
-    (r"(?:npm_|pypi-|dop_v1_|r8_|shpat_|lin_api_|tskey-|AGE-SECRET-KEY-1)", 16),
+    (r"(?:npm_|pypi-|do[opr]_v1_|r8_|shp(?:at|ca|pa|ss)_|lin_api_|tskey-|AGE-SECRET-KEY-1|rubygems_|whsec_|pul-)", 16),
+    (r"(?:xai|tvly|csk|fw|glsa|glc|figd|lsv2_[ps]t|pcsk|sntrys|sntryu|phc|phx|nfp|ops|dckr_oat|CFPAT|PMAK)[_-]", 16),
+    (r"gl(?:agent|cbt|ft|imt|oas|ptt|soat)-", 16), (r"hv[sbr]\.", 16), (r"dapi(?=[0-9a-f]{32}\b)", 32),
+    (r"SK(?=[0-9a-f]{32}\b)", 32), (r"key-(?=[0-9a-f]{32}\b)", 32), (r"(?:ATATT3|ATCTT3|ATBB)", 16), (r"LTAI", 12),
     (r"AIza", 30), (r"ya29\.", 16), (r"(?:AKIA|ASIA)(?=[0-9A-Z]{16}\b)", 16), (r"SG\.[\w-]{16,}\.", 16),
     (r"eyJ[\w-]{8,}\.[\w-]{8,}\.", 1), (r"\d{8,10}:AA", 30),
 )  # fmt: skip
@@ -67,6 +70,11 @@ _FORMS = (
     (re.compile(r"(?i)((?<!\S)(?:-u|--user)[ =]+)[^\s:]+:\S+"), rf"\1{HIDDEN}"),  # curl
     (re.compile(r"(?i)([?&](?:sig|signature|key|x-amz-(?:signature|credential))=)[^&\s\"']+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(\\?[\"']key\\?[\"']\s*:\s*\\?[\"'])[0-9a-f]{32}\b"), rf"\1{HIDDEN}"),  # kaggle.json
+    (
+        re.compile(r"(://)[^/\s@:]*:(?!\d+/)[^\s\"'<>]+@(?=[\w.-]+(?:[:/?]|\b))"),
+        rf"\1{HIDDEN}@",
+    ),  # / or @ in a password
     (re.compile(r"(://)[^/\s@]+@"), rf"\1{HIDDEN}@"),
 )
 
@@ -136,14 +144,19 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
             yield name
 
 
+def printable(text: str) -> str:
+    """Replace the characters that steer a terminal. A foreign file's name may hold some."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
 class Redacted(logging.Filter):
     """A filter for log handlers. It hides secrets in messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide the secrets of a record, and let the record pass."""
-        record.msg, record.args = hide(record.getMessage()), None
+        """Hide the secrets of a record, and what would steer a terminal. The record passes."""
+        record.msg, record.args = printable(hide(record.getMessage())), None
         if record.exc_info and record.exc_info[0] is not None:
-            record.exc_text = hide("".join(traceback.format_exception(*record.exc_info))).rstrip()
+            record.exc_text = printable(hide("".join(traceback.format_exception(*record.exc_info)))).rstrip()
         return True
 
 

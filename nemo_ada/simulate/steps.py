@@ -7,6 +7,7 @@ responses. For one pass rate without scheduling, `nemo_ada.simulate.exact` gives
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +28,14 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import read_bounded
+from nemo_ada.run_folder.files import read_bounded, write_result
 from nemo_ada.run_folder.json_lines import numbered
 from nemo_ada.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+MADE_BY = {"png": {"Software": "nemo-ada"}, "pdf": {"Creator": "nemo-ada"}, "svg": {"Creator": "nemo-ada"}}
 MAX_BYTES = 100_000_000  # largest file of pass rates that is read
 
 
@@ -335,7 +337,10 @@ def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
     canvas.axes[0].invert_yaxis()
+    drawn = io.BytesIO()
+    form = path.suffix.removeprefix(".") or "png"
     try:
-        canvas.savefig(path, dpi=120)
-    except (OSError, ValueError) as problem:
+        canvas.savefig(drawn, format=form, dpi=120, metadata=MADE_BY.get(form))
+        write_result(path, drawn.getvalue(), "--plot")
+    except ValueError as problem:  # UserError as well
         raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None

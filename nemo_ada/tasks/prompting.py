@@ -8,8 +8,6 @@ no user writes. The authors' scripts apply the template twice.
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import MAX_TEXT, duplicate, json_of, read_bounded
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
@@ -82,7 +81,7 @@ class ModelTokenizer:
     def name(self) -> str:
         """Name for data cards: the folder's name, and 16 hex digits of its tokenizer.json if there is one."""
         path = Path(self.folder) / "tokenizer.json"
-        digest = f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}" if path.is_file() else ""
+        digest = f" {hashlib.sha256(read_bounded(path, MAX_TEXT)).hexdigest()[:16]}" if path.is_file() else ""
         return Path(self.folder).name + digest
 
     def encode(self, text: str) -> list[int]:
@@ -141,7 +140,7 @@ class ModelTokenizer:
         for name in TOKENIZER_FILES:
             path = Path(self.folder) / name
             if path.is_file():
-                shutil.copy(path, folder / name)
+                duplicate(path, folder / name)
 
     def _lossless(self, text: str) -> list[int]:
         """Ids of a text. Raises ValueError when they do not decode to the same text."""
@@ -192,7 +191,7 @@ def positions(folder: Path) -> int | None:
     """
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json_of(path)
         if not isinstance(config, dict):
             raise ValueError(f"it holds a {type(config).__name__}")
         limit = config.get("max_position_embeddings")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import text_of, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts
@@ -294,7 +294,7 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
     path = folder / f"{task_name}-{digest[:16]}.jsonl"
     if path.exists():
         try:
-            return _loads(path.read_text(encoding="utf-8"))
+            return _loads(text_of(path))
         except (ValueError, KeyError, TypeError, InvariantError) as problem:
             log.warning("the cached splits %s are damaged (%s); building them again", path, problem)
     text = _dumps(build())

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import write_atomically
 
 BASE_CHARSET = string.digits + string.ascii_lowercase + " ?=+-*/().,:;!'\"<>[]_%^&|#"
 VOCAB_MULTIPLE = 64
@@ -122,7 +123,7 @@ class CharTokenizer:
             "model_input_names": ["input_ids", "attention_mask"],
         }
         path = folder / "tokenizer_config.json"
-        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def _byte_alphabet() -> dict[int, str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
@@ -19,6 +20,11 @@ from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 log = logging.getLogger(__name__)
 
 
+NEEDED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|LANG|LANGUAGE|LC_\w+|TMPDIR|LD_\w+|PYTHON\w*|VIRTUAL_ENV|CONDA_\w+|COVERAGE_\w+"
+    r"|(?:OMP|MKL|OPENBLAS)_\w+|NEMO_ADA_\w+"
+)
+"""Names of variables that workers get. A scorer's own setting may be called NEMO_ADA_SCORER_..."""
 CLOSE_S = 10.0  # time for an orderly end before the process group is killed
 
 
@@ -30,6 +36,11 @@ def import_path() -> list[str]:
     library = os.path.dirname(os.__file__)
     given = [path for path in sys.path if path and not path.startswith("__")]
     return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
+
+
+def for_workers(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Python, its packages and a scorer need. Others may be secrets, so they stay here."""
+    return {name: value for name, value in without_secrets(environment).items() if NEEDED.fullmatch(name)}
 
 
 class ServerProcess:
@@ -49,8 +60,8 @@ class ServerProcess:
         self._on_end = on_end
         self._sending = threading.Lock()
         self._closing = False
-        shown = without_secrets(os.environ)
-        if len(shown) < len(os.environ) and not kernel.landlock_version():
+        shown = for_workers(os.environ)
+        if len(without_secrets(os.environ)) < len(os.environ) and not kernel.landlock_version():
             # Landlock keeps a worker away from /proc. Where it is missing, this process closes its own door. It costs
             # traces and stack dumps of this process by others, so not everywhere.
             with suppress(kernel.Missing):
@@ -64,7 +75,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                # The caller's import path, for the scorer. One thread per worker. No secrets near model output.
+                # The caller's import path, for the scorer. One thread per worker.
                 env=shown | {"PYTHONPATH": os.pathsep.join(import_path()), "OMP_NUM_THREADS": "1"},
             )
         self._connection.send((scorer, limits))

@@ -17,10 +17,13 @@ Workers are not trusted: `messages.read` reads what they send, and `read` checks
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import signal
+import struct
 import threading
+from collections import deque
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -34,8 +37,11 @@ from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 from nemo_ada.verify.verdict import CAUSES, CRASH, INVALID, TIMEOUT
 from nemo_ada.verify.worker import Judgement, judge, layers, start
 
+HEADER = struct.Struct("!i")  # multiprocessing's: the size of a message
 CHECK_S = 0.5  # how often an idle server checks for its parent and a broken pool
 MAX_BREAKS = 3  # breaks of the pool in a row, after which open answers get a cause
+MAX_MESSAGE = 64 << 10  # bytes of a worker's message
+REST_S = 1.0  # for the rest of a worker's message: the kernel passes on one of up to 4096 bytes in one piece
 
 
 def read(future: Future[Judgement]) -> Judgement:
@@ -64,17 +70,41 @@ def _checked(judgement: object) -> Judgement:
     return None, CRASH, "the worker sent something else than a judgement"
 
 
+def whole_message(connection: Connection, _maxsize: int | None = None) -> io.BytesIO:
+    """Read one message of a worker, in place of Connection._recv_bytes. All workers write to one pipe.
+
+    Raises:
+        OSError: the message is longer than MAX_MESSAGE, or its rest does not come. Pebble then replaces its workers.
+        EOFError: the pipe was closed.
+    """
+    data, size = b"", HEADER.size
+    while len(data) < size:
+        if data and not connection.poll(REST_S):
+            raise OSError("a worker sent half a message")
+        part = os.read(connection.fileno(), size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+        if len(data) == HEADER.size == size:
+            size += HEADER.unpack(data)[0]
+            if not HEADER.size < size <= MAX_MESSAGE:
+                raise OSError(f"a worker sent a message of {size} bytes")
+    return io.BytesIO(data[HEADER.size :])
+
+
 class Server:
     """Feeds one pebble pool from one connection.
 
-    The pool breaks when workers die before they take work. Then it is replaced, and all open answers are scheduled
-    again: the guilty answer is unknown, and pebble forgets its queue.
+    The pool breaks when workers die before they take work, or send nonsense. Then it is replaced, and the open answers
+    are judged one by one, because nobody knows the guilty one and pebble forgets its queue.
     """
 
     def __init__(self, connection: Connection, scorer: str, limits: VerifierLimits) -> None:
         self._connection, self._scorer, self._limits = connection, scorer, limits
         self._sending = threading.Lock()
         self._open: dict[int, Work] = {}
+        self._queue = threading.RLock()
+        self._one_by_one: deque[Work] = deque()  # the first of them is being judged
         self._broken = threading.Event()
         self._breaks = 0
         self._context = multiprocessing.get_context("forkserver")
@@ -115,6 +145,11 @@ class Server:
             return
         self._breaks = 0
         self._report(Done(ticket, label, cause, detail))
+        with self._queue:
+            if self._one_by_one and self._one_by_one[0].ticket == ticket:
+                self._one_by_one.popleft()
+                if self._one_by_one:
+                    self._schedule(self._one_by_one[0])
 
     def _report(self, done: Done) -> None:
         self._open.pop(done.ticket, None)
@@ -129,11 +164,15 @@ class Server:
         self._broken.clear()
         self._breaks += 1
         self._pool = self._new_pool()
-        for work in list(self._open.values()):
-            if self._breaks < MAX_BREAKS:
-                self._schedule(work)
-            else:
-                self._report(Done(work.ticket, None, CRASH, "workers die as soon as they start"))
+        guilty = [self._one_by_one[0]] if self._one_by_one else []
+        if self._breaks >= MAX_BREAKS:
+            guilty = list(self._open.values())
+        for work in guilty:
+            self._report(Done(work.ticket, None, CRASH, "its worker broke the pool"))
+        with self._queue:
+            self._one_by_one = deque(self._open.values())
+            if self._one_by_one:
+                self._schedule(self._one_by_one[0])
 
     def serve(self, parent: int) -> None:
         """Work until None arrives, the connection closes or the parent is gone."""
@@ -150,7 +189,11 @@ class Server:
                 return
             for work in batch:
                 self._open[work.ticket] = work
-                self._schedule(work)
+                with self._queue:
+                    if self._one_by_one:
+                        self._one_by_one.append(work)
+                    else:
+                        self._schedule(work)
 
     def _close_pool(self) -> None:
         self._pool.stop()
@@ -169,6 +212,8 @@ def main(descriptor: int, parent: int) -> None:
         kernel.hide_memory()
     reduction.ForkingPickler.loads = messages.read  # type: ignore[assignment]  # what workers send, too
     connection = Connection(descriptor)
+    connection._recv_bytes = connection._recv_bytes  # type: ignore[attr-defined]  # the trainer's messages may be long
+    Connection._recv_bytes = whole_message  # type: ignore[attr-defined]
     server = Server(connection, *messages.read(connection.recv_bytes()))
     try:
         server.serve(parent)

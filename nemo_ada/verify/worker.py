@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from multiprocessing import resource_tracker
 from typing import cast
 
 from nemo_ada.verify.confine import confine
@@ -40,7 +42,19 @@ def start(scorer: str, memory_bytes: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
         load_scorer(scorer)
+    _let_go()
     _layers = confine(memory_bytes)
+
+
+def _let_go() -> None:
+    """Point what an answer has no use for to /dev/null.
+
+    That is the trainer's output, and the pipe of multiprocessing's resource tracker, which deletes what it is told.
+    """
+    with open(os.devnull, "r+b", buffering=0) as nowhere:
+        for descriptor in (1, 2, resource_tracker._resource_tracker._fd):  # type: ignore[attr-defined]
+            if descriptor is not None:
+                os.dup2(nowhere.fileno(), descriptor)
 
 
 def layers() -> Layers:

@@ -14,14 +14,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.data.source import read_parquet
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.json_lines import Record, numbered, parse_line
+from nemo_ada.run_folder.json_lines import Record, bounded, numbered, parse_line
 from nemo_ada.whatif.formats import Reader, Response, UnreadableRecord, digest, reader_for
 
 PARQUET = ".parquet"
@@ -32,7 +32,6 @@ SKIPPED = re.compile(
 """Files of a folder that hold no training rollouts. A file that is named on the command line is always read."""
 STEP_IN_PATH = re.compile(r"(?:train_data_step|step_)(\d{1,15})(?!\d)")
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
-MAX_LINE = 64 * 2**20  # bytes of the longest line that is read
 MAX_FILES = 100_000
 MAX_RESPONSES = 20_000_000
 
@@ -268,20 +267,8 @@ def _parts(name: str) -> list[str]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
     with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
-
-        def next_line() -> bytes:
-            try:
-                return file.readline(MAX_LINE + 1)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
-                raise UserError(f"{path}: the gzip file is damaged or cut off ({damage}); unpack it as far as it goes "
-                                f"with `zcat {path.name} > log.jsonl`") from None  # fmt: skip
-
-        def bounded() -> Iterator[bytes]:
-            number = 0
-            while line := next_line():
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE:,} bytes, so it is no rollout")
-                yield line
-
-        yield from numbered(bounded())
+        try:
+            yield from numbered(bounded(cast(IO[bytes], file)))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
+            raise UserError(f"{path}: the gzip file is damaged or cut off ({damage}); unpack it as far as it goes "
+                            f"with `zcat {path.name} > log.jsonl`") from None  # fmt: skip

@@ -45,7 +45,6 @@ from rivals import Plain, rival
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.config.yaml_file import read_yaml
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.embedded.base import REPORT, prepare_base
 from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
@@ -56,6 +55,7 @@ from nemo_ada.run_folder.files import locked, read_json, write_atomically
 from nemo_ada.run_folder.folder import read_lines
 from nemo_ada.run_folder.observer import Observer
 from nemo_ada.run_folder.provenance import commit
+from nemo_ada.run_folder.yaml_file import read_yaml
 from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
 
 MEASURED = ("budget", "evaluations", "tiers")

@@ -126,3 +126,14 @@ def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path)
     assert single["zero_signal"]["mean"] is None and grpo["zero_signal"]["mean"] > 0
     done = run(*both, "--plot", str(tmp_path / "costs.png"))
     assert "n/a" in done.stdout and (tmp_path / "costs.png").exists()
+
+
+def test_a_figure_replaces_only_a_figure_of_ours(tmp_path):
+    figure = tmp_path / "costs.png"
+    both = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 8")
+    for _ in range(2):
+        assert run(*both, "--plot", str(figure)).exit_code == 0
+    figure.write_bytes(b"somebody's photograph")
+    with pytest.raises(UserError, match="--plot"):
+        run(*both, "--plot", str(figure))
+    assert figure.read_bytes() == b"somebody's photograph"

@@ -20,6 +20,7 @@ from tests.data.test_command_line import run
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
+KILLED = "0f" * 16  # the random part of a temporary name
 SETTINGS = {"k": 1, "nemo_ada": "0"}
 
 
@@ -40,7 +41,7 @@ def commands(messy: Path, out: Path, model: Path) -> dict[str, list[str]]:
 def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(messy, tmp_path, capfd, command, settings):
     out = tmp_path / "home"
     (out / "deep").mkdir(parents=True)
-    for name in ("README.md", "dataset.jsonl", ".bash.1", "deep/.notes.2", "deep/.card.json.3.tmp", "lock"):
+    for name in ("README.md", "dataset.jsonl", ".bash.1", "deep/.notes.2", f"deep/.card.json.{KILLED}.tmp", "lock"):
         (out / name).write_text("mine")
     if settings is not None:
         (out / "settings.json").write_text(settings)
@@ -58,18 +59,18 @@ def test_hidden_files_in_a_folder_of_ours_stay_and_only_leftovers_of_our_writes_
         ".card.json.4711",
         ".hidden",
         ".vimrc.2",
-        ".card.json.4711.tmp.bak",
-        ".mine.12.tmp",
-        "deep/.card.json.1.tmp",
+        f".card.json.{KILLED}.tmp.bak",
+        f".mine.{KILLED}.tmp",
+        f"deep/.card.json.{KILLED}.tmp",
     }
-    for name in {".card.json.4711.tmp", ".dataset.jsonl.1.tmp", *left}:
+    for name in {f".card.json.{KILLED}.tmp", f".dataset.jsonl.{KILLED}.tmp", *left}:
         (tmp_path / "set" / name).touch()
     with claimed(tmp_path / "set", SETTINGS):
         assert contents(tmp_path / "set").keys() == {"settings.json", ".nemo-ada.lock", *left}
 
 
 def test_a_start_that_was_killed_before_its_first_file_is_no_foreign_folder(tmp_path):
-    for name in (".nemo-ada.lock", ".settings.json.4711.tmp"):
+    for name in (".nemo-ada.lock", f".settings.json.{KILLED}.tmp"):
         (tmp_path / name).touch()
     with claimed(tmp_path, SETTINGS):
         assert json.loads((tmp_path / "settings.json").read_text()) == SETTINGS

@@ -25,7 +25,7 @@ from nemo_ada.config.presets import presets
 from nemo_ada.config.run import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.processes.actors import alive
-from nemo_ada.errors import ProcessLostError, UserError
+from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_STOPPED
 from nemo_ada.run_folder.files import verify_folder
 from nemo_ada.run_folder.folder import read_lines
@@ -356,3 +356,44 @@ def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack
         trainer.run()
     assert json.loads((config.folder / "status.json").read_text())["state"] == "interrupted"
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_run_goes_on_with_another_layout_and_smaller_micro_batches(make, stack, task):
+    before = make("layout", BALANCED, *TWO_STEPS, "policy.megatron_cfg.tensor_model_parallel_size=2")
+    assert training.Trainer(before, stack, task).run().exit_code == EXIT_DONE
+    longer = ("grpo.max_num_steps=3", "grpo.val_at_start=false", "validation.responses=4")
+    after = make("layout", BALANCED, *longer, "policy.train_micro_batch_size=4", "resume=auto")
+    assert training.Trainer(after, stack, task).run().exit_code == EXIT_DONE
+    assert [line["step"] for line in read_lines(after.folder / "metrics.jsonl")] == [1, 2, 3]
+    changed = read_lines(after.folder / "config_changes.jsonl")[-1]["changed"]
+    assert {"policy.train_micro_batch_size", "policy.megatron_cfg.tensor_model_parallel_size"} <= changed.keys()
+    other = make("layout", BALANCED, *longer, "loss_fn.ratio_clip_max=0.3", "resume=auto")
+    with pytest.raises(UserError, match="ratio_clip_max"):
+        training.Trainer(other, stack, task).run()
+
+
+def test_a_learner_without_memory_names_the_setting_to_lower(make, stack, task, monkeypatch):
+    config = make("memory", BALANCED, *TWO_STEPS)
+
+    def no_room(_self):
+        raise InvariantError(
+            'learner train: rank 0 failed with RuntimeError("DefaultCPUAllocator: can\'t allocate memory")'
+        )
+
+    monkeypatch.setattr(training.Trainer, "_start", no_room)
+    with pytest.raises(InvariantError, match=r"lower policy\.train_micro_batch_size"):
+        training.Trainer(config, stack, task).run()
+    assert json.loads((config.folder / "status.json").read_text())["state"] == "failed"
+
+
+def test_a_folder_of_another_run_is_refused_before_any_work(make, monkeypatch):
+    config = make("taken", BALANCED, *TWO_STEPS)
+    config.folder.mkdir(parents=True)
+    (config.folder / "config.yaml").write_text("grpo: {seed: 99}")
+
+    def work(*_arguments):
+        raise AssertionError("the task was read")
+
+    monkeypatch.setattr("nemo_ada.embedded.trainer.run_task", work)
+    with pytest.raises(UserError, match="another configuration"):
+        training.train(config)

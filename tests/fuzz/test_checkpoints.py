@@ -152,7 +152,7 @@ def test_a_state_of_the_wrong_kind_is_refused_by_its_file(fresh, data):
     COUNTED["states"] += 1
     folder = fresh().checkpoint_folder(2)
     (folder / "state.json").write_bytes(data)
-    found, message = attempt(lambda: checkpoint.read_state(folder, "f", Path("run")))
+    found, message = attempt(lambda: checkpoint.read_state(folder, ("f",), Path("run")))
     if message is not None:
         assert "state.json" in message or "belongs to another" in message
         return

@@ -28,7 +28,15 @@ from nemo_ada.cli.main import guarded
 from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.upstream import LOOP
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import EXIT_DONE, EXIT_STALLED, EXIT_STOPPED, JOB_END, MARGIN_SECONDS, JobControl
+from nemo_ada.job_control import (
+    EXIT_DONE,
+    EXIT_STALLED,
+    EXIT_STOPPED,
+    JOB_END,
+    MARGIN_SECONDS,
+    JobControl,
+    key_to_lower,
+)
 from nemo_ada.nemo.launch import command as launch_module
 from nemo_ada.nemo.launch import stop_and_save
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -39,6 +47,7 @@ from nemo_ada.nemo.launch.command import (
     continue_tracking,
     load,
     lost_process,
+    memory_keys,
 )
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
@@ -51,6 +60,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import setup
 from nemo_ada.rules.names import key_names
+from nemo_ada.run_folder.folder import LAYOUT, VOLATILE, of_class
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
 from tests.patience import PATIENCE
@@ -511,8 +521,8 @@ def changed(**sections):
 
 
 LONGER = changed(grpo={"max_num_steps": 9}, logger={"log_dir": "exp_002"}, policy={"megatron_cfg": {"train_iters": 9}})
-OTHER = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"val_batch_size": 8})
-DIFFERENCE = 'grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2, policy.model_name: "a" -> "b"'
+OTHER = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"num_prompts_per_step": 8})
+DIFFERENCE = 'grpo.num_prompts_per_step: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2, policy.model_name: "a" -> "b"'
 
 
 @pytest.mark.parametrize(
@@ -520,12 +530,13 @@ DIFFERENCE = 'grpo.val_batch_size: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.
     [
         ({}, MADE_WITH, True, None),
         ({}, LONGER, True, None),
+        ({}, changed(policy={"train_micro_batch_size": 1}), True, None),
         ({}, OTHER, True, f"step_4 was made with another configuration ({DIFFERENCE})"),
         ({}, MADE_WITH, False, "already holds step_4; set resume=auto"),
         ({"optimizer": False}, MADE_WITH, True, "step_4: NeMo-RL finds no optimizer state"),
         ({"optimizer": False, "save_optimizer": False}, MADE_WITH, True, None),
     ],
-    ids=["the same", "longer", "another", "unasked", "optimizer lost", "optimizer unwanted"],
+    ids=["the same", "longer", "less memory", "another", "unasked", "optimizer lost", "optimizer unwanted"],
 )
 def test_only_a_whole_checkpoint_of_the_same_configuration_is_continued(tmp_path, saved, config, resume, message):
     """Without the optimizer's state the learning rate would start its warm-up anew, with a warning only."""
@@ -552,3 +563,27 @@ def test_a_continued_run_keeps_its_tracking_id_and_a_chosen_one_is_left_alone(tm
     continue_tracking(first, tmp_path)
     continue_tracking(second, tmp_path)
     assert first == second and first["wandb"]["resume"] == "allow" and len(first["wandb"]["id"]) == 8
+
+
+DYNAMIC = {"policy": {"dynamic_batching": {"enabled": True}}}
+PACKED = {"policy": {"sequence_packing": {"enabled": True}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "where", "key"),
+    [
+        ({"policy": {}}, "MegatronPolicyWorker.train()", "policy.train_micro_batch_size"),
+        (PACKED, "MegatronPolicyWorker.train()", "policy.sequence_packing.train_mb_tokens"),
+        (PACKED, "DTensorPolicyWorker.get_reference_policy_logprobs()", "policy.sequence_packing.logprob_mb_tokens"),
+        (PACKED, "VllmGenerationWorker.generate()", "policy.generation.vllm_cfg.gpu_memory_utilization"),
+        (
+            {"policy": {"dynamic_batching": {"enabled": True}}},
+            "Worker.train()",
+            "policy.dynamic_batching.train_mb_tokens",
+        ),
+    ],
+)
+def test_running_out_of_memory_names_a_setting_that_a_resume_may_change(config, where, key):
+    error = RuntimeError(f"ray::{where} torch.OutOfMemoryError: CUDA out of memory")
+    assert f"lower {key}," in key_to_lower(error, memory_keys(config))
+    assert of_class(key, LAYOUT) or of_class(key, VOLATILE)

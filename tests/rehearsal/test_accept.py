@@ -21,6 +21,7 @@ from nemo_ada.planning.command import PlanOptions
 from nemo_ada.rehearsal import accept, installation
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_gpus
 from nemo_ada.rehearsal.shrink import Layout, layout_of, shorten
+from nemo_ada.run_folder.files import claim
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-7b.yaml"
@@ -31,7 +32,7 @@ import json, os, sys
 from pathlib import Path
 config = json.loads(Path(sys.argv[5]).read_text())
 name, steps, run = Path(sys.argv[5]).stem, config["grpo"]["max_num_steps"], Path(config["run_dir"])
-asked = json.loads((Path(sys.argv[5]).parent / "asked.json").read_text())
+asked = json.loads((Path(sys.argv[5]).parents[1] / "asked.json").read_text())
 first = steps if name == "resumed" else 1
 def note(**event):
     with open(os.environ["NEMO_ADA_REHEARSAL_EVENTS"], "a") as file:
@@ -78,7 +79,7 @@ def accepted(
     python.chmod(0o755)
     out = folder / "out"
     out.mkdir(exist_ok=True)
-    (out / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     gpus = installation.Installation(folder, folder, folder, python, python, stand_ins=False)
     monkeypatch.setattr(installation, "here", lambda: gpus)
     words = [f"run_dir={out}", "resume=auto", *overrides]  # as node.sh gives them
@@ -207,12 +208,12 @@ def test_the_folder_of_something_else_stays_as_it_is(name, tmp_path, monkeypatch
     (tmp_path / "out" / name / "mine").write_text("kept")
     with pytest.raises(UserError):
         accepted(tmp_path, monkeypatch)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(["asked.json", name])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [name]
     assert (tmp_path / "out" / name / "mine").read_text() == "kept"
 
 
 @needs_nemo_rl
 def test_two_acceptances_do_not_share_a_folder(tmp_path, monkeypatch):
-    with accept._claim(tmp_path / "out"), pytest.raises(UserError):
+    with claim(tmp_path / "out", "accept", "--out"), pytest.raises(UserError):
         accepted(tmp_path, monkeypatch)
     assert not runs(tmp_path)

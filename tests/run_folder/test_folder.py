@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import write_folder
 from nemo_ada.run_folder.folder import CHANGES, RunDir, fingerprint, read_lines
 
+KILLED = "0f" * 16  # the random part of a temporary name
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
 
 
@@ -82,10 +84,14 @@ def test_a_holder_on_another_node_is_waited_for(tmp_path, monkeypatch):
 
 def test_what_a_killed_attempt_left_half_written_is_removed(tmp_path):
     saved = tmp_path / "checkpoints" / "step_000001"
-    for folder in (saved, tmp_path / "checkpoints" / ".step_000002.partial", tmp_path / "checkpoints" / ".step_0.old"):
+    for folder in (
+        saved,
+        tmp_path / "checkpoints" / f".step_000002.{KILLED}.partial",
+        tmp_path / "checkpoints" / f".step_0.{KILLED}.old",
+    ):
         folder.mkdir(parents=True)
         (folder / "state.json").touch()
-    (tmp_path / ".status.json.123.tmp").touch()
+    (tmp_path / f".status.json.{KILLED}.tmp").touch()
     run = RunDir(tmp_path)
     run.open(CONFIG, resume=True)
     run.close()
@@ -138,7 +144,100 @@ def test_a_folder_with_somebodys_files_is_refused_and_stays_as_it_is(tmp_path, r
 
 
 def test_what_the_batch_script_left_in_a_new_folder_is_no_strangers(tmp_path):
-    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", ".model.partial"):
+    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", f".model.{KILLED}.partial"):
         (tmp_path / name).touch()
     RunDir(tmp_path).open({"a": 1}, resume=False)
-    assert (tmp_path / "config.yaml").exists() and not (tmp_path / ".model.partial").exists()
+    assert (tmp_path / "config.yaml").exists() and not (tmp_path / f".model.{KILLED}.partial").exists()
+
+
+LAID_OUT = {
+    "cluster": {"num_nodes": 1, "gpus_per_node": 8},
+    "policy": {
+        "model_name": "m",
+        "train_micro_batch_size": 4,
+        "sequence_packing": {"enabled": True, "train_mb_tokens": 8192},
+        "megatron_cfg": {"tensor_model_parallel_size": 2, "optimizer": {"lr": 1e-6, "optimizer_cpu_offload": False}},
+    },
+    "grpo": {"seed": 0, "max_val_samples": 64},
+}
+
+
+def with_value(config, key, value):
+    section, _, rest = key.partition(".")
+    return {**config, section: with_value(config[section], rest, value) if rest else value}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cluster.num_nodes", 2), ("policy.train_micro_batch_size", 1),
+        ("policy.sequence_packing.train_mb_tokens", 4096),
+        ("policy.megatron_cfg.tensor_model_parallel_size", 4), ("grpo.max_val_samples", 32),
+        ("policy.megatron_cfg.optimizer.optimizer_cpu_offload", True),
+    ],
+)  # fmt: skip
+def test_layout_and_memory_may_change_and_the_change_is_recorded(tmp_path, caplog, key, value):
+    for config in (LAID_OUT, with_value(LAID_OUT, key, value)):
+        run = RunDir(tmp_path)
+        run.open(config, resume=True)
+        run.close()
+    ((changed, (_, after)),) = read_lines(tmp_path / CHANGES)[0]["changed"].items()
+    assert (changed, after) == (key, value)
+    assert key in caplog.text
+
+
+@pytest.mark.parametrize("key", ["policy.model_name", "policy.megatron_cfg.optimizer.lr", "grpo.seed"])
+def test_what_identifies_a_run_may_not_change(tmp_path, key):
+    run = RunDir(tmp_path)
+    run.open(LAID_OUT, resume=True)
+    run.close()
+    with pytest.raises(UserError, match=re.escape(key)):
+        RunDir(tmp_path).check(with_value(LAID_OUT, key, 9), resume=True)
+
+
+def saved_run(folder, step):
+    """A run's folder that has saved a step, with its records."""
+    run = RunDir(folder)
+    run.open(CONFIG, resume=True)
+    for number in range(1, step + 1):
+        run.log("metrics", {"step": number}, tensorboard=False)
+    write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
+    (folder / "pace.json").write_text(json.dumps({"saved_step": step, "save_seconds": [], "validation_seconds": []}))
+    run.close()
+    return run
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_run_whose_checkpoints_are_away_does_not_start_again(tmp_path, named):
+    run = saved_run(tmp_path / "run", 5)
+    config = CONFIG
+    if named:  # as NeMo-RL's configs do
+        (tmp_path / "scratch").mkdir()
+        (tmp_path / "run" / "checkpoints").rename(tmp_path / "scratch" / "checkpoints")
+        config = {**CONFIG, "checkpointing": {"checkpoint_dir": str(tmp_path / "scratch" / "checkpoints")}}
+        (tmp_path / "scratch").rename(tmp_path / "unmounted")
+    else:
+        (tmp_path / "run" / "checkpoints").rename(tmp_path / "purged")
+    with pytest.raises(UserError, match="has saved step 5"):
+        RunDir(tmp_path / "run").open(config, resume=True)
+    assert [record["step"] for record in read_lines(run.path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    if named:
+        (tmp_path / "unmounted").rename(tmp_path / "scratch")
+    else:
+        (tmp_path / "purged").rename(tmp_path / "run" / "checkpoints")
+    RunDir(tmp_path / "run").check(config, resume=True)
+
+
+def test_a_step_folder_behind_a_link_is_no_checkpoint(tmp_path):
+    run = saved_run(tmp_path / "run", 5)
+    other = saved_run(tmp_path / "other", 7)
+    run.checkpoint_folder(7).symlink_to(other.checkpoint_folder(7))
+    assert run.newest_checkpoint() == run.checkpoint_folder(5)
+
+
+def test_a_configuration_of_a_few_lines_does_not_hang_a_resume(tmp_path):
+    bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
+    (tmp_path / "config.yaml").write_text(bomb)
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        RunDir(tmp_path).check(CONFIG, resume=True)

@@ -226,7 +226,26 @@ SHAPES = [
     f'api_key = "{V}"',
     f"password='{V} and more {V}'",
 ]
+H = "0123456789abcdef" * 2
+V_SHAPES = [  # shapes of issuers whose tokens have a form of their own
+    f"hvs.{V}{V}", f"hvb.{V}{V}", f"xai-{V}{V}", f"tvly-{V}", f"csk-{V}{V}", f"glsa_{V}_{V[:8]}", f"figd_{V}",
+    f"lsv2_pt_{V}_{V[:10]}", f"pcsk_{V}_{V}", f"sntrys_{V}{V}", f"whsec_{V}{V}", f"rubygems_{V}{V}", f"glptt-{V}{V}",
+    f"doo_v1_{V}{V}", f"shpss_{V}{V}", f"ATATT3{V}{V}", f"dckr_oat_{V}", f"nfp_{V}{V}", f"pul-{V}{V}",
+    f"HF_TOKEN%3D{V}", f"https://h/?q=api_key%3D{V}", f"https://me:a/{V}@h/x", f"amqp://u:a@{V}@h:5672/v",
+    f"redis://:{V}@h:6379/0", f"mongodb+srv://u:{V}@c.example.net/db?w=1",
+]  # fmt: skip
+HEX_SHAPES = [f"dapi{H}", f'{{"username":"me","key":"{H}"}}', f"SK{H}", f"key-{H}"]
 INNOCENT = [
+    "http://host:8080/a@b",
+    "dapitools",
+    "a xai-model",
+    "SKIPPED 12",
+    "http://[::1]:8000/v1",
+    "https://h/a:b/c",
+    "key: 0123456789abcdef",
+    "pul-request",
+    "ops-team",
+    "fw-12",
     "max_tokens: 512",
     "max_tokens=100",
     "tokens_per_second: 1234.5",
@@ -280,7 +299,8 @@ INNOCENT = [
 
 def test_usual_shapes_of_secrets_are_hidden():
     assert len(SHAPES) >= 49
-    assert [text for text in SHAPES if V in hide(text)] == []
+    assert [text for text in [*SHAPES, *V_SHAPES] if V in hide(text)] == []
+    assert [text for text in HEX_SHAPES if H in hide(text)] == []
     assert [text for text in SHAPES if hide(hide(text)) != hide(text)] == []
 
 
@@ -445,3 +465,24 @@ def test_containers_get_secrets_by_name_and_not_by_value():
     done = shell("docker/run.sh", "cpu", "nemo-ada", "--help", DOCKER="echo")
     assert done.returncode == 0 and "--env WANDB_API_KEY" in done.stdout
     assert not found_in(done.stdout + done.stderr)
+
+
+def test_logs_hold_nothing_that_steers_a_terminal():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(Redacted())
+    log = logging.getLogger("test_escapes")
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        log.warning("left out: %s", "a\x1b]0;owned\x07b\r\x9b2J.jsonl")
+    finally:
+        log.removeHandler(handler)
+    assert {letter for letter in stream.getvalue() if not letter.isprintable()} == {"\n"}
+
+
+def test_a_secret_is_no_name_of_a_folder(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, shown = run(capsys, "train", str(CPU / "mini_sudoku.yaml"), "run_dir=runs/${oc.env:HF_TOKEN}")
+    assert code == 2 and "run_dir" in shown and not found_in(shown)
+    assert list(tmp_path.iterdir()) == []

@@ -214,7 +214,7 @@ def test_places_without_rollouts_are_refused(tmp_path):
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_ada.whatif.logs.MAX_LINE", 1000)
+    monkeypatch.setattr("nemo_ada.run_folder.json_lines.MAX_LINE", 1000)
     (tmp_path / "a.jsonl").write_bytes(b"x" * 5000)
     with pytest.raises(UserError, match="line 1: longer than 1,000 bytes"):
         read_logs([tmp_path / "a.jsonl"])

@@ -37,7 +37,7 @@ from nemo_ada.embedded.learner.packing import deal_packed
 from nemo_ada.embedded.learner.settings import LearnerConfig
 from nemo_ada.embedded.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import read_json
+from nemo_ada.run_folder.files import read_json, write_atomically
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "learner.json"
 _MOMENTS, _RNG = ("exp_avg", "exp_avg_sq"), "torch_rng"
@@ -298,7 +298,7 @@ class Learner:
                 adam |= {f"{moment}.{name}": tensor for name, tensor in (part or {}).items()}
             save_file(adam, Path(folder) / _OPTIMIZER)
             state = {"step": self.schedule.num_steps, "shape": self.config.shape.hf_config()}
-            (Path(folder) / _STATE).write_text(json.dumps(state, indent=1))
+            write_atomically(Path(folder) / _STATE, json.dumps(state, indent=1))
         dist.barrier()
 
     def load(self, folder: str) -> None:
@@ -336,7 +336,7 @@ class Learner:
         if weights is not None:
             save_file(weights, Path(folder) / _MODEL, {"format": "pt"})
             config = self.config.shape.hf_config() | dict(extra_config)
-            (Path(folder) / "config.json").write_text(json.dumps(config, indent=1))
+            write_atomically(Path(folder) / "config.json", json.dumps(config, indent=1))
         dist.barrier()
 
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:

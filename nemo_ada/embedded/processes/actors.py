@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from nemo_ada.run_folder.files import new_file, remove
+
 STACKS = "NEMO_ADA_STACKS"
 """Environment variable with the folder to which actors write their stacks on request."""
 
@@ -33,7 +35,9 @@ def prepare_actor(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     folder = os.environ.get(STACKS)
     if folder:
-        file = (Path(folder) / f"{name}.txt").open("w", encoding="utf-8")
+        path = Path(folder) / f"{name}.txt"
+        remove(path)  # an earlier process of this name
+        file = new_file(path)
         _open_files.append(file)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 

@@ -27,7 +27,8 @@ from ray._private import ray_constants, services, utils
 from ray._raylet import Config  # type: ignore[attr-defined]
 
 from nemo_ada.embedded.processes import actors as processes
-from nemo_ada.errors import StallError, UserError
+from nemo_ada.errors import InvariantError, StallError, UserError
+from nemo_ada.run_folder.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
 START_SECONDS = 300.0  # after which a start that hangs ends the process
+SOCKET = "/session_2026-11-26_11-23-18_123456_4194304/sockets/plasma_store"  # the longest below Ray's folder
+LONGEST = 107 - len(SOCKET)  # bytes in the path of Ray's folder: a socket has a path of at most 107
 NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
@@ -57,6 +60,7 @@ def start(folder: Path, **options: Any) -> None:
 
     Raises:
         StallError: No node came up in ATTEMPTS attempts.
+        InvariantError: The same, for a cause that another attempt would meet again.
         UserError: This process has started Ray already.
     """
     if ray.is_initialized():
@@ -82,7 +86,10 @@ def start(folder: Path, **options: Any) -> None:
             ray.shutdown()
             processes.end(processes.naming(folder), grace=0.0)
             if attempt == ATTEMPTS:
-                raise StallError(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
+                passes = isinstance(error, TimeoutError | ConnectionError)
+                lasts = isinstance(error, OSError | ValueError) and not passes  # another attempt would meet it again
+                kind = InvariantError if lasts else StallError
+                raise kind(f"Ray did not start on this machine in {ATTEMPTS} attempts: {cause}") from error
             log.warning("Ray did not start (%s): attempt %d of %d", cause, attempt + 1, ATTEMPTS)
 
 
@@ -122,7 +129,7 @@ def _patient_start() -> Iterator[None]:
         arguments = inspect.signature(start_raylet).bind(*args, **options).arguments
         for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
             file = Path(arguments["session_dir"]) / f"{name}_{arguments['node_id']}"
-            file.write_text("-1", encoding="ascii")
+            write_atomically(file, "-1")
         return start_raylet(*args, **options | {"runtime_env_agent_port": _free_port()})
 
     def patiently(*args: Any) -> Any:

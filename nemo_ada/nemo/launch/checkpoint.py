@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import read_json, write_atomically
+from nemo_ada.run_folder.files import read_json, remove, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def restore(checkpointer: Any) -> dict[str, Any] | None:
 def clear_abandoned(checkpointer: Any) -> None:
     """Remove the folders of saves that were killed. NeMo-RL v0.7 would write the next save of that step into them."""
     for path in sorted(Path(checkpointer.checkpoint_dir).glob("tmp_step_*")):
-        shutil.rmtree(path)
+        remove(path)
         log.warning("removed %s: its save was never finished", path)
 
 

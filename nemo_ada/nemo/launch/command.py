@@ -16,14 +16,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemo_ada import rules
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
 from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
-from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import JobControl, on_signals
+from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
@@ -43,8 +41,9 @@ from nemo_ada.nemo.launch.stop_and_save import (
 )
 from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.patch_points import replaced
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run_folder.files import json_of, write_atomically
 from nemo_ada.run_folder.folder import RunDir, identity
+from nemo_ada.run_folder.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +137,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
+    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
+    resume = resolved.get("resume", "never")
+    run_dir.check(resolved, resume=resume == "auto")
     if not judged:
         rules.refuse(resolved, upstream)
     single = nemo_settings.uses_controller(resolved)
@@ -147,8 +149,6 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     check_config(master_config)
     check_environments(resolved)
     check_architectures(resolved)
-    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
-    resume = resolved.get("resume", "never")
     run_dir.open(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
@@ -177,6 +177,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
+        if advice := key_to_lower(error, memory_keys(resolved)):
+            raise InvariantError(f"after step {step}: {str(error).strip().splitlines()[-1]}; {advice}") from error
         raise
     finally:
         run_dir.close()
@@ -217,6 +219,26 @@ def lost_process(error: BaseException | None) -> str | None:
             return str(error).strip().splitlines()[0]
         error = error.__cause__
     return None
+
+
+def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
+    """A part of the text of a worker's error -> the setting that needs less memory."""
+    packed = get(config, "policy.sequence_packing.enabled", False)
+    dynamic = get(config, "policy.dynamic_batching.enabled", False)
+    section = "sequence_packing" if packed else "dynamic_batching" if dynamic else None
+    train, logprobs = (
+        f"policy.{rows}" if section is None else f"policy.{section}.{tokens}"
+        for rows, tokens in (
+            ("train_micro_batch_size", "train_mb_tokens"),
+            ("logprob_batch_size", "logprob_mb_tokens"),
+        )
+    )
+    return {
+        "logprobs(": logprobs,
+        "PolicyWorker": train,
+        "Vllm": "policy.generation.vllm_cfg.gpu_memory_utilization",
+        "": train,
+    }
 
 
 def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
@@ -353,7 +375,7 @@ def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
         return
     path = run_dir / TRACKING
     if path.exists():
-        run_id = str(json.loads(path.read_text(encoding="utf-8"))["wandb_id"])
+        run_id = str(json_of(path)["wandb_id"])
     else:
         run_id = uuid.uuid4().hex[:8]
         write_atomically(path, json.dumps({"wandb_id": run_id}))
@@ -378,7 +400,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             f"checkpointing.checkpoint_dir={checkpointer.checkpoint_dir} already holds {Path(newest).name}; set "
             "resume=auto to continue it or name another folder"
         )
-    saved = yaml.safe_load((Path(newest) / "config.yaml").read_text(encoding="utf-8"))
+    saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
     old, new = (_comparable(config) for config in (saved, plain(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
@@ -403,7 +425,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM request a stop at the end of the step. The step then draws no new wave."""
+    """Within the block SIGINT, SIGTERM and SIGHUP request a stop at the end of the step, which draws no new wave."""
 
     def stop(reason: str) -> None:
         progress.signals.append(reason)

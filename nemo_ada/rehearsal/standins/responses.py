@@ -72,7 +72,7 @@ class Draws:
         if not text:
             return None
         content: Mapping[str, Any] = json.loads(text)
-        lengths = {
+        lengths: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in content["lengths"].items()
         }
         return cls(tuple(content["rates"]), LengthModel(**lengths))

@@ -16,7 +16,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
 from nemo_ada.embedded.processes import actors as processes
-from nemo_ada.errors import StallError, UserError
+from nemo_ada.errors import InvariantError, StallError, UserError
 from tests.lazy import Lazy
 from tests.patience import PATIENCE
 
@@ -109,3 +109,22 @@ def test_a_node_that_registers_late_is_waited_for(folder, monkeypatch):
     private_ray.start(folder)
     assert nodes == [{"node_id": "late"}]
     assert private_ray.services.get_node is get_node
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError("AF_UNIX path length cannot exceed 107 bytes"), InvariantError),
+        (ValueError("the object store is larger than /dev/shm"), InvariantError),
+        (TimeoutError("no answer"), StallError),
+        (Exception("The current node timed out during startup."), StallError),
+    ],
+)
+def test_a_cause_that_stays_has_no_exit_code_that_continues_a_chain(folder, monkeypatch, error, expected):
+    def fails(**_options):
+        raise error
+
+    monkeypatch.setattr("ray.init", fails)
+    with pytest.raises(expected) as raised:
+        private_ray.start(folder)
+    assert type(raised.value) is expected

@@ -1,4 +1,4 @@
-"""Read a YAML file that a person wrote: bounded size, no repeated keys, no exploding aliases.
+"""The one reader of YAML files: bounded size, no repeated keys, no exploding aliases.
 
 PyYAML silently takes the last of two equal keys. It copies nothing for an alias, so ten lines can stand for billions of
 values in a configuration. For values such as `!!bool x` it raises bare errors of its constructors. All of these are
@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from nemo_ada.errors import UserError
+from nemo_ada.run_folder.files import read_bounded
 
 MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
 MAX_VALUES = 100_000  # with every alias written out
@@ -21,7 +22,7 @@ MAX_DEPTH = 100
 _PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 
 
-class _Loader(yaml.SafeLoader):
+class _Written(yaml.SafeLoader):
     """SafeLoader that refuses repeated keys and deep nesting."""
 
     _level = 0
@@ -51,24 +52,33 @@ class _Loader(yaml.SafeLoader):
         return dict(super().construct_mapping(node, deep))
 
 
+class _Loader(_Written):
+    """Reads what people write."""
+
+
 # PyYAML wants a point and a sign in `1.0e-8`. OmegaConf, which reads NeMo-RL's files there, does not.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
-def read_yaml(path: Path, what: str = "the configuration") -> Any:
-    """Read a YAML file. Raises UserError, which calls the file `what`."""
+def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False) -> Any:
+    """Read a YAML file.
+
+    Args:
+        path: the file.
+        what: what messages call it.
+        written: whether a program wrote the file. `1e-8` is then the text that the program had.
+
+    Raises:
+        UserError: the file cannot be read, or is not what this reader takes.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        text = data.decode("utf-8")
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8
         raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
-    if len(data) > MAX_BYTES:
-        raise UserError(f"{_shown(path)} has more than {MAX_BYTES:,} bytes: it is no configuration")
     try:
-        content = yaml.load(text, _Loader)
+        content = yaml.load(text, _Written if written else _Loader)
         _count(content, 0, {})
     except _PARSER_ERRORS as error:
         raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}") from None
