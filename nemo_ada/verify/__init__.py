@@ -1,6 +1,6 @@
 """Whether a response is correct: math-verify in killable processes, with a hard deadline per answer.
 
-This package imports neither math-verify nor pebble. They run in the verifier's own processes (`server`).
+This package does not import math-verify. It runs in the verifier's own processes (`server`).
 """
 
 from __future__ import annotations

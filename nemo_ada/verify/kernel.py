@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
-_CLONE_NEWUSER = 0x10000000
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _CAPABILITIES = 0x20080522  # version 3 of the capability calls
 
 _MACHINES = {"x86_64": 0, "aarch64": 1}  # column of _CALLS
@@ -45,7 +44,7 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
 # A worker may use these with some arguments only (`_filter`).
 _OPEN, _OPENAT, _IOCTL, _FCNTL = (2, None), (257, 56), (16, 29), (72, 25)
 _TGKILL, _PRLIMIT, _SETRLIMIT = (234, 131), (302, 261), (160, 164)
-_SECCOMP, _CAPSET, _UNSHARE = (317, 277), (126, 91), (272, 97)
+_SECCOMP, _CAPSET = (317, 277), (126, 91)
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every machine
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | (os.O_TMPFILE & ~os.O_DIRECTORY)
@@ -79,11 +78,6 @@ def no_new_privileges() -> None:
     _done(_control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
-def hide_memory() -> None:
-    """Keep other processes of the user from reading this process's memory and environment, and from tracing it."""
-    _done(_control(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
-
-
 def drop_capabilities() -> None:
     """Give up root's special rights, so that this process cannot read other processes, whoever runs it.
 
@@ -93,15 +87,6 @@ def drop_capabilities() -> None:
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES, 0))
     none = ctypes.create_string_buffer(struct.pack("=6I", 0, 0, 0, 0, 0, 0))
     _done(_call(_number(_CAPSET), header, none), "capset")
-
-
-def separate_user() -> None:
-    """Give this process a user namespace, so that it cannot read processes outside of it, even those of its user.
-
-    Raises:
-        Missing: the kernel refuses.
-    """
-    _done(_call(_number(_UNSHARE), _CLONE_NEWUSER), "a user namespace")
 
 
 def only_read_below(places: Iterable[str]) -> None:
@@ -127,13 +112,16 @@ def only_read_below(places: Iterable[str]) -> None:
         os.close(ruleset)
 
 
-def only_compute() -> None:
+def only_compute(may_open: bool) -> None:
     """seccomp: the system calls of a worker, and no others. Raises Missing.
+
+    may_open: whether files may be opened for reading. Without Landlock they may not, because no other layer of the
+    kernel would say which.
 
     No socket, no new process or thread, no program, no signal to another process, no access to another process's
     memory, no file opened for writing, created, renamed or removed. A refused call fails with EPERM.
     """
-    instructions = b"".join(_filter(_machine(), os.getpid()))
+    instructions = b"".join(_filter(_machine(), os.getpid(), may_open))
     code = ctypes.create_string_buffer(instructions, len(instructions))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code)))
     if _call(_number(_SECCOMP), 1, _TSYNC, program) == 0:
@@ -183,14 +171,15 @@ def _allow_reading(ruleset: int, place: str) -> None:
         os.close(descriptor)
 
 
-def _filter(machine: int, own_pid: int) -> list[bytes]:
+def _filter(machine: int, own_pid: int, may_open: bool) -> list[bytes]:
     """The seccomp program: which calls are allowed, with which arguments. `own_pid`: the only target of a signal."""
     program = [_load(4), _jump(_EQUAL, _ARCHITECTURE[machine], 1, 0), _return(_KILL), _load(0)]
     for numbers in _ALLOWED.values():
         program += _on(numbers[machine], [_return(_ALLOW)])
     without_writing = [_jump(_ANY_BIT, WRITING, 0, 1), _return(_REFUSE), _return(_ALLOW)]
-    program += _on(_OPEN[machine], [_load(_argument(1)), *without_writing])
-    program += _on(_OPENAT[machine], [_load(_argument(2)), *without_writing])
+    if may_open:
+        program += _on(_OPEN[machine], [_load(_argument(1)), *without_writing])
+        program += _on(_OPENAT[machine], [_load(_argument(2)), *without_writing])
     program += _on(_IOCTL[machine], _one_of(1, _IOCTLS))
     program += _on(_FCNTL[machine], _one_of(1, _FCNTLS))
     program += _on(_TGKILL[machine], _one_of(0, (own_pid,)))

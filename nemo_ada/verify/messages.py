@@ -1,31 +1,24 @@
-"""What the trainer, the verifier's server process and its workers send each other, and how it is read.
+"""What the trainer, the verifier's server process and its workers send each other: JSON, one message per line.
 
-Python's own reader of pickles runs whatever the other side names. `read` makes objects of the listed classes only. So a
-worker that an answer has taken over cannot run code in its server, nor a server in the trainer.
+Reading JSON makes numbers, texts, lists and dictionaries only. So a worker that an answer has taken over cannot run
+code in its server.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import math
 import os
-import pickle
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, EnumType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_ada.errors import UserError
 
-_MESSAGES = ("Done", "Layers", "VerifierLimits", "Work")  # of this module
-_POOL = {  # of pebble, from a worker to the server
-    ("pebble.common.types", "Result"),
-    ("pebble.common.types", "ResultStatus"),
-    ("pebble.pool.process", "Acknowledgement"),
-    ("pebble.pool.process", "TaskResult"),
-}
-
 MIN_MEMORY_BYTES = 256 << 20  # Python with sympy loaded maps about 150 MiB
+_AT_ONCE = 1 << 16  # bytes that are received in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +57,7 @@ class VerifierLimits:
         return self.workers if self.workers is not None else len(os.sched_getaffinity(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One answer to judge within `deadline_s` seconds of its start."""
 
     ticket: int
@@ -74,8 +66,7 @@ class Work:
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The outcome of the Work with this ticket: a label or a cause, and a detail for the log."""
 
     ticket: int
@@ -84,8 +75,7 @@ class Done:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """How workers are confined.
 
     Attributes:
@@ -97,28 +87,73 @@ class Layers:
     missing: Mapping[str, str]
 
 
-def _member(kind: object, name: str) -> Enum:
-    """The member of an enumeration. Raises KeyError or TypeError for anything else."""
-    if not isinstance(kind, EnumType):
-        raise TypeError(f"{kind!r} is no enumeration")
-    return kind[name]
+class SpoiledError(Exception):
+    """The other side sent what is no message."""
 
 
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """The class of an object in a message. Raises OSError for one that no message has."""
-        if (module, name) == ("builtins", "getattr"):  # Python 3.11.0 to 3.11.3 (Debian 12) write members this way
-            return _member
-        if (module == __name__ and name in _MESSAGES) or (module, name) in _POOL:
-            return super().find_class(module, name)
-        raise OSError(f"a message of the verifier names {module}.{name}, which no message has")
+def line(message: object) -> bytes:
+    """A message as it is sent."""
+    return json.dumps(message).encode() + b"\n"
 
 
-def read(message: bytes | memoryview) -> Any:
-    """The object in a message. Raises OSError where it is none: pebble then replaces its workers."""
+def read(text: bytes | bytearray) -> Any:
+    """The message in a line. Raises SpoiledError where it is none."""
     try:
-        return _Reader(io.BytesIO(message)).load()
-    except OSError:
-        raise
-    except Exception as problem:  # noqa: BLE001 - bytes of unknown origin
-        raise OSError(f"a message of the verifier cannot be read: {type(problem).__name__}") from None
+        return json.loads(text)
+    except (ValueError, RecursionError) as problem:  # numbers of many digits, nested lists
+        raise SpoiledError(f"what it sent cannot be read: {type(problem).__name__}") from None
+
+
+class Channel:
+    """The server's end of a connection. Nothing here waits for the other side.
+
+    Args:
+        connection: a stream socket.
+        longest: bytes of the longest line that the other side may send. None trusts it.
+    """
+
+    def __init__(self, connection: socket.socket, longest: int | None = None) -> None:
+        connection.setblocking(False)
+        self._connection, self._longest = connection, longest
+        self._received = bytearray()
+        self.unsent = bytearray()
+
+    def fileno(self) -> int:
+        """The descriptor, for a selector."""
+        return self._connection.fileno()
+
+    def send(self, message: object) -> None:
+        """Send a message, or keep what the other side does not take yet for `flush`."""
+        self.unsent += line(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is left. If the other side is gone, `receive` will say so."""
+        with suppress(OSError):
+            while self.unsent:
+                del self.unsent[: self._connection.send(self.unsent)]
+
+    def receive(self) -> list[Any]:
+        """The messages that are there. Call it where the selector says that there is something.
+
+        Raises:
+            EOFError: the other side is gone.
+            SpoiledError: it sent a line that is too long or no message.
+        """
+        try:
+            part = self._connection.recv(_AT_ONCE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            part = b""
+        if not part:
+            raise EOFError
+        self._received += part
+        *lines, self._received = self._received.split(b"\n") if b"\n" in part else (self._received,)
+        if self._longest is not None and max(map(len, (*lines, self._received))) > self._longest:
+            raise SpoiledError(f"what it sent is longer than {self._longest} bytes")
+        return [read(text) for text in lines]
+
+    def close(self) -> None:
+        """Close the connection. The other side reads an end."""
+        self._connection.close()

@@ -6,16 +6,16 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
+from dataclasses import asdict
 
 from nemo_ada.run_folder.redaction import without_secrets
-from nemo_ada.verify import kernel, messages
-from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
+from nemo_ada.verify.messages import Done, Layers, VerifierLimits, line, read
 
 log = logging.getLogger(__name__)
 
@@ -60,25 +60,17 @@ class ServerProcess:
         self._on_end = on_end
         self._sending = threading.Lock()
         self._closing = False
-        shown = for_workers(os.environ)
-        if len(without_secrets(os.environ)) < len(os.environ) and not kernel.landlock_version():
-            # Landlock keeps a worker away from /proc. Where it is missing, this process closes its own door. It costs
-            # traces and stack dumps of this process by others, so not everywhere.
-            with suppress(kernel.Missing):
-                kernel.hide_memory()
-        ours, theirs = Pipe()
-        self._connection: Connection = ours
+        self._connection, theirs = socket.socketpair()
         with theirs:
-            program = f"from nemo_ada.verify.server import main; main({theirs.fileno()}, {os.getpid()})"
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program],  # -P: no module of the working folder
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                # -P: no module of the working folder
+                [sys.executable, "-P", "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"],
+                stdin=theirs.fileno(),
                 start_new_session=True,
                 # The caller's import path, for the scorer. One thread per worker.
-                env=shown | {"PYTHONPATH": os.pathsep.join(import_path()), "OMP_NUM_THREADS": "1"},
+                env=for_workers(os.environ) | {"PYTHONPATH": os.pathsep.join(import_path()), "OMP_NUM_THREADS": "1"},
             )
-        self._connection.send((scorer, limits))
+        self.send([(scorer, asdict(limits))])
         self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)
         self._reader.start()
 
@@ -87,16 +79,16 @@ class ServerProcess:
         """Process id of the server. It is also its process group."""
         return self._process.pid
 
-    def send(self, batch: list[Work] | None) -> None:
-        """Send work, or None to end the server. If the server is gone, `on_end` is called."""
+    def send(self, messages: Iterable[object]) -> None:
+        """Send Work. If the server is gone, `on_end` is called."""
         with self._sending, suppress(OSError):
-            self._connection.send(batch)
+            self._connection.sendall(b"".join(map(line, messages)))
 
     def _read(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                for message in messages.read(self._connection.recv_bytes()):
-                    self._on_message(message)
+        with suppress(OSError), self._connection.makefile("rb") as lines:
+            for text in lines:
+                message = read(text)
+                self._on_message(Done(**message) if "ticket" in message else Layers(**message))
         if not self._closing:  # it died: end the rest of its group
             self.kill()
             self._process.wait()
@@ -110,7 +102,8 @@ class ServerProcess:
     def close(self) -> None:
         """End the server, by force after CLOSE_S. Afterwards no process of the group is left."""
         self._closing = True
-        self.send(None)
+        with suppress(OSError):  # the server is gone
+            self._connection.shutdown(socket.SHUT_WR)
         try:
             orderly = self._process.wait(CLOSE_S) == 0
         except subprocess.TimeoutExpired:

@@ -1,220 +1,213 @@
-"""The verifier's server process: a pebble pool behind one connection.
+"""The verifier's server process: it forks workers, and gives each one answer at a time.
 
-Why a separate process, and not a pool inside the trainer:
+Why a separate process, and not workers of the trainer:
 
-* `spawn` and `forkserver` workers import the main script of their parent. A recipe or a Ray worker would load torch
-  into each of them. This process has no main script.
-* `fork` of a process with threads (Ray, vLLM, gloo) is unsafe. Here workers come from a fork server: one
-  single-threaded process with math-verify loaded. A new worker costs milliseconds.
+* `fork` of a process with threads (Ray, vLLM, gloo) is unsafe. This process has one thread and math-verify loaded. A
+  new worker costs milliseconds, and none loads the trainer's script or torch.
 * The whole tree is one process group. The trainer can end it at once, in any state.
 
-Life cycle: `process` starts `main` with an open connection. It receives the scorer's name and the
-limits, then lists of Work, and sends lists of Layers (once, from the first worker) and Done. It ends on None, when the
-connection closes, or when its parent is gone.
+Life cycle: `process` starts `main` with a socket as its input. It receives the scorer's name and the limits, then Work,
+and sends Layers (once, from the first worker) and Done. It ends when the connection does, or when its parent is gone.
 
-Workers are not trusted: `messages.read` reads what they send, and `read` checks it.
+Workers are not trusted. Each has a connection of its own, so what it sends or leaves out concerns its own answer. The
+deadline counts here.
 """
 
 from __future__ import annotations
 
-import io
-import multiprocessing
+import gc
 import os
+import selectors
 import signal
-import struct
-import threading
+import socket
+import time
 from collections import deque
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from multiprocessing import forkserver, reduction, resource_tracker
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 
-from pebble import ProcessExpired, ProcessPool
+from nemo_ada.verify import confine, worker
+from nemo_ada.verify.messages import Channel, Done, Layers, SpoiledError, VerifierLimits, Work, read
+from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
+from nemo_ada.verify.worker import Judgement
 
-from nemo_ada.verify import kernel, messages
-from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
-from nemo_ada.verify.verdict import CAUSES, CRASH, INVALID, TIMEOUT
-from nemo_ada.verify.worker import Judgement, judge, layers, start
-
-HEADER = struct.Struct("!i")  # multiprocessing's: the size of a message
-CHECK_S = 0.5  # how often an idle server checks for its parent and a broken pool
-MAX_BREAKS = 3  # breaks of the pool in a row, after which open answers get a cause
-MAX_MESSAGE = 64 << 10  # bytes of a worker's message
-REST_S = 1.0  # for the rest of a worker's message: the kernel passes on one of up to 4096 bytes in one piece
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+CHECK_S = 0.5  # how often an idle server checks for its parent
+START_S = 60.0  # for a new worker, on a loaded machine
+MAX_FAILED_STARTS = 3  # in a row, after which open answers get a cause
+MAX_LINE = 16 << 10  # bytes of a worker's message: its text has 500 characters
 
 
-def read(future: Future[Judgement]) -> Judgement:
-    """The judgement of a finished task. A process failure becomes a cause. Raises BrokenProcessPool."""
-    try:
-        return _checked(future.result())
-    except BrokenProcessPool:
-        raise
-    except TimeoutError:
-        return None, TIMEOUT, "the deadline passed"
-    except ProcessExpired as error:
-        if error.exitcode == -signal.SIGXCPU:
-            return None, TIMEOUT, "the processor time limit was reached"
-        return None, CRASH, f"the worker ended with exit code {error.exitcode}"
-    except Exception as error:  # noqa: BLE001 - a boundary: an answer that cannot be sent to a worker
-        return None, INVALID, f"{type(error).__name__}: {error}"[:500]
-
-
-def _checked(judgement: object) -> Judgement:
-    """A judgement as a worker sent it. One that `judge` cannot have made is a crash of the worker."""
-    match judgement:
-        case float(label), None, str(detail) if 0.0 <= label <= 1.0:
+def checked(message: object) -> Judgement:
+    """A judgement as a worker sent it. Raises SpoiledError for one that `judge` cannot have made."""
+    match message:
+        case [float(label), None, str(detail)] if 0.0 <= label <= 1.0:
             return label, None, detail
-        case None, str(cause), str(detail) if cause in CAUSES:
+        case [None, str(cause), str(detail)] if cause in CAUSES:
             return None, cause, detail
-    return None, CRASH, "the worker sent something else than a judgement"
+    raise SpoiledError("it sent something else than a judgement")
 
 
-def whole_message(connection: Connection, _maxsize: int | None = None) -> io.BytesIO:
-    """Read one message of a worker, in place of Connection._recv_bytes. All workers write to one pipe.
+@dataclass(eq=False)
+class Worker:
+    """A worker process, as its server sees it.
 
-    Raises:
-        OSError: the message is longer than MAX_MESSAGE, or its rest does not come. Pebble then replaces its workers.
-        EOFError: the pipe was closed.
+    Attributes:
+        pid: its process id.
+        channel: its connection.
+        due: when it is ended, in seconds of the monotonic clock; None while it has nothing to do.
+        work: the answer that it judges.
+        ready: whether it has said how it is confined.
+        answers: how many it has judged.
     """
-    data, size = b"", HEADER.size
-    while len(data) < size:
-        if data and not connection.poll(REST_S):
-            raise OSError("a worker sent half a message")
-        part = os.read(connection.fileno(), size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-        if len(data) == HEADER.size == size:
-            size += HEADER.unpack(data)[0]
-            if not HEADER.size < size <= MAX_MESSAGE:
-                raise OSError(f"a worker sent a message of {size} bytes")
-    return io.BytesIO(data[HEADER.size :])
+
+    pid: int
+    channel: Channel
+    due: float | None
+    work: Work | None = None
+    ready: bool = False
+    answers: int = 0
 
 
 class Server:
-    """Feeds one pebble pool from one connection.
+    """Gives the trainer's answers to workers, and ends a worker that is late, dies or sends nonsense."""
 
-    The pool breaks when workers die before they take work, or send nonsense. Then it is replaced, and the open answers
-    are judged one by one, because nobody knows the guilty one and pebble forgets its queue.
-    """
-
-    def __init__(self, connection: Connection, scorer: str, limits: VerifierLimits) -> None:
-        self._connection, self._scorer, self._limits = connection, scorer, limits
-        self._sending = threading.Lock()
-        self._open: dict[int, Work] = {}
-        self._queue = threading.RLock()
-        self._one_by_one: deque[Work] = deque()  # the first of them is being judged
-        self._broken = threading.Event()
-        self._breaks = 0
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([scorer.partition(":")[0]])
-        self._pool = self._new_pool()
-        self._pool.schedule(layers).add_done_callback(self._tell_layers)
-
-    def _tell_layers(self, future: Future[Layers]) -> None:
-        """Send how the first worker is confined. A worker that dies before it can say so is an answer's affair."""
-        with suppress(Exception):
-            held = future.result()
-            if isinstance(held, Layers):
-                self._send(held)
-
-    def _new_pool(self) -> ProcessPool:
-        return ProcessPool(
-            max_workers=self._limits.processes,
-            max_tasks=self._limits.answers_per_worker,
-            initializer=start,
-            initargs=(self._scorer, self._limits.memory_bytes),
-            context=self._context,
-        )
-
-    def _schedule(self, work: Work) -> None:
-        arguments = (self._scorer, work.answer, work.reference, work.deadline_s)
-        try:
-            future = self._pool.schedule(judge, args=arguments, timeout=work.deadline_s)
-        except RuntimeError:  # pebble raises this for a broken pool
-            self._broken.set()
-            return
-        future.add_done_callback(lambda finished: self._finish(work.ticket, finished))
-
-    def _finish(self, ticket: int, future: Future[Judgement]) -> None:
-        try:
-            label, cause, detail = read(future)
-        except BrokenProcessPool:
-            self._broken.set()
-            return
-        self._breaks = 0
-        self._report(Done(ticket, label, cause, detail))
-        with self._queue:
-            if self._one_by_one and self._one_by_one[0].ticket == ticket:
-                self._one_by_one.popleft()
-                if self._one_by_one:
-                    self._schedule(self._one_by_one[0])
-
-    def _report(self, done: Done) -> None:
-        self._open.pop(done.ticket, None)
-        self._send(done)
-
-    def _send(self, message: Done | Layers) -> None:
-        with self._sending, suppress(OSError):  # the parent is gone; serve() will end
-            self._connection.send([message])
-
-    def _mend(self) -> None:
-        self._close_pool()
-        self._broken.clear()
-        self._breaks += 1
-        self._pool = self._new_pool()
-        guilty = [self._one_by_one[0]] if self._one_by_one else []
-        if self._breaks >= MAX_BREAKS:
-            guilty = list(self._open.values())
-        for work in guilty:
-            self._report(Done(work.ticket, None, CRASH, "its worker broke the pool"))
-        with self._queue:
-            self._one_by_one = deque(self._open.values())
-            if self._one_by_one:
-                self._schedule(self._one_by_one[0])
+    def __init__(self, trainer: Channel, scorer: str, limits: VerifierLimits) -> None:
+        self._trainer, self._scorer, self._limits = trainer, scorer, limits
+        self._queue: deque[Work] = deque()
+        self._workers: list[Worker] = []
+        self._failed_starts = 0
+        self._told = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(trainer, READ, (trainer, None))
 
     def serve(self, parent: int) -> None:
-        """Work until None arrives, the connection closes or the parent is gone."""
+        """Work until the connection ends or the parent is gone."""
         while os.getppid() == parent:
-            if self._broken.is_set():
-                self._mend()
-            if not self._connection.poll(CHECK_S):
-                continue
-            try:
-                batch = messages.read(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                return
-            if batch is None:
-                return
-            for work in batch:
-                self._open[work.ticket] = work
-                with self._queue:
-                    if self._one_by_one:
-                        self._one_by_one.append(work)
-                    else:
-                        self._schedule(work)
+            self._start_workers()
+            self._hand_out()
+            for channel, one in self._channels():
+                self._selector.modify(channel, READ | (WRITE if channel.unsent else 0), (channel, one))
+            for key, _ in self._selector.select(self._rest_s()):
+                channel, one = key.data
+                channel.flush()
+                if one is not None:
+                    self._hear(one)
+                elif not self._take():
+                    return
+            for one in [one for one in self._workers if one.due is not None and one.due <= time.monotonic()]:
+                self._end(one, TIMEOUT, "the deadline passed")
 
-    def _close_pool(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+    def _channels(self) -> list[tuple[Channel, Worker | None]]:
+        return [(self._trainer, None), *((one.channel, one) for one in self._workers)]
+
+    def _take(self) -> bool:
+        """Take the trainer's answers. False where it is gone."""
+        try:
+            self._queue += [Work(*message) for message in self._trainer.receive()]
+        except EOFError:
+            return False
+        return True
+
+    def _rest_s(self) -> float:
+        """Seconds until something is due."""
+        due = [one.due - time.monotonic() for one in self._workers if one.due is not None]
+        return max(0.0, min([CHECK_S, *due]))
+
+    def _start_workers(self) -> None:
+        """Fork workers where answers wait for one."""
+        busy = sum(one.work is not None for one in self._workers)
+        while len(self._workers) < min(self._limits.processes, busy + len(self._queue)):
+            try:
+                self._fork()
+            except OSError as problem:
+                self._start_failed(f"no worker can be started: {problem}")
+                return
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                worker.work(theirs.fileno(), self._scorer, self._limits.memory_bytes)
+            finally:
+                os._exit(1)
+        theirs.close()
+        one = Worker(pid, Channel(ours, MAX_LINE), time.monotonic() + START_S)
+        self._workers.append(one)
+        self._selector.register(one.channel, READ, (one.channel, one))
+
+    def _hand_out(self) -> None:
+        for one in self._workers:
+            if self._queue and one.ready and one.work is None:
+                one.work = self._queue.popleft()
+                one.due = time.monotonic() + one.work.deadline_s
+                one.channel.send(one.work[1:])
+
+    def _hear(self, one: Worker) -> None:
+        """Take what a worker sent. It is ended after its last answer, and at once for nonsense."""
+        try:
+            for message in one.channel.receive():
+                if not one.ready:
+                    self._started(one, Layers(*message))
+                    continue
+                judgement = checked(message)
+                if one.work is None:
+                    raise SpoiledError("it sent a judgement that nobody asked for")
+                self._trainer.send(Done(one.work.ticket, *judgement)._asdict())
+                one.work = one.due = None
+                one.answers += 1
+        except SpoiledError as problem:
+            self._end(one, CRASH, str(problem))
+        except EOFError:
+            self._end(one)
+        else:
+            if one.answers >= self._limits.answers_per_worker:
+                self._end(one)
+
+    def _started(self, one: Worker, layers: Layers) -> None:
+        one.ready, one.due = True, None
+        self._failed_starts = 0
+        if not self._told:
+            self._trainer.send(layers._asdict())
+            self._told = True
+
+    def _end(self, one: Worker, cause: str | None = None, detail: str = "") -> None:
+        """End a worker, and report its answer if it has one. Without a cause, its exit code tells."""
+        self._workers.remove(one)
+        self._selector.unregister(one.channel)
+        one.channel.close()
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(one.pid, 0)[1])
+        if cause is None and code == -signal.SIGXCPU:
+            cause, detail = TIMEOUT, "the processor time limit was reached"
+        if not one.ready:
+            self._start_failed(f"the worker ended with exit code {code} before its first answer")
+        elif one.work is not None:
+            detail = detail or f"the worker ended with exit code {code}"
+            self._trainer.send(Done(one.work.ticket, None, cause or CRASH, detail)._asdict())
+
+    def _start_failed(self, detail: str) -> None:
+        self._failed_starts += 1
+        while self._queue and self._failed_starts >= MAX_FAILED_STARTS:
+            self._trainer.send(Done(self._queue.popleft().ticket, None, CRASH, detail)._asdict())
 
     def close(self) -> None:
-        """End and reap the workers, then multiprocessing's two helper processes."""
-        self._close_pool()
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
-        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+        """End and reap the workers."""
+        for one in list(self._workers):
+            self._end(one)
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Entry point of the server process: serve the connection on an inherited file descriptor."""
-    with suppress(kernel.Missing):
-        kernel.hide_memory()
-    reduction.ForkingPickler.loads = messages.read  # type: ignore[assignment]  # what workers send, too
-    connection = Connection(descriptor)
-    connection._recv_bytes = connection._recv_bytes  # type: ignore[attr-defined]  # the trainer's messages may be long
-    Connection._recv_bytes = whole_message  # type: ignore[attr-defined]
-    server = Server(connection, *messages.read(connection.recv_bytes()))
+def main(parent: int) -> None:
+    """Entry point of the server process: serve the connection that is its input."""
+    connection = socket.socket(fileno=os.dup(0))
+    with connection.makefile("rb", buffering=0) as first:  # no byte beyond the line
+        scorer, limits = read(first.readline())
+    with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
+        worker.load_scorer(scorer)
+    confine.import_ahead()
+    gc.freeze()  # workers share this memory
+    server = Server(Channel(connection), scorer, VerifierLimits(**limits))
     try:
         server.serve(parent)
     finally:

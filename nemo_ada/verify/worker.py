@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import resource
@@ -10,11 +11,10 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from multiprocessing import resource_tracker
 from typing import cast
 
 from nemo_ada.verify.confine import confine
-from nemo_ada.verify.messages import Layers
+from nemo_ada.verify.messages import line
 from nemo_ada.verify.verdict import INVALID, MEMORY
 
 Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
@@ -29,44 +29,36 @@ def load_scorer(name: str) -> Scorer:
     return cast(Scorer, getattr(importlib.import_module(module), function))
 
 
-_layers = Layers((), {})
+def work(connection: int, scorer: str, memory_bytes: int) -> None:
+    """The life of a worker: say how it is confined, then answer each line until the connection ends.
 
-
-def start(scorer: str, memory_bytes: int) -> None:
-    """Confine a new worker (`confine`). It imports the scorer first; later it can read fewer files.
-
-    SIGTERM gets its default action back. Pebble's handler is Python code, which cannot run inside a long C function.
-    Pebble would then wait 3 s with the pool's lock held, and no other worker would get an answer.
+    connection: descriptor of a stream socket. No other one stays open.
     """
-    global _layers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
-        load_scorer(scorer)
-    _let_go()
-    _layers = confine(memory_bytes)
+    _keep_only(connection)
+    with open(0, "rb", closefd=False) as answers:
+        os.write(0, line(confine(memory_bytes)))
+        for answer in answers:
+            os.write(0, line(judge(scorer, *json.loads(answer))))
 
 
-def _let_go() -> None:
-    """Point what an answer has no use for to /dev/null.
-
-    That is the trainer's output, and the pipe of multiprocessing's resource tracker, which deletes what it is told.
-    """
+def _keep_only(connection: int) -> None:
+    """Make the connection the input, lead the output to nowhere, and close everything else that the server has open."""
+    os.dup2(connection, 0)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
-        for descriptor in (1, 2, resource_tracker._resource_tracker._fd):  # type: ignore[attr-defined]
-            if descriptor is not None:
-                os.dup2(nowhere.fileno(), descriptor)
-
-
-def layers() -> Layers:
-    """How this worker is confined."""
-    return _layers
+        for output in (1, 2):
+            os.dup2(nowhere.fileno(), output)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2:
+            with suppress(OSError):  # the one that lists them
+                os.close(descriptor)
 
 
 def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
-    cpu_s: CPU seconds after which the kernel ends this process. The pool keeps the wall-clock deadline; this limit
-    remains when the pool is gone.
+    cpu_s: CPU seconds after which the kernel ends this process. The server keeps the wall-clock deadline; this limit
+    remains when the server is gone.
     """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -84,5 +76,5 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
 
 def _checked(score: object) -> Judgement:
     if not isinstance(score, int | float) or not 0.0 <= score <= 1.0:  # NaN fails the comparison too
-        return None, INVALID, f"the scorer returned {score!r}, not a number in [0, 1]"
+        return None, INVALID, f"the scorer returned {score!r}, not a number in [0, 1]"[:500]
     return float(score), None, ""

@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import os
-import struct
-import sys
 import time
 from contextlib import suppress
-from multiprocessing import resource_tracker
+
+JUDGEMENT = b'[1.0, null, ""]\n'
 
 
-def write_everywhere(_answer: str, reference: str) -> float:
-    """Write over the start of the output, and tell the resource tracker to delete a file in /dev/shm."""
-    for descriptor in (1, 2):
+def write_everywhere(_answer: str, _reference: str) -> float:
+    """Write over the start of the output, and to all that is open beside the worker's own connection."""
+    for descriptor in range(1, 64):
         with suppress(OSError):
             os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, b"\x1b]0;owned")
-    os.write(resource_tracker._resource_tracker._fd, f"REGISTER:/{reference}:shared_memory\n".encode())
+        with suppress(OSError):
+            os.write(descriptor, b"\x1b]0;owned")
     return 1.0
-
-
-def _channel() -> int:
-    """The descriptor on which this worker sends its judgements."""
-    frame = sys._getframe()
-    while "channel" not in frame.f_locals:
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return int(frame.f_locals["channel"].writer.fileno())
 
 
 def spoiled_messages(answer: str, _reference: str) -> float:
-    """Score 1. The answers `half`, `endless` and `nonsense` first write that to the pipe that all workers share."""
-    if answer == "half":
-        os.write(_channel(), struct.pack("!i", 100) + b"x" * 10)
+    """Score 1. The names of MESSAGES first write that to the worker's connection, and then sleep."""
+    if answer in MESSAGES:
+        os.write(0, MESSAGES[answer])
+        while answer == "endless":
+            os.write(0, b"x" * 4096)
+        if answer == "closed":
+            os.close(0)
         time.sleep(10_000)
-    if answer == "endless":
-        os.write(_channel(), struct.pack("!iQ", -1, 1 << 40))
-        while True:
-            os.write(_channel(), b"x" * 4096)
-    if answer == "nonsense":
-        os.write(_channel(), struct.pack("!i", 100) + b"x" * 100)
     return 1.0
+
+
+MESSAGES = {
+    "half": b"[1.0, nu",
+    "endless": b"[",
+    "nonsense": b"x" * 100 + b"\n",
+    "nested": b"[" * 5000 + b"\n",
+    "too much": b'[2.0, null, ""]\n',
+    "no cause": b'[null, "tired", ""]\n',
+    "closed": b"",
+}
+
+
+def judged_and_deaf(answer: str, _reference: str) -> float:
+    """Send a judgement for `deaf`, and then read nothing any more."""
+    if answer == "deaf":
+        os.write(0, JUDGEMENT)
+        time.sleep(10_000)
+    return 1.0
+
+
+def judged_twice(answer: str, _reference: str) -> float:
+    """Score 0. `twice` sends a second judgement, of an answer that it was not asked about."""
+    if answer == "twice":
+        os.write(0, JUDGEMENT + JUDGEMENT)
+    return 0.0
 
 
 def seen_variables(answer: str, _reference: str) -> float:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import faulthandler
 import hashlib
 import os
+import pickle
 import resource
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -46,8 +45,6 @@ def misbehave(answer: str, reference: str) -> float:
             return float(len(bytearray(int(mebibytes) << 20)) < 0)
         case ["pid"]:
             return 1 / os.getpid()
-        case ["sigterm"]:
-            return float(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
     return float(answer == reference)
 
 
@@ -81,7 +78,6 @@ ATTACKS: dict[str, Callable[[str], object]] = {
     "read system file": lambda _: Path("/etc/passwd").read_bytes(),
     "read environment": lambda _: Path("/proc/self/environ").read_bytes(),
     "list": lambda target: os.listdir(Path(target).parent),
-    "native": lambda _: ctypes.CDLL(None).getpid(),
     "limits": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2),
     "climb out": lambda _: open(os.path.join(os.path.dirname(os.__file__), *[".."] * 30, "etc", "passwd")).close(),
 }
@@ -98,7 +94,7 @@ def attack(answer: str, reference: str) -> float:
         return 1.0
     try:
         ATTACKS[answer](reference)
-    except OSError:
+    except (OSError, ValueError, sqlite3.Error):
         return 0.0
     return 1.0
 
@@ -114,35 +110,22 @@ class _Code:
 
 
 def _send_code_to_the_server(target: str) -> None:
-    frame = sys._getframe()
-    while "channel" not in frame.f_locals:
-        assert frame.f_back is not None
-        frame = frame.f_back
-    frame.f_locals["channel"].send(_Code(target + ".d"))
+    """A pickle in place of a judgement, on the worker's own connection."""
+    os.write(0, pickle.dumps(_Code(target + ".d")) + b"\n")
 
 
-def rebound_attack(answer: str, reference: str) -> float:
-    """`attack`, after Python code has rebound all that the audit hook could look up."""
-    global _rebound
-    if not _rebound:
-        hostile.disarm()
-        _rebound = True
-    return attack(answer, reference)
-
-
-_rebound = False
 _LOG = os.environ.get("NEMO_ADA_TEST_LOG")
-_DESCRIPTOR = os.open(_LOG, os.O_WRONLY | os.O_APPEND) if _LOG else None  # by the fork server, before any limit
+_DESCRIPTOR = os.open(_LOG, os.O_WRONLY | os.O_APPEND) if _LOG else None  # by the server, before any limit
 
 
 def _inherited() -> float:
-    """A file that was open for writing before the limits: the kernel's own refusal."""
+    """Whether a file that was open for writing before the limits still is."""
     if _DESCRIPTOR is None:
         return 1.0
     try:
         os.write(_DESCRIPTOR, b"x")
     except OSError as refusal:
-        return float(refusal.errno != errno.EFBIG)
+        return float(refusal.errno != errno.EBADF)
     return 1.0
 
 

@@ -36,11 +36,6 @@ def verifier(victim: Path) -> Iterator[MathVerifier]:
     yield from _attacked(victim, "attack")
 
 
-@pytest.fixture(scope="module")
-def rebound(victim: Path) -> Iterator[MathVerifier]:
-    yield from _attacked(victim, "rebound_attack")
-
-
 def _attacked(victim: Path, scorer: str) -> Iterator[MathVerifier]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_API_KEY", "hostile-secret-1")
@@ -55,13 +50,6 @@ def _attacked(victim: Path, scorer: str) -> Iterator[MathVerifier]:
 @pytest.mark.parametrize("attack", [*ATTACKS, "secrets", "inherited"])
 def test_an_attack_is_refused_and_leaves_nothing(verifier: MathVerifier, victim: Path, attack: str) -> None:
     assert verifier.verify_many([(rf"\boxed{{{attack}}}", str(victim))]) == [Verdict(0.0)]
-    assert [path.name for path in victim.parent.iterdir()] == ["file"]
-    assert victim.read_text() == "untouched"
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_python_that_rebinds_everything_gains_nothing(rebound: MathVerifier, victim: Path, attack: str) -> None:
-    assert rebound.verify_many([(rf"\boxed{{{attack}}}", str(victim))]) == [Verdict(0.0)]
     assert [path.name for path in victim.parent.iterdir()] == ["file"]
     assert victim.read_text() == "untouched"
 
@@ -118,33 +106,41 @@ READING = {"read", "read by number", "open by the loader", "list", "system file"
            "relative"}  # fmt: skip
 
 
-@needs_landlock
-def test_the_kernel_alone_refuses_every_attack(place: Path) -> None:
-    result = attack(place, "audit hook")
+@pytest.mark.parametrize("without", [(), ("Landlock",)], ids=["all layers", "without Landlock"])
+def test_the_kernel_refuses_every_attack_with_and_without_landlock(place: Path, without: tuple[str, ...]) -> None:
+    result = attack(place, *without)
     if "seccomp" in result["missing"]:
         pytest.skip(f"no seccomp here: {result['missing']['seccomp']}")
     assert gained(result) == set()
     assert sorted(path.name for path in place.parent.iterdir()) == ["file", "planted.py"]
-
-
-def test_without_landlock_the_kernel_alone_lets_files_be_read_and_nothing_else(place: Path) -> None:
-    result = attack(place, "audit hook", "Landlock")
-    if missing := {"seccomp", "user namespace"} & result["missing"].keys():
-        pytest.skip(f"this machine lacks {missing}")
-    assert gained(result) == READING, "and no other process's memory or environment"
     assert place.read_text() == "untouched"
 
 
-def test_without_landlock_the_rebound_audit_hook_still_keeps_files(place: Path) -> None:
-    result = attack(place, "Landlock")
-    if "seccomp" in result["missing"]:
-        pytest.skip(f"no seccomp here: {result['missing']['seccomp']}")
-    assert gained(result) == set()
+@needs_landlock
+def test_landlock_alone_keeps_files(place: Path) -> None:
+    assert not gained(attack(place, "seccomp")) & (READING | {"write", "create", "unlink", "rename", "mkdir"})
+
+
+WITHOUT_LANDLOCK = r"""
+from nemo_ada.verify import confine, worker
+worker.load_scorer(worker.DEFAULT_SCORER)
+confine.import_ahead()
+confine.confine(1 << 30, frozenset({"Landlock"}))
+for pair in ((r"\int_0^1 x dx", "1/2"), ("2e", "2e"), (r"[1,2)\cup(3,4]", r"(3,4]\cup[1,2)"), ("3", "4")):
+    print(worker.judge(worker.DEFAULT_SCORER, *pair, 900.0)[:2])
+"""
+
+
+def test_without_landlock_answers_are_judged_for_which_sympy_imports_late() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LANDLOCK], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout == "(1.0, None)\n" * 3 + "(0.0, None)\n"
 
 
 def test_the_hostile_process_gets_something_where_nothing_confines_it(place: Path) -> None:
-    """The oracle of the three tests above."""
-    layers = ("audit hook", "Landlock", "seccomp", "no capabilities", "user namespace", "no new privileges")
+    """The oracle of the tests above."""
+    layers = ("Landlock", "seccomp", "no capabilities", "no new privileges")
     worked = gained(attack(place, *layers))
     assert worked >= READING | {"environment of the parent", "mkdir", "socket", "shell", "fork", "memfd"}
 
@@ -152,17 +148,18 @@ def test_the_hostile_process_gets_something_where_nothing_confines_it(place: Pat
 def test_a_verifier_says_which_layers_hold(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), MathVerifier(VerifierLimits(PATIENCE, workers=1)) as started:
         assert started.layers is not None
-        assert {"limits", "audit hook"} <= set(started.layers.held)
+        assert {"limits", "no new privileges"} <= set(started.layers.held)
         assert ("Landlock" in started.layers.held) == (kernel.landlock_version() > 0)
     assert "are confined by: limits" in caplog.text
     warned = {name for name in ("Landlock", "seccomp") if f"without {name}" in caplog.text}
     assert warned == {"Landlock", "seccomp"} & started.layers.missing.keys()
 
 
+@pytest.mark.parametrize("may_open", [True, False])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_jumps_to_places_that_exist(machine: str) -> None:
+def test_the_filter_jumps_to_places_that_exist(machine: str, may_open: bool) -> None:
     """The kernel refuses a filter that does not; it can only be asked about its own machine."""
-    program = kernel._filter(kernel._MACHINES[machine], 7)
+    program = kernel._filter(kernel._MACHINES[machine], 7, may_open)
     for place, instruction in enumerate(program):
         code, where_true, where_false = instruction[0], instruction[2], instruction[3]
         if code & 0x07 == 0x05:

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nemo_ada.verify import MathVerifier, Verdict, VerifierLimits
+from nemo_ada.verify import CRASH, TIMEOUT, MathVerifier, Verdict, VerifierLimits
 from tests.patience import PATIENCE
+from tests.verify.outlets import MESSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = """
-import sys
+import os, sys
 from nemo_ada.verify import MathVerifier, VerifierLimits
+os.set_inheritable(os.open(sys.argv[1], os.O_RDWR), True)
 print("the start of the job's log", flush=True)
 limits = VerifierLimits(deadline_s=900.0, workers=1)
 with MathVerifier(limits, scorer="tests.verify.outlets:write_everywhere", self_test=False) as verifier:
-    print(verifier.verify_many([(r"\\boxed{x}", sys.argv[1])])[0].label, flush=True)
+    print(verifier.verify_many([(r"\\boxed{x}", "x")])[0].label, flush=True)
 """
 
 
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no /dev/shm on this machine")
-def test_a_worker_can_neither_write_over_the_trainers_output_nor_have_a_file_deleted(tmp_path):
-    victim = Path(f"/dev/shm/nemo-ada-test-{secrets.token_hex(8)}")
-    victim.touch()
-    command = [sys.executable, "-c", TRAINER, victim.name]
-    try:
-        with (tmp_path / "log").open("w+b") as file:
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            subprocess.run(command, env=environment, stdout=file, stderr=file, timeout=PATIENCE, check=True)
-        assert (tmp_path / "log").read_text() == "the start of the job's log\n1.0\n"
-        assert victim.exists()
-    finally:
-        victim.unlink(missing_ok=True)
+def test_a_worker_can_write_neither_over_the_trainers_output_nor_to_its_files(tmp_path):
+    (tmp_path / "file").write_text("untouched")
+    command = [sys.executable, "-c", TRAINER, str(tmp_path / "file")]
+    with (tmp_path / "log").open("w+b") as file:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, env=environment, stdout=file, stderr=file, timeout=PATIENCE, check=True)
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("the start of the job's log\n") and log.endswith("\n1.0\n") and "owned" not in log
+    assert (tmp_path / "file").read_text() == "untouched"
 
 
 KEPT = ["PATH", "HOME", "LC_ALL", "NEMO_ADA_SCORER_MODE", "OMP_NUM_THREADS"]
@@ -58,11 +55,24 @@ def test_a_worker_has_only_the_variables_that_it_needs(verifier, name):
     assert verifier.verify_many([(rf"\boxed{{{name}}}", "x")]) == [Verdict(float(name in KEPT))]
 
 
-@pytest.mark.parametrize("spoiled", ["half", "endless", "nonsense"])
+def judged(scorer: str, *pairs: tuple[str, str], deadline_s: float, workers: int = 1) -> list[Verdict]:
+    limits = VerifierLimits(deadline_s, workers)
+    with MathVerifier(limits, scorer=f"tests.verify.outlets:{scorer}", self_test=False) as started:
+        return started.verify_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])
+
+
+@pytest.mark.parametrize("spoiled", MESSAGES)
 def test_a_spoiled_message_costs_its_own_answer_a_verdict_and_no_other(spoiled):
-    limits = VerifierLimits(deadline_s=5.0, workers=2)
-    with MathVerifier(limits, scorer="tests.verify.outlets:spoiled_messages", self_test=False) as started:
-        answers = ["1", "2", spoiled, "3", "4", "5"]
-        verdicts = started.verify_many([(rf"\boxed{{{answer}}}", "x") for answer in answers])
-        assert [verdict.label for verdict in verdicts] == [None if one == spoiled else 1.0 for one in answers]
-        assert started.verify_many([(r"\boxed{6}", "x")]) == [Verdict(1.0)]
+    verdicts = judged("spoiled_messages", *[(a, "x") for a in ("1", "2", spoiled, "3", "4")], deadline_s=5.0, workers=2)
+    cause = TIMEOUT if spoiled == "half" else CRASH
+    assert verdicts == [Verdict(None, cause) if place == 2 else Verdict(1.0) for place in range(5)]
+
+
+def test_a_worker_that_reads_nothing_costs_the_answer_that_it_was_given_and_stops_nobody():
+    verdicts = judged("judged_and_deaf", ("deaf", "x"), ("1", "x" * (8 << 20)), ("2", "x"), deadline_s=5.0)
+    assert verdicts == [Verdict(1.0), Verdict(None, TIMEOUT), Verdict(1.0)]
+
+
+def test_a_worker_that_judges_twice_is_replaced():
+    verdicts = judged("judged_twice", ("twice", "x"), *[("1", "x")] * 3, deadline_s=PATIENCE)
+    assert verdicts == [Verdict(1.0), *[Verdict(0.0)] * 3]
