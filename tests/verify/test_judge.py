@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from concurrent.futures import CancelledError, Future, wait
 from threading import Timer
 
 import pytest
 
 from nemo_ada.verify import judge as module
-from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.judge import Judge, normalised
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 
@@ -79,3 +80,17 @@ def test_submitted_answers_get_the_same_verdicts_later_and_may_be_cancelled(scri
     wait([dropped], 5)
     with pytest.raises(CancelledError):
         dropped.result()
+
+
+@pytest.mark.parametrize(
+    "text", ["e\u0301", "\u1f82", "Ａ ｂ\u00a0ﬁ", "e" + "\u0301\u0323" * 15, "\ud800", "한글", "½"]
+)
+def test_exact_compares_unicodes_own_normal_form(text):
+    assert normalised(text) == " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+@pytest.mark.parametrize("marks", ["\u0301", "\u0301\u0323", "\u0344"])
+def test_exact_takes_linear_time_for_combining_marks(marks):
+    """In quadratic time this takes 20 minutes and more."""
+    text = "e" + marks * (300_000 // len(marks))
+    assert Judge("exact").verdicts([(text, "e", True), (text, text, True)]) == [Verdict(0.0), Verdict(1.0)]
