@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
+REWARD = "NEMO_ADA_REWARD"  # the variable that admits the reward of a YAML
 PACKAGE = Path(__file__).resolve().parents[1]
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
@@ -159,7 +161,39 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
 def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
     paths, overrides = split_words(path, words)
-    return apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
+    config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
+    _refuse_foreign_reward(config, paths, overrides)
+    return config
+
+
+def _refuse_foreign_reward(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Refuse a reward that only a YAML names, and whose module does not lie beside it or below.
+
+    Otherwise whoever wrote the YAML could choose any function of the machine to run on the data's answers.
+
+    Raises:
+        UserError: for such a reward.
+    """
+    try:
+        reward = OmegaConf.select(config, "task.reward")
+    except _LIBRARY_ERRORS:
+        return  # `plain` and `parse` say what is wrong
+    named = [os.environ.get(REWARD), *(text.partition("=")[2].strip("'\"") for text in overrides)]
+    if not isinstance(reward, str) or reward in named:
+        return
+    try:
+        found = find_spec(reward.partition(":")[0].partition(".")[0])
+    except (ImportError, ValueError):
+        return
+    if found is None:
+        return  # the task says that there is none
+    places = [Path(place).resolve() for place in found.submodule_search_locations or [found.origin or ""]]
+    folders = [path.resolve().parent for path in paths]
+    if not all(any(place.is_relative_to(folder) for folder in folders) for place in places):
+        raise UserError(
+            f"task.reward={reward!r}: a YAML may name a module of its own folder {folders[0]}, and this one is "
+            f"{places[0]}; if you want it, name it behind the YAML (++task.reward={reward}) or with {REWARD}={reward}"
+        )
 
 
 def family(path: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import cast
@@ -20,6 +21,11 @@ def load_reward(name: str) -> Reward:
     module_name, colon, function = name.partition(":")
     if not (module_name and colon and function):
         raise UserError(f"task.reward={name!r} must be package.module:function, for example my_rewards:exact")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(
+            f"task.reward={name!r}: {module_name} is Python's own, and its functions are no rewards; write a module of "
+            "your own, for example my_rewards.py beside the YAML, and name my_rewards:FUNCTION"
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as problem:  # noqa: BLE001 - the user's module may raise anything

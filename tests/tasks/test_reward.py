@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
 from nemo_ada.tasks import build_task
@@ -69,6 +70,8 @@ def test_an_error_and_a_part_of_a_point_are_no_label(tmp_path: Path, rewards: st
         ("{}:f", r"has no such function; it has shorter, part, broken"),
         ("{}:LIMIT", "has a int of that name"),
         ("{}_torn:f", r"ValueError: torn \(.*_torn.py, line 2\)"),
+        ("pydoc:pipepager", "Python's own.*my_rewards"),
+        ("os.path:exists", "Python's own"),
         ("{}.shorter", "must be package.module:function"),
     ],
 )
@@ -104,3 +107,36 @@ def test_the_command_line_names_a_missing_reward(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "task.reward='no_such_module_of_mine:f'" in done.stderr and "Traceback" not in done.stderr
+
+
+def yaml_with(folder: Path, task: str) -> Path:
+    file = folder / "own.yaml"
+    file.write_text(f"model: m\nother: pydoc:pipepager\nwhole: {{reward: pydoc:pipepager}}\ntask: {task}\n")
+    return file
+
+
+def test_a_yaml_may_name_a_reward_of_its_own_folder(tmp_path: Path, rewards: str) -> None:
+    file = yaml_with(tmp_path, f"{{reward: '{rewards}:shorter'}}")
+    assert load_words(file).task.reward == f"{rewards}:shorter"
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["{reward: 'pydoc:pipepager'}", "{reward: 'numpy.testing:run_threaded'}", "{reward: '${other}'}", "${whole}",
+     "{reward: 'nemo_ada.tasks.reward:load_reward'}"],
+)  # fmt: skip
+def test_a_yaml_may_name_no_other_function(tmp_path: Path, task: str) -> None:
+    with pytest.raises(UserError, match=r"\+\+task\.reward=.* or with NEMO_ADA_REWARD="):
+        load_words(yaml_with(tmp_path, task))
+
+
+def test_what_the_error_says_works(tmp_path: Path, rewards: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = f"{rewards}:shorter"
+    (tmp_path / "elsewhere").mkdir()
+    file = yaml_with(tmp_path / "elsewhere", f"{{reward: '{reward}'}}")
+    with pytest.raises(UserError, match="a module of its own folder"):
+        load_words(file)
+    for word in (f"++task.reward={reward}", f"task.reward='{reward}'"):
+        assert load_words(file, [word]).task.reward == reward
+    monkeypatch.setenv("NEMO_ADA_REWARD", reward)
+    assert load_words(file).task.reward == reward
