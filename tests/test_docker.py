@@ -163,3 +163,15 @@ def test_the_rayjob_runs_our_image_on_the_nodes_of_its_config() -> None:
     assert count == int(nodes[1]) and set(gpus) == {int(nodes[2])}
     for group in groups:  # what NeMo-RL reads from Ray to place its workers (slurm/node.sh sets the same)
         assert "worker_units" in group["rayStartParams"]["resources"]
+
+
+def test_the_rayjob_asks_for_a_token_and_its_pods_have_no_rights() -> None:
+    cluster = yaml.safe_load((ROOT / "docker/rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52), "older ones know no token"
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] and pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -13,7 +13,7 @@ from nemo_ada.cluster.checkout import PACKAGE, Checkout
 from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Values
 from nemo_ada.cluster.site import site_file, site_said, site_setting
 from nemo_ada.cluster.upstream import ADVICE, misfits
-from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped
+from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
@@ -25,6 +25,7 @@ def site(values: Values) -> Findings:
     """Everything that a job needs of the site, except the image."""
     yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
     yield from repositories(values)
+    yield from model_code(values)
     yield from checkout(values)
     yield from folders(values)
     yield from wandb(values)
@@ -52,6 +53,24 @@ def repositories(values: Values) -> Findings:
     tokenizer = Path(str(values.get("policy.tokenizer.name", values.get("policy.model_name", ""))))
     if tokenizer.is_dir() and hub.missing_files(tokenizer, weights=False):
         yield error("policy.tokenizer.name", f"{tokenizer} has no tokenizer.json; name a folder or repository with one")
+
+
+def model_code(values: Values) -> Findings:
+    """A model's or tokenizer's folder that brings code. NeMo-RL loads them with trust_remote_code=True, so it runs."""
+    for key in ("policy.model_name", "policy.tokenizer.name"):
+        name = str(values.get(key, ""))
+        folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
+        if folder is None:
+            continue
+        files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.py"))
+        mapped = [file.name for file in sorted(folder.glob("*.json")) if '"auto_map"' in _text(file)]
+        if files or mapped:
+            shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
+            yield warning(
+                key,
+                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (trust_remote_code=True); read it, "
+                "or name a model whose class transformers has itself",
+            )
 
 
 def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:

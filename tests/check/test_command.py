@@ -197,3 +197,26 @@ def test_a_job_with_other_nodes_is_named_beside_other_errors(tmp_path):
     assert made.exit_code == 2, made.output
     keys = {finding["key"] for finding in json.loads(made.stdout)["findings"] if finding["level"] == "error"}
     assert "--nodes" in keys and len(keys) > 1
+
+
+@pytest.mark.parametrize("key", ["policy.model_name", "policy.tokenizer.name"])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("modeling_x.py", "x = 1"), ("inner/tool.py", ""), ("config.json", '{"auto_map": {"AutoModel": "m.M"}}'),
+     ("tokenizer_config.json", '{"auto_map": {}}'), ("config.json", "{}")],
+)  # fmt: skip
+def test_a_model_that_brings_code_is_named(tmp_path, monkeypatch, key, cached, file, text):
+    folder = tmp_path / "model"
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text(text)
+    monkeypatch.setattr(site.hub, "snapshot", lambda name: folder if name == "org/model" else None)
+    section, _, inner = key.removeprefix("policy.").partition(".")
+    name = "org/model" if cached else str(folder)
+    config = {"policy": {"model_name": "org/other", section: {inner: name} if inner else name}}
+    found = list(site.model_code(Values(config)))
+    if text == "{}":
+        assert found == []
+        return
+    assert [(finding.level, finding.key) for finding in found] == [("warning", key)]
+    assert file in found[0].message and "trust_remote_code" in found[0].message
