@@ -15,7 +15,8 @@ from functools import lru_cache
 MAX_NESTED = 12  # commands inside commands that are rewritten
 
 _INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+    "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180e\\u200b-\\u200f\\u202a-\\u202e"
+    "\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
 _SYMBOLS = {
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "⩽": r"\le ", "≦": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≧": r"\ge ",
@@ -27,8 +28,13 @@ _SYMBOLS = {
     "º": "°", "˚": "°", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "⁄": "/", "∕": "/", "“": '"', "”": '"',
     "’": "'", "‘": "'", "′": "'", "、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "【": "[", "】": "]",
     "ℯ": "e", "ⅈ": "i", "ⅇ": "e", "％": "%", "﹪": "%", "＄": r"\$", "℃": r"°\text{C}", "℉": r"°\text{F}",
-} | {chr(code): "\\" + unicodedata.name(chr(code)).split()[-1].lower() + " " for code in (*range(0x3B1, 0x3C0),
-     *range(0x3C1, 0x3C2), *range(0x3C3, 0x3CA)) if code != 0x3BB} | {"λ": r"\lambda ", "Δ": r"\Delta ", "Ω": r"\Omega "}  # fmt: skip
+    "Δ": r"\Delta ", "Ω": r"\Omega ", "λ": r"\lambda ",
+}  # fmt: skip
+_GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
+    "omicron", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+_SYMBOLS |= {chr(ord("α") + i): f"\\{name} " for i, name in enumerate(_GREEK)}
 _SCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ", "0123456789+-()ni0123456789+-()n")
 _SUPERSCRIPT, _SUBSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ]+")
 
@@ -50,8 +56,8 @@ _NAMES = {
     "divided": "div", "ast": "cdot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "gt": ">", "lt": "<",
     "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
     "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
-    "thickapprox": "approx", "doteq": "approx", "overset": "overset", "iff": "iff", "euro": "€", "pounds": "£",
-    "ge": "ge", "le": "le", "ne": "ne", "mathring": "hat", "R": "mathbb{R}", "N": "mathbb{N}", "Z": "mathbb{Z}",
+    "thickapprox": "approx", "doteq": "approx", "euro": "€", "pounds": "£",
+    "mathring": "hat", "R": "mathbb{R}", "N": "mathbb{N}", "Z": "mathbb{Z}",
     "Q": "mathbb{Q}", "C": "mathbb{C}", "reals": "mathbb{R}", "lang": "langle", "rang": "rangle",
 }  # fmt: skip
 _UNESCAPED = {">", "<", ":", "|", "[", "]", "(", ")", "%", "°", "€", "£"}
@@ -73,14 +79,20 @@ _PLAIN = {  # a word of plain text -> LaTeX
 } | {name: f"\\{name} " for name in ("sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "arcsin", "arccos",
      "arctan", "sinh", "cosh", "tanh", "exp", "frac", "gcd", "lcm", "lambda", "omega", "phi")}  # fmt: skip
 _CIRCLE = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\}|\{\s*°\s*\}|°)|\\circ(?=\s*$)")
-_OPERATORS = ((re.compile(r"\*\*"), "^"), (re.compile(r"(?<![<\\])<=(?!>)|=<"), r"\\le "), (re.compile(r">="), r"\\ge "),
-              (re.compile(r"!=|\\not\s*="), r"\\ne "), (re.compile(r"~=|=~"), r"\\approx "), (re.compile(r"\.\.\.+"), r"\\ldots "))  # fmt: skip
+_OPERATORS = (
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<![<\\])<=(?!>)|=<"), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"!=|\\not\s*="), r"\\ne "),
+    (re.compile(r"~=|=~"), r"\\approx "),
+    (re.compile(r"\.\.\.+"), r"\\ldots "),
+)
 _RADICAND = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*")
 _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
-_OPEN, _CLOSE = "([{", ")]}"
+_OPEN = "([{"
 
 
 def tidy(text: str) -> str:
@@ -262,7 +274,7 @@ def _each(text: str, pattern: re.Pattern[str], rewrite: Callable[[str, re.Match[
 
 def _arguments(text: str) -> str:
     r"""Give \sqrt, \frac, ^ and _ their arguments in braces: \frac12, \frac\pi4, \sqrt2, \sqrt(x), x^(2)."""
-    text = _POWER_OF.sub(lambda match: match[1] + "(", text)
+    text = _POWER_OF.sub(r"\1(", text)
     for _ in range(MAX_NESTED):
         before = text
         text = _each(text, _RADICAND, _root)

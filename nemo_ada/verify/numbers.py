@@ -1,7 +1,7 @@
 r"""Numbers as people and models write them, each as an exact fraction.
 
-`1,234`, `1 234`, `0,5`, `4.5e33`, `4.5\times 10^{33}`, `\frac{1}{2}`, `3\frac{1}{2}`, `0.1\overline{6}`, `204_5`; all of
-them tidy (`latex`). math-verify reads `4.5e33` as 4.5 times Euler's number times 33, and compares decimals by their
+`1,234`, `1 234`, `0,5`, `4.5e33`, `4.5\times 10^{33}`, `\frac{1}{2}`, `3\frac{1}{2}`, `0.1\overline{6}`, `204_5`. They
+are tidy (`latex`). math-verify reads `4.5e33` as 4.5 times Euler's number times 33, and compares decimals by their
 first six places behind the point: 1e-19 then equals 2e-19. Here decimals are equal within `TOLERANCE` of their size.
 """
 
@@ -137,7 +137,7 @@ def _quotient(match: re.Match[str]) -> Number | None:
 
 
 def _repeating(match: re.Match[str]) -> Number:
-    """An endless decimal: 0.1\\overline{6} is 1/6."""
+    r"""An endless decimal: 0.1\overline{6} is 1/6."""
     fixed, again = match["fix"], match["bar"] or match["round"] or match["run"]
     if match["run"]:
         again = match["run"][0]

@@ -1,9 +1,9 @@
 r"""The default scorer: does a boxed answer equal its reference?
 
-An answer and a reference are read as types first (`reading`): amounts with units, lists, regions, ratios, times, words.
-math-verify compares the expressions inside. It reads LaTeX only and the whole of it: its own search for some number in a
-text is not used, because that pays 5 for a reference `x \neq \pm 5`. A reference that cannot be read is equal to the
-same text, and to nothing else.
+An answer and a reference are read as types first (`reading`): amounts with units, lists, regions, ratios, times and
+words. math-verify compares the expressions inside. It reads LaTeX only, and the whole of it. Its own search for some
+number in a text is not used, because that pays 5 for a reference `x \neq \pm 5`. A reference that cannot be read is
+equal to the same text, and to nothing else.
 
 Runs only in the verifier's worker processes. Importing it fills math-verify's caches, so that new workers of the fork
 server start warm. Two behaviours of the library are turned off:
@@ -30,9 +30,9 @@ import latex2sympy2_extended.latex2sympy2 as latex2sympy2
 import math_verify.grader as grader
 import sympy
 
+from nemo_ada.verify.agreement import Agreement
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_powers
-from nemo_ada.verify.reading import agrees
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -56,7 +56,7 @@ _BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
 
-class Unreadable(Exception):  # noqa: N818 - it is no error, and never leaves this module
+class Unreadable(Exception):
     """The parser cannot read an expression."""
 
 
@@ -78,7 +78,7 @@ def _parsed(text: str, cased: bool) -> Any:
             expression = expression.xreplace({sympy.Symbol("i", real=False): sympy.I, sympy.Symbol("i"): sympy.I})
     except MemoryError:
         raise
-    except Exception as problem:  # noqa: BLE001 - the parser raises whatever it likes
+    except Exception as problem:  # the parser raises whatever it likes
         raise Unreadable(text) from problem
     if expression is None:
         raise Unreadable(text)
@@ -118,7 +118,7 @@ class MathVerify:
             return None
 
 
-_ALGEBRA = MathVerify()
+_AGREEMENT = Agreement(MathVerify())
 
 
 def score_math(answer: str, reference: str) -> float:
@@ -130,7 +130,7 @@ def score_math(answer: str, reference: str) -> float:
     if not wanted:
         raise ValueError(f"the reference answer {reference[:80]!r} is empty")
     given = tidy(answer)
-    return float(bool(given) and agrees(wanted, given, _ALGEBRA))
+    return float(bool(given) and _AGREEMENT.says(wanted, given))
 
 
 _tidy_reference = lru_cache(maxsize=4096)(tidy)

@@ -14,10 +14,11 @@ _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (
     "length": ("m", (
         ("m meter metre", "1"), ("cm centimeter centimetre", "1/100"), ("mm millimeter millimetre", "1/1000"),
         ("km kilometer kilometre", "1000"), ("dm decimeter decimetre", "1/10"), ("in inch inche", "127/5000"),
-        ("ft foot feet", "381/1250"), ("yd yard", "1143/1250"), ("mi mile", "201168/125"), ("nm nanometer", "1/1000000000"))),
+        ("ft foot feet", "381/1250"), ("yd yard", "1143/1250"), ("mi mile", "201168/125"),
+        ("nm nanometer", "1/1000000000"))),
     "mass": ("g", (
-        ("g gram gramme", "1"), ("kg kilogram kilo", "1000"), ("mg milligram", "1/1000"), ("lb pound", "45359237/100000"),
-        ("oz ounce", "45359237/1600000"), ("tonne", "1000000"))),
+        ("g gram gramme", "1"), ("kg kilogram kilo", "1000"), ("mg milligram", "1/1000"),
+        ("lb pound", "45359237/100000"), ("oz ounce", "45359237/1600000"), ("tonne", "1000000"))),
     "time": ("s", (
         ("s sec second", "1"), ("min minute", "60"), ("h hr hour", "3600"), ("day", "86400"), ("week wk", "604800"),
         ("ms millisecond", "1/1000"))),
@@ -33,9 +34,11 @@ _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (
     "percent": ("%", (("% percent percentage pct", "1"),)),
     "temperature C": ("°C", (("°c celsius centigrade", "1"),)),
     "temperature F": ("°F", (("°f fahrenheit", "1"),)),
-    "energy": ("J", (("j joule", "1"), ("kj kilojoule", "1000"))), "power": ("W", (("w watt", "1"), ("kw kilowatt", "1000"))),
+    "energy": ("J", (("j joule", "1"), ("kj kilojoule", "1000"))),
+    "power": ("W", (("w watt", "1"), ("kw kilowatt", "1000"))),
     "force": ("N", (("n newton", "1"),)), "frequency": ("Hz", (("hz hertz", "1"), ("khz", "1000"))),
-    "angle rad": ("rad", (("rad radian", "1"),)), "any": ("unit", (("unit", "1"),)), "dozen": ("dozen", (("dozen", "1"),)),
+    "angle rad": ("rad", (("rad radian", "1"),)), "any": ("unit", (("unit", "1"),)),
+    "dozen": ("dozen", (("dozen", "1"),)),
     "amount": ("mol", (("mol mole", "1"),)), "acre": ("acre", (("acre", "1"), ("hectare ha", "247105/100000"))),
 }  # fmt: skip
 UNITS: dict[str, tuple[str, Fraction]] = {
@@ -62,7 +65,8 @@ _IGNORED = {
     "point",
 }
 _PIECE = re.compile(
-    r"(?P<word>°\s*[CF](?![a-zA-Z])|[a-zA-Z]+|[°%€£₹¥¢]|\\\$|\$)\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?|(?P<over>/)|(?P<times>\\cdot|\*)|[.\-']"
+    r"(?P<word>°\s*[CF](?![a-zA-Z])|[a-zA-Z]+|[°%€£₹¥¢]|\\\$|\$)\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
+    r"|(?P<over>/)|\\cdot|[*.\-']"
 )
 _SHORT = {"m", "s", "g", "h", "l", "j", "w", "n"}  # letters that are variables, too
 
@@ -81,10 +85,12 @@ class Unit:
 
     @property
     def percent(self) -> bool:
+        """Whether it is percent, of whatever."""
         return ("%", 1) in self.dimension
 
     @property
     def angle(self) -> bool:
+        """Whether it is degrees."""
         return self.dimension == (("°", 1),)
 
     @property
@@ -167,7 +173,8 @@ def _prose(text: str) -> bool:
 
 
 _CLOCK = re.compile(
-    r"(?P<h>\d{1,2})(?:\s*:\s*(?P<m>\d\d)(?:\s*:\s*(?P<s>\d\d))?)?\s*(?:\\text\s*\{)?\s*(?P<half>[aApP])?(?:(?<=[aApP])\s*\.?\s*[mM]\.?)?\s*\}?"
+    r"(?P<h>\d{1,2})(?:\s*:\s*(?P<m>\d\d)(?:\s*:\s*(?P<s>\d\d))?)?\s*(?:\\text\s*\{)?\s*"
+    r"(?P<half>[aApP])?(?:(?<=[aApP])\s*\.?\s*[mM]\.?)?\s*\}?"
 )
 _MONTHS = (
     "january",
@@ -189,18 +196,19 @@ _DATES = (
         rf"(?:[a-z]+day,?\s+)?(?P<month>{_MONTH})\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:\s*,?\s+(?P<year>\d{{4}}))?"
     ),
     re.compile(
-        rf"(?:[a-z]+day,?\s+)?(?:the\s+)?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month>{_MONTH})\.?(?:\s*,?\s+(?P<year>\d{{4}}))?"
+        rf"(?:[a-z]+day,?\s+)?(?:the\s+)?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?"
+        rf"(?P<month>{_MONTH})\.?(?:\s*,?\s+(?P<year>\d{{4}}))?"
     ),
 )
 _ISO = re.compile(r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})")
 _SLASHED = re.compile(r"(\d{1,2})[/.](\d{1,2})[/.](\d{4}|\d\d)")
 
 
-def clock(text: str) -> tuple[int, str] | None:
-    """Return a time of day: seconds, and a, p or nothing. None where the text is none. `3:30 PM` is `15:30`."""
+def clock(text: str) -> tuple[int, int] | None:
+    """Return a time of day in seconds, and 1 where its half of the day is known, else 0. None for another text."""
     words = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).strip()
     if words.lower() in ("noon", "midnight"):
-        return (43200 if words.lower() == "noon" else 0), "="
+        return (43200 if words.lower() == "noon" else 0), 1
     match = _CLOCK.fullmatch(words)
     half = (match["half"] or "").lower() if match else ""
     if match is None or not (match["m"] or half) or (half and not re.search(r"[mM]\.?\s*$", words)):
@@ -210,14 +218,14 @@ def clock(text: str) -> tuple[int, str] | None:
         return None
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    return hour * 3600 + minute * 60 + second, "=" if half or hour > 12 or hour == 0 else ""
+    return hour * 3600 + minute * 60 + second, int(bool(half) or hour > 12 or hour == 0)
 
 
 def date(text: str) -> tuple[int, ...] | None:
-    """Return a date: with a month's name or in ISO's order (0, year, month, day); else 1 and its numbers as written."""
+    """Return a date: 0, year, month, day; or 1, year and two numbers as written (5/6/2024). A missing year is 0."""
     words = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split()).lower()
     if (match := _SLASHED.fullmatch(words)) is not None:
-        return (1, *map(int, match.groups()))
+        return 1, int(match[3]), int(match[1]), int(match[2])
     if (match := _ISO.fullmatch(words)) is not None:
         return 0, int(match["year"]), int(match["month"]), int(match["day"])
     for pattern in _DATES:

@@ -5,8 +5,9 @@
     python recipes/benchmarks/bench_graders.py --qwen PYTHON FOLDER         # and Qwen2.5-Math's, from its evaluation/
     python recipes/benchmarks/bench_graders.py --outputs math_cot_100.jsonl # on published outputs, where graders differ
 
-The pairs are those of tests/verify/pairs.jsonl. Every grader judges them in a process of its own. Plain math-verify is called as the authors of Reinforce-Ada call it: the reference by LaTeX only,
-the answer also by its last number. A grader that takes more than 5 s says "wrong".
+The pairs are those of tests/verify/pairs.jsonl. Every grader judges them in a process of its own. Plain math-verify is
+called as the authors of Reinforce-Ada call it: the reference by LaTeX only, the answer also by its last number. A
+grader that takes more than 5 s says "wrong".
 """
 
 from __future__ import annotations
@@ -83,17 +84,17 @@ def table(pairs: list[dict[str, Any]], verdicts: dict[str, list[tuple[bool, floa
     for name, results in verdicts.items():
         paid, refused = [i for i in wrong if results[i][0]], [i for i in right if not results[i][0]]
         ms = [1e3 * seconds for _, seconds in results]
+        shares = len(paid) / max(1, len(wrong)), len(refused) / max(1, len(right))
         print(
-            f"| {name} | {len(paid)} ({len(paid) / max(1, len(wrong)):.1%}) | {len(refused)} ({len(refused) / max(1, len(right)):.1%}) "
+            f"| {name} | {len(paid)} ({shares[0]:.1%}) | {len(refused)} ({shares[1]:.1%}) "
             f"| {statistics.median(ms):.2f} | {statistics.mean(ms):.1f} | {max(ms):.0f} |"
         )
     for name, results in verdicts.items() if misses else ():
         print(f"\n{name}:")
         for pair, (label, _) in zip(pairs, results, strict=True):
             if label != bool(pair["value"]):
-                print(
-                    f"  {'paid   ' if label else 'refused'} {pair['answer']!r} for {pair['reference']!r} ({pair['source']})"
-                )
+                verdict = "paid   " if label else "refused"
+                print(f"  {verdict} {pair['answer']!r} for {pair['reference']!r} ({pair['source']})")
 
 
 def outputs(path: Path) -> list[dict[str, Any]]:

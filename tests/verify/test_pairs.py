@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ PAID, REFUSED = 0.005, 0.03  # budget: wrong answers that are paid, right ones t
 
 
 @pytest.fixture(scope="module")
-def labels() -> Iterator[list[float | None]]:
+def labels() -> list[float | None]:
     with MathVerifier(VerifierLimits(PATIENCE, workers=2), self_test=False) as verifier:
         verdicts = verifier.verify_many([(rf"\boxed{{{pair['answer']}}}", pair["reference"]) for pair in PAIRS])
-    yield [verdict.label for verdict in verdicts]
+    return [verdict.label for verdict in verdicts]
 
 
 def misjudged(labels: list[float | None], value: int) -> list[tuple[str, str, float | None]]:

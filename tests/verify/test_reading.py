@@ -1,4 +1,4 @@
-r"""What the types of answers promise, for any numbers: order, multiplicity, ends, units, and no last number of a text."""
+r"""What the types of answers promise, for any numbers: order, multiplicity, ends, units; no last number of a text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_a_leading_zero_has_no_thousands(digits: int) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    r"\{{x \mid x \geq {}\}}", r"x \neq \pm {}", r"y = {}x.", r"\neq {}", "1 # 2 # {}", "0 & 1 & {}", r"\sqrt{{2 + {}", "f @ {}",
+    r"\{{x \mid x \geq {}\}}", r"x \neq \pm {}", r"y = {}x.", r"\neq {}", "1 # 2 # {}", "0 & 1 & {}", r"\sqrt{{2 + {}",
+    "f @ {}",
     r"n \equiv 1 \pmod {}", "a sum of more than {}", r"x \le {}", r"x \to {}", r"(1, {})", r"41 \\ {}",
 ])  # fmt: skip
 @given(number=st.integers(2, 9999))
