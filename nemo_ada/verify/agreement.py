@@ -192,6 +192,8 @@ class Agreement:
         kinds = {wanted.kind, given.kind}
         if len(wanted.items) != len(given.items) or kinds == {"set", "tuple"}:
             return False
+        if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
+            return False
         if "tuple" in kinds or names(wanted) != names(given):
             return self._all(wanted.items, given.items, depth)
         left = list(given.items)

@@ -27,7 +27,8 @@ _SYMBOLS = {
     "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "…": r"\ldots ", "⋯": r"\ldots ", "∠": r"\angle ",
     "º": "°", "˚": "°", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "⁄": "/", "∕": "/", "“": '"', "”": '"',
     "’": "'", "‘": "'", "′": "'", "、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "【": "[", "】": "]",
-    "ℯ": "e", "ⅈ": "i", "ⅇ": "e", "％": "%", "﹪": "%", "＄": r"\$", "℃": r"°\text{C}", "℉": r"°\text{F}",
+    "ℯ": "e", "ⅈ": "i", "ⅇ": "e", "％": "%", "﹪": "%", "＄": r"\$", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
+    "⌈": r"\lceil ", "⌉": r"\rceil ", "℃": r"°\text{C}", "℉": r"°\text{F}",
     "Δ": r"\Delta ", "Ω": r"\Omega ", "λ": r"\lambda ",
 }  # fmt: skip
 _GREEK = (
@@ -51,8 +52,8 @@ _NAMES = {
     "lbrace": "{", "rbrace": "}", "infin": "infty", "dots": "ldots", "cdots": "ldots", "dotsc": "ldots",
     "dotsb": "ldots", "textnormal": "text", "textbf": "text", "textit": "text", "textrm": "text", "textsf": "text",
     "texttt": "text", "textsc": "text", "mbox": "text", "hbox": "text", "mathrm": "text", "emph": "text",
-    "operatorname": "text", "varnothing": "emptyset", "textpi": "pi", "land": "text{ and }", "lor": "text{ or }",
-    "wedge": "text{ and }", "vee": "text{ or }", "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
+    "operatorname": "text", "varnothing": "emptyset", "textpi": "pi", "wedge": "land", "vee": "lor", "lg": "log",
+    "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
     "divided": "div", "ast": "cdot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "gt": ">", "lt": "<",
     "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
     "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
@@ -67,6 +68,9 @@ _UNWRAPPED = {  # command -> how many arguments it has; the last one is what is 
     "boldsymbol": 1, "bm": 1, "pmb": 1, "underline": 1, "uline": 1, "ensuremath": 1, "textcolor": 2, "colorbox": 2,
     "cancel": 1, "mathop": 1, "mathord": 1, "smash": 1, "underbrace": 1, "mathopen": 1, "mathclose": 1,
 }  # fmt: skip
+_SIGN = re.compile(r"[<>=]|\\(?:le|ge|ne)(?![a-z])")
+_LONE = re.compile(r"([\^_])\{\s*(\w)\s*\}")  # x_{1} is x_1
+_ARRAY = re.compile(r"[(\[]\s*\\begin\{array\}(?:\s*\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]", re.DOTALL)
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
@@ -111,9 +115,12 @@ def tidy(text: str) -> str:
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     for written, meant in _OPERATORS:
         text = written.sub(meant, text)
+    if ("\\land" in text or "\\lor" in text) and _SIGN.search(text):  # of relations; p \land q is one statement
+        text = text.replace("\\land", "\\text{ and }").replace("\\lor", "\\text{ or }")
     text = _WORDS.sub(lambda match: _PLAIN.get(match[0], match[0]), text)
     text = _CIRCLE.sub("°", text)
-    text = _arguments(text)
+    text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", _arguments(text))
+    text = _LONE.sub(r"\1\2", text)
     text = _END.sub("", _BLANKS.sub(" ", text).replace("\x00", "\\$").strip())
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())

@@ -95,6 +95,8 @@ Reading = Amount | Text | Choice | Items | Equation | Order | Region | Ratio | M
 
 _AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
 _COMMA = re.compile(rf"(?<![{{\\])[,;](?!\}})|{_AND_OR}|\\\\|\\iff(?![a-z])")
+_WIDE_COMMA = re.compile(rf";|, |{_AND_OR}")
+_THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
 _EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
 _RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
 _COLON = re.compile(r":|\\text\{\s*to\s*\}|(?<=\d )to(?= \d)")
@@ -107,11 +109,11 @@ _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
 _GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
 VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
-_REVERSED = re.compile(r"([\](\[])([^\[\]()]+)([\[)\]])")
+_REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _OPTION = re.compile(
     r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
-    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?= ))"
+    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
     r"|(?P<bare>[A-Z])(?=\s*\}?\s*$))\s*\}?\s*[:.]?\s*(?P<rest>.*)",
     re.DOTALL,
 )
@@ -140,7 +142,7 @@ _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
 _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
 _WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
-_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{?\w+\}?|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
+_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
 _REALS = ("\\mathbb{R}", "\\text{R}", "\\text{all real numbers}", "\\text{all reals}")
@@ -297,10 +299,18 @@ def _named(reading: Reading, name: str) -> Reading:
 
 
 def _listed(text: str) -> list[Reading]:
-    parts, between = split(text, _COMMA)
-    parts = [both for part in parts if part for both in (both_signs(part) or (part,))]
+    parts, between = _parts(text)
     joined = next((word for word in ("or", "and") if word in " ".join(between)), "")
-    return [Items("list", tuple(parts), joined)] if between and len(parts) > 1 else []
+    return [Items("list", parts, joined)] if between and len(parts) > 1 else []
+
+
+def _parts(text: str) -> tuple[tuple[str, ...], list[str]]:
+    """The answers of a list, and what stands between them. A semicolon or a blank tells commas of numbers apart."""
+    separator = _COMMA
+    if _THOUSANDS.search(text) and (";" in text or ", " in text):  # 1,000, 2,000
+        separator = _WIDE_COMMA
+    parts, between = split(text, separator)
+    return tuple(both for part in parts if part for both in (both_signs(part) or (part,))), between
 
 
 def both_signs(text: str) -> tuple[str, str] | None:
@@ -340,8 +350,7 @@ def _set(inner: str) -> list[Reading]:
         if not VARIABLE.fullmatch(name):
             return []
         return [_named(reading, name) for reading in readings(condition[1], MAX_DEPTH - 1)]
-    parts = [both for part in split(inner, _COMMA)[0] if part for both in (both_signs(part) or (part,))]
-    return [Items("set", tuple({compact(part): part for part in parts}.values()))]
+    return [Items("set", tuple({compact(part): part for part in _parts(inner)[0]}.values()))]
 
 
 def _equation(text: str, sides: list[str]) -> Reading:
@@ -400,11 +409,15 @@ def member(text: str) -> Region | None:
 
 def _reversed(text: str) -> Region | None:
     """]2,5[ is an open interval."""
-    match = _REVERSED.fullmatch(text)
-    if match is None or not (match[1] == "]" or match[3] == "["):
-        return None
-    ends = split(match[2], _BETWEEN)[0]
-    return Region(((end(ends[0], match[1] == "["), end(ends[1], match[3] == "]")),)) if len(ends) == 2 else None
+    pieces, reversed_ones = [], 0
+    for part in _UNION.split(text):
+        match = _REVERSED.fullmatch(part.strip())
+        ends = [] if match is None else split(match[2], _BETWEEN)[0]
+        if match is None or len(ends) != 2:
+            return None
+        reversed_ones += match[1] == "]" or match[3] == "["
+        pieces.append((end(ends[0], match[1] == "["), end(ends[1], match[3] == "]")))
+    return Region(tuple(pieces)) if reversed_ones else None
 
 
 def region(text: str) -> Region | None:

@@ -68,7 +68,7 @@ _PIECE = re.compile(
     r"(?P<word>°\s*[CF](?![a-zA-Z])|[a-zA-Z]+|[°%€£₹¥¢]|\\\$|\$)\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
     r"|(?P<over>/)|\\cdot|[*.\-']"
 )
-_SHORT = {"m", "s", "g", "h", "l", "j", "w", "n"}  # letters that are variables, too
+_REMARK = re.compile(r"^\s*\(\s*([^()]*)\s*\)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
     worded = bare != text
     bare = re.sub(r"\bper cent\b", "percent", bare)
-    bare = re.sub(r"^\s*\(\s*([^()]*)\s*\)\s*$", r"\1", bare).strip()
+    bare = _REMARK.sub(lambda match: re.sub(r"\d+", " ", match[1]), bare).strip()
     for short, long in _SPEEDS.items():
         bare = re.sub(rf"\b{short}\b", long, bare)
     powers: dict[str, int] = {}

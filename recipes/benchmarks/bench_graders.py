@@ -37,7 +37,6 @@ def grade(answer, reference):
     return judge(["\\boxed{" + reference + "}"], ["\\boxed{" + answer + "}"])[0]
 """
 QWEN = """
-import types, importlib.util
 from grader import math_equal
 from parser import strip_string
 def grade(answer, reference):
@@ -69,7 +68,8 @@ def judged(python: str, grader: str, folders: list[Path], pairs: list[tuple[str,
     """The verdicts and seconds of one grader, in a process of its own."""
     given = json.dumps({"grader": grader, "pairs": pairs})
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
-    done = subprocess.run([python, "-c", CHILD], input=given, env=environment, capture_output=True, text=True)
+    command = [python, "-P", "-c", CHILD]  # -P: only the folders, not this checkout
+    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"a grader in {folders} ended with an error: {done.stderr.strip().splitlines()[-1:]}")
     return [(label, seconds) for label, seconds in json.loads(done.stdout)]
