@@ -69,7 +69,7 @@ _UNWRAPPED = {  # command -> how many arguments it has; the last one is what is 
     "cancel": 1, "mathop": 1, "mathord": 1, "smash": 1, "underbrace": 1, "mathopen": 1, "mathclose": 1,
 }  # fmt: skip
 _SIGN = re.compile(r"[<>=]|\\(?:le|ge|ne)(?![a-z])")
-_LONE = re.compile(r"([\^_])\{\s*(\w)\s*\}")  # x_{1} is x_1
+_LONE = re.compile(r"([\^_])\{\s*(\w)\s*\}(?!\w)")  # x_{1} is x_1
 _ARRAY = re.compile(r"[(\[]\s*\\begin\{array\}(?:\s*\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]", re.DOTALL)
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")

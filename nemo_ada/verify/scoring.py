@@ -53,6 +53,9 @@ _UNREADABLE = re.compile(r"[#&](?![^\0]*\\end)|\\(?:ldots|iff|quad)(?![a-z])|(?<
 _DEGREES = re.compile(r"(?P<value>\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|[A-Za-z])\s*°")
 _IMAGINARY = re.compile(r"(?<![\\A-Za-z_{])\d*i(?![A-Za-z])|(?<=[\s}\d)])i(?![A-Za-z])|\{i\}|[a-z]i\b")
 _BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
+# The library adds numbers that stand side by side, in 2(3) as in 2\frac{1}{2}. Only the second is a sum.
+_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])")
+_MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
 
@@ -69,7 +72,8 @@ def _parsed(text: str, cased: bool) -> Any:
     latex = _DEGREES.sub(lambda match: f"({match['value']}\\cdot\\frac{{\\pi}}{{180}})", latex)
     latex = re.sub(r"\s*%", r"\\cdot\\frac{1}{100}", latex).replace("{,}", ".")
     imaginary = _IMAGINARY.search(latex) is not None and not _BOUND.search(latex)
-    config = latex2sympy2.ConversionConfig(lowercase_symbols=not cased)
+    latex = _PRODUCT.sub(r"\1\2\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
+    config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=not cased)
     try:
         expression: Any = latex2sympy2.latex2sympy(
             latex, is_real=not imaginary, normalization_config=None, conversion_config=config
@@ -143,6 +147,8 @@ def _same_expression(gold: Any, given: Any) -> bool:
         if all(isinstance(side, sympy.Expr) for side in sides):
             if sides[0] == 0 or sides[1] == 0:
                 return bool(sides[0] == sides[1])
+            if not sides[0].free_symbols or sides[0].free_symbols != sides[1].free_symbols:
+                return False
             factor = sympy.cancel(sides[0] / sides[1])
             return bool(factor.is_number) or bool(sympy.simplify(factor).is_number)
     if isinstance(gold, _LESS | _MORE) and isinstance(given, _LESS | _MORE):
