@@ -115,12 +115,14 @@ def main() -> None:
     parser.add_argument(
         "--qwen", nargs=2, metavar=("PYTHON", "FOLDER"), help="a Python with its needs, and evaluation/"
     )
+    parser.add_argument("--first", type=int, help="only so many pairs")
     parser.add_argument("--misses", action="store_true", help="print every pair that a grader misjudges")
     arguments = parser.parse_args()
     if arguments.outputs:
         pairs = outputs(arguments.outputs)
     else:
         pairs = [json.loads(line) for line in arguments.pairs.read_text(encoding="utf-8").splitlines()]
+    pairs = pairs[: arguments.first]
     texts = [(pair["answer"], pair["reference"]) for pair in pairs]
     verdicts = {"this grader": judged(sys.executable, OURS, [ROOT], texts)}
     if arguments.earlier:
