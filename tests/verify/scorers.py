@@ -55,7 +55,7 @@ def without(answer: str, reference: str) -> float:
     """The default scorer where its parser cannot read a sign, as one for another antlr: the environment names it."""
     from nemo_ada.verify.scoring import score_math
 
-    missing = os.environ["TEST_PARSER_LACKS"]
+    missing = os.environ["NEMO_ADA_TEST_PARSER_LACKS"]
     return 0.0 if missing in answer + reference else score_math(answer, reference)
 
 

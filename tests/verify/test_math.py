@@ -79,7 +79,7 @@ def test_out_of_memory_inside_the_library_is_no_wrong_answer(verifier: MathVerif
 
 @pytest.mark.parametrize("missing", [r"\%", r"\log", "pmatrix"])
 def test_an_environment_whose_parser_lacks_something_is_refused(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setenv("TEST_PARSER_LACKS", missing)
+    monkeypatch.setenv("NEMO_ADA_TEST_PARSER_LACKS", missing)
     with pytest.raises(VerifierSelfTestError, match=re.escape(repr(missing)[1:-1])):
         MathVerifier(VerifierLimits(workers=1), scorer="tests.verify.scorers:without")
 
