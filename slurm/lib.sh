@@ -9,13 +9,17 @@
 # DRY_RUN=1 prints every command instead. README.md has the reasons.
 set -euo pipefail
 LIB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export SLURM_TIME_FORMAT=standard  # the user's shell may name another one, and `date` must read SLURM's times
 
 say() { echo "[$(date '+%F %T')] $*"; }
 die() { echo "error: $*" >&2; exit 2; }
 dry() { [[ ${DRY_RUN:-0} == 1 ]]; }
 
 run() {  # run COMMAND...: do it, or print it
-  if dry; then printf '+'; printf ' %q' "$@"; echo; else "$@"; fi
+  if dry; then
+    if [[ $1 == again ]]; then shift; fi
+    printf '+'; printf ' %q' "$@"; echo
+  else "$@"; fi
 }
 
 write() {  # write FILE TEXT: atomic, so that nobody reads half of it
@@ -42,6 +46,20 @@ decide() {  # decide DECISION: chain.py looks at the files of the run, with our 
 say_all() { local line; while IFS= read -r line; do say "$line"; done; }
 
 nap() { sleep "$1" & wait $! || true; }  # a trap runs at once, not after the sleep
+
+again() {  # again COMMAND...: SLURM's controller may not answer for a while; until the job ends, another try may
+  local said code
+  while true; do
+    code=0
+    said=$("$@" 2>&1) || code=$?
+    if ((code == 0)) || [[ $said == *"pending execution"* ]]; then break; fi  # the second: an earlier try got through
+    echo "$said" >&2
+    [[ $said =~ (ontact.slurm|timed.out|onnection.refused|onnection.reset|emporarily|Zero.Bytes) ]] || return "$code"
+    say "SLURM does not answer; trying again: $*"
+    nap "${AGAIN_SECONDS:-10}"
+  done
+  if [[ -n $said ]]; then echo "$said"; fi
+}
 
 field() {  # field FILE KEY: one scalar of a flat JSON file, empty where there is none
   [[ -r $1 ]] && sed -n "s/.*\"$2\"[[:space:]]*:[[:space:]]*\"\{0,1\}\([^\",}]*\).*/\1/p" "$1" | head -n 1
@@ -224,7 +242,7 @@ submit() {
   export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
   (
     only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME NEMO_ADA_CHECKED "${!SBATCH_@}"
-    run sbatch --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
+    run sbatch --export=ALL --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
   )
 }
 
@@ -400,7 +418,7 @@ continue_chain() {
     none) say "REQUEUE=none: submit $SCRIPT again to continue" ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
-      run scontrol requeue "$SLURM_JOB_ID"
+      run again scontrol requeue "$SLURM_JOB_ID"
       if ! dry; then nap 60; fi ;;  # SLURM ends this script now
     resubmit)
       follow_up
@@ -408,7 +426,7 @@ continue_chain() {
       (
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
-        run sbatch "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
+        run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
       ) ;;
   esac
 }

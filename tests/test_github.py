@@ -36,6 +36,16 @@ def test_a_workflow_has_few_rights_a_limit_and_no_secret(path):
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_job_with_rights_installs_and_builds_nothing(path):
+    for job in read(path)["jobs"].values():
+        if "permissions" in job:
+            commands = [line.split() for step in job["steps"] for line in step.get("run", "").splitlines()]
+            assert all(command[:2] in (["git", "fetch"], ["git", "push"]) for command in commands)
+            used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
+            assert used <= {"actions/checkout", "actions/download-artifact", "pypa/gh-action-pypi-publish"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_exists(path):
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     text = "\n".join(step.get("run", "") for step in steps(read(path)))

@@ -94,10 +94,19 @@ def test_main_and_a_release_stand_beside_each_other(tmp_path):
     run("git", "clone", "--quiet", str(origin), str(work), where=tmp_path)
     for key, value in {"user.name": "somebody", "user.email": "somebody@example.com"}.items():
         run("git", "config", key, value)
-    run(".github/site/publish", "main")
+
+    def publish(ref):
+        run(".github/site/publish", ref)
+        run("git", "bundle", "create", "pages.bundle", "gh-pages")
+        run("git", "clone", "--quiet", str(origin), str(tmp_path / f"writer-{ref}"), where=tmp_path)
+        for command in (("fetch", str(work / "pages.bundle"), "gh-pages"), ("push", "origin", "FETCH_HEAD:gh-pages")):
+            run("git", *command[:-1], command[-1].replace(":", ":refs/heads/"), where=tmp_path / f"writer-{ref}")
+        shutil.rmtree(tmp_path / f"writer-{ref}")
+
+    publish("main")
     assert "main/" in front()
-    run(".github/site/publish", "v0.1.0")
-    run(".github/site/publish", "main")
+    publish("v0.1.0")
+    publish("main")
     versions = json.loads(run("git", "show", "gh-pages:versions.json", where=origin))
     assert {entry["version"]: entry["aliases"] for entry in versions} == {"main": [], "0.1.0": ["latest"]}
     assert "latest/" in front()

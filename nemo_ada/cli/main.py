@@ -154,3 +154,7 @@ def _say(kind: str, error: object, code: int) -> int:
 def main() -> None:
     """Entry point of `nemo-ada`."""
     sys.exit(guarded(app))
+
+
+if __name__ == "__main__":
+    main()

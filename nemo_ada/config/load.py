@@ -1,13 +1,16 @@
 """From YAML files and `key=value` overrides to a checked configuration.
 
 Every command takes one YAML and then words. A word that ends in `.yaml` is an overlay, which is merged over the YAMLs
-in front of it. Every other word is an override in hydra's grammar. Overrides apply after all overlays, wherever they
-stand. Inside a YAML, `defaults: other.yaml` (or a list) names parents, relative to the file, as in NeMo-RL.
+in front of it. Every other word is an override in hydra's grammar; a value that the grammar cannot read is text.
+Overrides apply after all overlays, wherever they stand. Inside a YAML, `defaults: other.yaml` (or a list) names
+parents, relative to the file, as in NeMo-RL.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -30,6 +34,8 @@ DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
 REWARD = "NEMO_ADA_REWARD"  # the variable that admits the reward of a YAML
+_KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
+_SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 PACKAGE = Path(__file__).resolve().parents[1]
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
@@ -237,9 +243,11 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     parser = OverridesParser.create()
     for text in overrides:
         try:
-            override = parser.parse_override(text)
+            override = _override(parser, text)
             if override.is_sweep_override():
-                raise UserError(f"override {text[:100]!r}: one run takes one value")
+                key = text.partition("=")[0]
+                works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
+                raise UserError(f"override {text[:100]!r}: one run takes one value; {works}")
             ConfigLoaderImpl._apply_overrides_to_config([override], config)
         except UserError:
             raise
@@ -254,6 +262,36 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
         )
     return config
+
+
+def _override(parser: OverridesParser, text: str) -> Override:
+    """Read one override. A value that hydra's grammar has no words for is text, as it stands.
+
+    Such are umlauts, `=`, braces inside a sentence, and the blanks at the ends of a text. A value that begins like a
+    list, a mapping or a quoted text keeps the grammar's own error. `~/` is the home folder, as in a shell.
+    """
+    match = _KEY_VALUE.fullmatch(text)
+    if match is None:
+        return parser.parse_override(text)
+    key, value = match["key"], match["value"]
+    if value.startswith("~/"):
+        return _literal(parser, key, os.path.expanduser(value))
+    try:
+        override = parser.parse_override(text)
+    except HydraException:
+        if not value.strip() or value.lstrip()[0] in "[{'\"":
+            raise
+        return _literal(parser, key, value)
+    if override.is_sweep_override():
+        return _literal(parser, key, value) if _SENTENCE.search(value) else override
+    read = override.value()
+    return (
+        _literal(parser, key, value) if isinstance(read, str) and read != value and read == value.strip() else override
+    )
+
+
+def _literal(parser: OverridesParser, key: str, value: str) -> Override:
+    return dataclasses.replace(parser.parse_override(f"{key}=x"), _value=value)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def rehearse_on_gpu(
 
         def ended(slices: Slices) -> None:
             report.measurements, report.failure = [], None
-            _judge(report, slices, forecast, steps=steps, exact=dry_run)
+            judge(report, slices, forecast, steps=steps, exact=dry_run)
             report.seconds = time.monotonic() - started
             write(report, folder)
 
@@ -434,7 +434,7 @@ def _run_slices(slices: Slices, made: Configs) -> None:
     slices.run(RESUMED, lambda: rehearsal.run(RESUMED, {RESUMED: resumed}))
 
 
-def _judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, exact: bool) -> None:
+def judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, exact: bool) -> None:
     """Fill the report from what the slices noted."""
     runs = slices.runs()
     report.take_phases(*slices.events.values())

@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import re
 
-_START = re.compile(r"\\f?box(?:ed)?\s*(?=\{)")
+_START = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped, so that \{ and \} do not count
+# What \boxed takes without braces: a number, a capital letter, a command with its arguments.
+_BARE = re.compile(r"[-+]?[\d.][\w.,/%^]*|[A-Z](?![A-Za-z])|\\(?:d?frac|sqrt|pi|text)(?![a-z])(?:\{[^{}]*\})*")
+_THINK, _THOUGHT = "<think>", "</think>"
 
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
 
-    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it.
-    Of nested boxes the innermost last one counts. Takes linear time in the length of the text.
+    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it. Nor does
+    a box count that stands in a `<think>` without end: the response was cut off before its answer. Of nested boxes the
+    innermost last one counts. An empty box counts only where no other does. `\boxed 5` is a box, too. Takes linear time
+    in the length of the text.
     """
-    start = None
-    for match in _START.finditer(text):
-        start = match.end()
-    if start is None:
-        return None
+    text = _said(text)
+    empty: str | None = None
+    for match in reversed(list(_START.finditer(text))):
+        content = _content(text, match.end())
+        if content is None or content:
+            return content
+        empty = "" if text.startswith("{", match.end()) else empty
+    return empty
+
+
+def plain_reference(reference: str) -> str:
+    r"""Return the reference answer, without its \boxed{} if it has one."""
+    inner = last_boxed(reference)
+    return reference.strip() if inner is None else inner
+
+
+def _said(text: str) -> str:
+    """The text without a thought that does not end."""
+    begin = text.rfind(_THINK)
+    return text[:begin] if begin >= 0 and _THOUGHT not in text[begin:] else text
+
+
+def _content(text: str, start: int) -> str | None:
+    if not text.startswith("{", start):
+        bare = _BARE.match(text, start)
+        return bare.group().rstrip(".,") if bare is not None else ""
     depth = 0
     for match in _BRACE.finditer(text, start):
         token = match.group()
@@ -26,9 +52,3 @@ def last_boxed(text: str) -> str | None:
         if depth == 0:
             return text[start + 1 : match.start()].strip()
     return None
-
-
-def plain_reference(reference: str) -> str:
-    r"""Return the reference answer, without its \boxed{} if it has one."""
-    inner = last_boxed(reference)
-    return reference.strip() if inner is None else inner

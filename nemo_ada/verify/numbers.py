@@ -1,8 +1,8 @@
-r"""Numbers as people and models write them: `1,234`, `-0.5`, `4.5e33`, `4.5\times 10^{33}`, `\frac{1}{2}`, `204_5`.
+r"""Numbers as people and models write them, each as an exact fraction.
 
-math-verify reads `4.5e33` as 4.5 times Euler's number times 33, and compares decimals by their first six places behind
-the point: 1e-19 then equals 2e-19. Here a number is an exact fraction, and decimals are equal within `TOLERANCE` of
-their size.
+`1,234`, `1 234`, `0,5`, `4.5e33`, `4.5\times 10^{33}`, `\frac{1}{2}`, `3\frac{1}{2}`, `0.1\overline{6}`, `204_5`. They
+are tidy (`latex`). math-verify reads `4.5e33` as 4.5 times Euler's number times 33, and compares decimals by their
+first six places behind the point: 1e-19 then equals 2e-19. Here decimals are equal within `TOLERANCE` of their size.
 """
 
 from __future__ import annotations
@@ -18,22 +18,42 @@ TOLERANCE = Fraction(1_000_001, 10**12)
 MAX_EXPONENT = 400  # of a power of ten; larger ones are left to math-verify, whose deadline holds
 MAX_LENGTH = 400  # characters of a number
 
-_DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,)\d{3})+|\d+)"
-_DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_TIMES = r"(?:\\times|\\cdot|\*|×|·)"
-_POWER = r"10\s*(?:\^|\*\*)\s*(?:\{\s*(?P<power>[+-]?\d{1,4})\s*\}|(?P<bare>[+-]?\d{1,4}))"
+# Groups of three behind a leading digit that is not 0: a leading 0 has no thousands, and its comma is a decimal one.
+_DIGITS = r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:\s?\{,\}\s?\d{3})+|(?: \d{3})+|(?:'\d{3})+|(?:\.\d{3}){2,})|\d+)"
+_DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+|0,\d+|\d+\{{,\}}\d+|[1-9]\d{{0,2}}(?: \d{{3}})+(?:,|\{{,\}})\d+)"
+_TIMES = r"(?:\\times|\\cdot|\*)"
+_POWER = r"10\s*\^\s*(?:\{\s*(?P<power>[+-]?\s?\d{1,4})\s*\}|(?P<bare>[+-]?\d{1,4}))"
 _SCIENTIFIC = re.compile(
-    rf"(?P<sign>[+-]?)\s*(?:(?P<number>{_DECIMAL})(?:[eE](?P<e>[+-]?\d{{1,4}})|\s*{_TIMES}\s*{_POWER})?"
+    rf"(?:(?P<number>{_DECIMAL})(?:[eE](?P<e>[+-]?\d{{1,4}})|\s*{_TIMES}\s*{_POWER})?"
     rf"|{_POWER.replace('power', 'alone').replace('bare', 'single')})"
 )
 _QUOTIENT = re.compile(
-    rf"(?P<sign>[+-]?)\s*(?:\\[dt]?frac\s*\{{\s*(?P<a>{_DIGITS})\s*\}}\s*\{{\s*(?P<b>{_DIGITS})\s*\}}"
-    rf"|(?P<c>{_DIGITS})\s*/\s*(?P<d>{_DIGITS}))"
+    rf"(?P<whole>\d+)?\s*\\frac\s*\{{\s*(?P<a>[+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<b>[+-]?\s*{_DECIMAL})\s*\}}"
+    rf"|(?:(?P<units>\d+)\s+)?(?P<c>{_DECIMAL})\s*(?:/|\\div)\s*(?P<d>-?{_DECIMAL})"
 )
-_BASED = re.compile(r"(?P<digits>\d[0-9A-Za-z]*)\s*_\s*(?:\{\s*(?P<base>\d{1,2})\s*\}|(?P<bare>\d{1,2}))")
+_REPEATING = re.compile(
+    r"(?P<int>\d*)\.(?P<fix>\d*)(?:\\(?:overline|bar|overbar)\s*\{?(?P<bar>\d+)\}?|\((?P<round>\d+)\)"
+    r"|(?:\\dot\s*\{?(?P<first>\d)\}?(?:(?P<between>\d*)\\dot\s*\{?(?P<last>\d)\}?)?)|(?P<run>(?P<same>\d)(?P=same){2,})\s*\\ldots)"
+)
+_BASED = re.compile(
+    r"\(?(?:\\text\s*\{)?(?P<digits>\d[0-9A-Za-z]*)\}?\)?\s*_\s*(?:\{\s*(?P<base>\d{1,2})\s*\}|(?P<bare>\d{1,2})|\{?\s*\\text\s*\{(?P<word>[a-z]+)\}\s*\}?)"
+)
+_BASES = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "twelve": 12,
+    "sixteen": 16,
+}
 _E_NOTATION = re.compile(r"(?<![\w.\\^])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\w.])")
-_AROUND = re.compile(r"^(?:\$|\\\(|\\\[|\\displaystyle|\s)+|(?:\$|\\\)|\\\]|\.(?=\s*$)|\s)+$")
-_SEPARATORS = re.compile(r"\{,\}|\\,|,")
+_SEPARATORS = re.compile(r"\{,\}|[,\s']")
+_SIGNS = re.compile(r"[+\-\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +81,33 @@ def close(a: Fraction, b: Fraction, tolerance: Fraction = TOLERANCE) -> bool:
 
 
 def number(text: str) -> Number | None:
-    """Return the number that the whole text is, None where it is something else."""
+    """Return the number that the whole tidy text is, None where it is something else."""
     if len(text) > MAX_LENGTH:
         return None
-    text = _AROUND.sub("", text)
-    if (match := _SCIENTIFIC.fullmatch(text)) is not None:
-        return _scientific(match)
-    if (match := _QUOTIENT.fullmatch(text)) is not None:
-        above, below = (_integer(match[long] or match[short]) for long, short in (("a", "c"), ("b", "d")))
-        return Number(_signed(match, Fraction(above, below)), "quotient") if below else None
-    return None
+    signs = _SIGNS.match(text)
+    start = signs.end() if signs else 0
+    sign, body = (-1) ** text.count("-", 0, start), text[start:].strip()
+    if body.startswith("(") and body.endswith(")") and body.count("(") == 1 and "," not in body:
+        inner = number(body[1:-1].strip())
+        return None if inner is None else Number(sign * inner.value, inner.kind)
+    read = None
+    if (match := _SCIENTIFIC.fullmatch(body)) is not None:
+        read = _scientific(match)
+    elif (match := _QUOTIENT.fullmatch(body)) is not None:
+        read = _quotient(match)
+    elif (match := _REPEATING.fullmatch(body)) is not None:
+        read = _repeating(match)
+    return None if read is None else Number(sign * read.value, read.kind)
 
 
 def based(text: str) -> int | None:
     """Return the value of an integer with its base, such as 204_5 or 1A_{16}. None where the text is something else."""
-    match = _BASED.fullmatch(_AROUND.sub("", text)) if len(text) <= MAX_LENGTH else None
+    match = _BASED.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         return None
+    base = _BASES.get(match["word"], 0) if match["word"] else int(match["base"] or match["bare"])
     try:
-        return int(match["digits"], int(match["base"] or match["bare"]))
+        return int(match["digits"], base) if base else None
     except ValueError:  # no such base, or no such digit in it
         return None
 
@@ -92,17 +120,44 @@ def with_powers(text: str) -> str:
 def _scientific(match: re.Match[str]) -> Number | None:
     written = match["number"]
     exponents = [match[name] for name in ("e", "power", "bare", "alone", "single") if match[name]]
-    exponent = int(exponents[0]) if exponents else 0
+    exponent = int(exponents[0].replace(" ", "")) if exponents else 0
     if abs(exponent) > MAX_EXPONENT:
         return None
-    value = Fraction(_SEPARATORS.sub("", written) if written else 1) * Fraction(10) ** exponent
-    decimal = match["e"] is not None or exponent < 0 or "." in (written or "")
-    return Number(_signed(match, value), "decimal" if decimal else "integer")
+    value, decimal = _decimal(written) if written else (Fraction(1), False)
+    decimal = match["e"] is not None or exponent < 0 or decimal
+    return Number(value * Fraction(10) ** exponent, "decimal" if decimal else "integer")
 
 
-def _signed(match: re.Match[str], value: Fraction) -> Fraction:
-    return -value if match["sign"] == "-" else value
+def _quotient(match: re.Match[str]) -> Number | None:
+    (above, decimal), (below, other) = _decimal(match["a"] or match["c"]), _decimal(match["b"] or match["d"])
+    whole = match["whole"] or match["units"]
+    if below == 0 or (whole and (above < 0 or below < 0)):
+        return None
+    return Number((int(whole) if whole else 0) + above / below, "decimal" if decimal or other else "quotient")
 
 
-def _integer(text: str) -> int:
-    return int(_SEPARATORS.sub("", text))
+def _repeating(match: re.Match[str]) -> Number:
+    r"""An endless decimal: 0.1\overline{6} is 1/6."""
+    fixed, again = match["fix"], match["bar"] or match["round"] or match["run"]
+    if match["run"]:
+        again = match["run"][0]
+    if match["first"]:
+        again = match["first"] + (match["between"] or "") + (match["last"] or "")
+    scale = 10 ** len(fixed)
+    value = int((match["int"] or "0") + fixed) + Fraction(int(again), 10 ** len(again) - 1)
+    return Number(Fraction(value) / scale, "quotient")
+
+
+def _decimal(written: str) -> tuple[Fraction, bool]:
+    """The value of digits, and whether they have places behind a point or a decimal comma."""
+    spaced, written = " " in written.strip(), written.replace(" ", "")
+    if (
+        written.startswith("0,")
+        or (spaced and "," in written)
+        or ("{,}" in written and not re.fullmatch(r"[+-]?[1-9]\d{0,2}(?:\{,\}\d{3})+(?:\.\d*)?", written))
+    ):
+        written = written.replace("{,}", ".").replace(",", ".")
+    if written.count(".") > 1:
+        written = written.replace(".", "")
+    plain = _SEPARATORS.sub("", written)
+    return Fraction(plain), "." in plain

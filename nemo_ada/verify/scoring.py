@@ -1,38 +1,41 @@
-r"""The default scorer: math-verify decides whether a boxed answer equals the reference.
+r"""The default scorer: does a boxed answer equal its reference?
+
+An answer and a reference are read as types first (`reading`): amounts with units, lists, regions, ratios, times and
+words. math-verify compares the expressions inside. It reads LaTeX only, and the whole of it. Its own search for some
+number in a text is not used, because that pays 5 for a reference `x \neq \pm 5`. A reference that cannot be read is
+equal to the same text, and to nothing else.
 
 Runs only in the verifier's worker processes. Importing it fills math-verify's caches, so that new workers of the fork
 server start warm. Two behaviours of the library are turned off:
 
-* Its deadlines by SIGALRM (`parsing_timeout`, `timeout_seconds`). They cannot interrupt a long C function, and a
-  timeout reads as "not equal". The pool's deadline kills the process instead.
+* Its deadlines by SIGALRM (`timeout_seconds`). They cannot interrupt a long C function, and a timeout reads as "not
+  equal". The pool's deadline kills the process instead.
 * Its `except Exception` around comparisons, which turns "out of memory" into "not equal". In its modules the name
   `Exception` stands for all direct subclasses except MemoryError, so only that one passes.
 
-Numbers are compared as numbers (`numbers`). Three of the library's own rules give way to that: its six decimal places,
-which call all small numbers equal; its reading of e-notation; and that of an equation only the last side counts.
+Numbers are compared as numbers (`numbers`). Two of the library's own rules give way to that: its six decimal places,
+which call all small numbers equal, and its reading of e-notation.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from fractions import Fraction
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 import latex2sympy2_extended.latex2sympy2 as latex2sympy2
-import latex2sympy2_extended.math_normalization as math_normalization
 import math_verify.grader as grader
-import math_verify.parser as parser
 import sympy
 
-from nemo_ada.verify.numbers import TOLERANCE, based, close, number, with_powers
+from nemo_ada.verify.agreement import Agreement
+from nemo_ada.verify.latex import tidy
+from nemo_ada.verify.numbers import close, number, with_powers
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
-
-_ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
-_EXTRACTION = (parser.LatexExtractionConfig(boxed_match_priority=0), parser.ExprExtractionConfig())
 
 
 def let_memory_errors_pass(*modules: ModuleType) -> None:
@@ -42,51 +45,133 @@ def let_memory_errors_pass(*modules: ModuleType) -> None:
         vars(module)["Exception"] = caught
 
 
-let_memory_errors_pass(grader, parser, latex2sympy2, math_normalization)
+let_memory_errors_pass(grader, latex2sympy2)
+
+_LETTER = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
+_PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{6,}")
+_UNREADABLE = re.compile(r"[#&](?![^\0]*\\end)|\\(?:ldots|iff|quad)(?![a-z])|(?<!\^)\d \d|\d'\d")
+_DEGREES = re.compile(r"(?P<value>\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|[A-Za-z])\s*°")
+_IMAGINARY = re.compile(r"(?<![\\A-Za-z_{])\d*i(?![A-Za-z])|(?<=[\s}\d)])i(?![A-Za-z])|\{i\}|[a-z]i\b")
+_BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
+# The library adds numbers that stand side by side, in 2(3) as in 2\frac{1}{2}. Only the second is a sum.
+_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])")
+_MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
+_NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
 
-def _parse(latex: str) -> list[Any]:
-    parsed: list[Any] = parser.parse(f"\\boxed{{{with_powers(latex)}}}", _EXTRACTION, parsing_timeout=None)
-    return parsed
+class Unreadable(Exception):
+    """The parser cannot read an expression."""
 
 
-_parse_reference = lru_cache(maxsize=4096)(_parse)  # all responses of a prompt share it
+def _parsed(text: str, cased: bool) -> Any:
+    """The expression of a text. Raises Unreadable."""
+    text = re.sub(r"\\log\s*_\s*(\w)", r"\\log_{\1}", text)
+    if _UNREADABLE.search(text) or _PROSE.search(text):
+        raise Unreadable(text)
+    latex = with_powers(_NAMELESS.sub(r"\\text{gamma}", text))
+    latex = _DEGREES.sub(lambda match: f"({match['value']}\\cdot\\frac{{\\pi}}{{180}})", latex)
+    latex = re.sub(r"\s*%", r"\\cdot\\frac{1}{100}", latex).replace("{,}", ".")
+    imaginary = _IMAGINARY.search(latex) is not None and not _BOUND.search(latex)
+    latex = _PRODUCT.sub(r"\1\2\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
+    config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=not cased)
+    try:
+        expression: Any = latex2sympy2.latex2sympy(
+            latex, is_real=not imaginary, normalization_config=None, conversion_config=config
+        )
+        if imaginary:
+            expression = expression.xreplace({sympy.Symbol("i", real=False): sympy.I, sympy.Symbol("i"): sympy.I})
+    except MemoryError:
+        raise
+    except Exception as problem:  # the parser raises whatever it likes
+        raise Unreadable(text) from problem
+    if expression is None:
+        raise Unreadable(text)
+    return expression
+
+
+_parse = lru_cache(maxsize=4096)(_parsed)  # all responses of a prompt share their reference
+
+
+class MathVerify:
+    """The algebra of math-verify."""
+
+    def equal(self, reference: str, answer: str) -> bool:
+        """Whether two expressions, equations or inequalities say the same. False where one cannot be read."""
+        cased = _both_cases(reference) or _both_cases(answer)
+        try:
+            gold, given = _parse(reference, cased), _parse(answer, cased)
+            right = _same_expression(gold, given)
+            read = number(reference)
+            decimal = read is not None and read.kind == "decimal"
+            values = (_real(gold), _real(given)) if right or decimal else (None, None)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - unreadable, or an expression that sympy cannot handle
+            return False
+        if values[0] is None or values[1] is None:
+            return right
+        return close(values[0], values[1])
+
+    def value(self, text: str) -> Fraction | None:
+        """The value of a real expression without variables. None for anything else."""
+        try:
+            return _real(_parse(text, False))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            return None
+
+
+_AGREEMENT = Agreement(MathVerify())
 
 
 def score_math(answer: str, reference: str) -> float:
     r"""1.0 where the content of the answer's box equals the reference, else 0.0.
 
-    The reference is LaTeX or plain text without a box. Raises ValueError where the reference cannot be read.
+    The reference is LaTeX or plain text without a box. Raises ValueError where it is empty.
     """
-    wanted, given = _number_of_reference(reference), number(answer)
-    if wanted is not None and given is not None:
-        return float(wanted.equals(given))
-    bases = based(reference), based(answer)
-    if None not in bases:
-        return float(bases[0] == bases[1])
-    gold = _parse_reference(reference)
-    if not gold:
-        raise ValueError(f"the reference answer {reference[:80]!r} cannot be parsed")
-    parsed = _parse(answer)
-    if not parsed or _contradicts_itself(answer, parsed[0]):
-        return 0.0
-    right = bool(grader.verify(gold, parsed, timeout_seconds=None))
-    decimal = wanted is not None and wanted.kind == "decimal"
-    if not (right or decimal) or "%" in answer + reference:  # 50% is 1/2 and 50
-        return float(right)
-    values = _value(gold[0]), _value(parsed[0])
-    if values[0] is None or values[1] is None:
-        return float(right)
-    return float((right or decimal) and close(values[0], values[1]))
+    wanted = _tidy_reference(reference)
+    if not wanted:
+        raise ValueError(f"the reference answer {reference[:80]!r} is empty")
+    given = tidy(answer)
+    return float(bool(given) and _AGREEMENT.says(wanted, given))
 
 
-_number_of_reference = lru_cache(maxsize=4096)(number)
+_tidy_reference = lru_cache(maxsize=4096)(tidy)
 
 
-def _value(expression: Any) -> Fraction | None:
-    """The value of a real number, or of what a letter is said to be. None for anything else."""
-    if isinstance(expression, sympy.Basic) and grader.is_assignment_relation(expression):
-        expression = grader.take_last_relation(expression).rhs
+def _same_expression(gold: Any, given: Any) -> bool:
+    """Whether two expressions are equal. Two equations are, where one is a multiple of the other."""
+    if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq):
+        sides = [equation.lhs - equation.rhs for equation in (gold, given)]
+        if all(isinstance(side, sympy.Expr) for side in sides):
+            if sides[0] == 0 or sides[1] == 0:
+                return bool(sides[0] == sides[1])
+            if not sides[0].free_symbols or sides[0].free_symbols != sides[1].free_symbols:
+                return False
+            factor = sympy.cancel(sides[0] / sides[1])
+            return bool(factor.is_number) or bool(sympy.simplify(factor).is_number)
+    if isinstance(gold, _LESS | _MORE) and isinstance(given, _LESS | _MORE):
+        if isinstance(gold, _STRICT) != isinstance(given, _STRICT):
+            return False
+        below = [(rel.lhs - rel.rhs) * (1 if isinstance(rel, _LESS) else -1) for rel in (gold, given)]
+        factor = sympy.cancel(below[0] / below[1]) if below[1] != 0 else sympy.S.Zero
+        return bool(factor.is_positive)
+    return bool(grader.verify(gold, given, timeout_seconds=None))
+
+
+_LESS, _MORE = sympy.StrictLessThan | sympy.LessThan, sympy.StrictGreaterThan | sympy.GreaterThan
+_STRICT = sympy.StrictLessThan | sympy.StrictGreaterThan
+
+
+def _both_cases(text: str) -> bool:
+    """Whether a letter is in a text both as a capital and as a small one, and so means two things."""
+    letters = set(re.sub(r"\\[a-zA-Z]+|[^A-Za-z]", "", text))
+    return any(letter.lower() in letters for letter in letters if letter.isupper())
+
+
+def _real(expression: Any) -> Fraction | None:
+    """The value of a real number. None for anything else."""
     if not isinstance(expression, sympy.Expr) or expression.free_symbols:
         return None
     value = expression.doit().evalf(30)
@@ -95,27 +180,13 @@ def _value(expression: Any) -> Fraction | None:
     return None
 
 
-def _contradicts_itself(answer: str, expression: Any) -> bool:
-    """Whether an equation's sides that are numbers are not all equal: 41 = 42. A rounded side may be off by 1 %."""
-    sides = [read for side in answer.split("=") if (read := number(side)) is not None]
-    values = [read.value for read in sides]  # of a chain of numbers, which the library does not read as an equation
-    rounded = any(read.kind == "decimal" for read in sides)
-    if isinstance(expression, sympy.Basic) and grader.is_equation(expression):
-        parts = (expression,) if isinstance(expression, sympy.Eq) else expression._unsorted_args
-        values += [value for part in parts for side in part.args if (value := _value(side)) is not None]
-        rounded = rounded or expression.has(sympy.Float)
-    return any(not close(values[0], value, _ROUNDED if rounded else TOLERANCE) for value in values[1:])
-
-
 for _answer, _reference in (
-    (r"\frac{1}{2}", "0.5"),
+    (r"\frac{\sqrt{2}}{2}", "0.5"),
     (r"\sqrt{2}+1", r"1+\sqrt{2}"),
-    ("(1,2)", "[1,2]"),
-    (r"\{1,2\}", r"\{2,1\}"),
-    ("x=3", "3"),
     ("x^2-1", "(x-1)(x+1)"),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"),
-    (r"\text{Tuesday}", r"\text{Monday}"),
-    (r"50\%", "0.5"),
+    ("2x+y=3", "y=3-2x"),
+    (r"\begin{pmatrix}1&0\\2&x\end{pmatrix}", r"\begin{pmatrix}1&0\\3&x\end{pmatrix}"),
+    (r"e^{i\pi}", "-1"),
+    (r"\sin 30^\circ", r"\frac{1}{2}"),
 ):
     score_math(_answer, _reference)

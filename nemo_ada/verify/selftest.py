@@ -1,6 +1,7 @@
 r"""Self-test: the installed verifier must judge known pairs as expected.
 
-It catches upgrades that turn all rewards to 0 before the first step.
+It catches upgrades that turn all rewards to 0 before the first step, and an environment whose parser cannot read what
+answers are written with: percent, degrees, roots, logarithms, complex numbers, Greek letters, equations, matrices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,20 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
     (r"\boxed{\frac{1}{2}}", "0.5", RIGHT),
     (r"\boxed{1+\sqrt{2}}", r"\sqrt{2}+1", RIGHT),
     (r"\boxed{\{3,1,2\}}", r"\{1,2,3\}", RIGHT),
+    (r"\boxed{28\%}", r"28\%", RIGHT),
+    (r"\boxed{0.28}", r"28\%", RIGHT),
+    (r"\boxed{\sin 30^\circ}", r"\frac12", RIGHT),
+    (r"\boxed{\log_2 8}", "3", RIGHT),
+    (r"\boxed{(1+i)^2}", "2i", RIGHT),
+    (r"\boxed{2\gamma}", r"\gamma+\gamma", RIGHT),
+    (r"\boxed{2x - y + 1 = 0}", "y = 2x + 1", RIGHT),
+    (r"\boxed{\begin{pmatrix} 1 & 2\\ 0 & \frac{3}{6}\end{pmatrix}}", r"\begin{pmatrix}1&2\\0&0.5\end{pmatrix}", RIGHT),
+    (r"\boxed{2\le x<5}", "[2,5)", RIGHT),
     (r"\boxed{43}", "42", WRONG),
+    (r"\boxed{27}", r"28\%", WRONG),
+    (r"\boxed{5}", r"x \neq \pm 5", WRONG),
+    (r"\boxed{1,1,2}", "1,2,2", WRONG),
+    (r"\boxed{2x - y - 1 = 0}", "y = 2x + 1", WRONG),
     (r"\boxed{-\frac{1}{2}}", r"\frac{1}{2}", WRONG),
     ("the answer is 42", "42", WRONG),
 )

@@ -9,7 +9,7 @@ from nemo_ada.errors import InvariantError
 TIMEOUT = "verifier_timeout"  # the answer reached its deadline or its CPU time limit
 CRASH = "verifier_crash"  # the worker process died
 MEMORY = "verifier_memory"  # the answer needed more than the worker's memory limit
-INVALID = "verifier_invalid"  # the reference cannot be read, or the score is no number in [0, 1]
+INVALID = "verifier_invalid"  # the reference is empty, or the score is no number in [0, 1]
 CAUSES = (TIMEOUT, CRASH, MEMORY, INVALID)
 
 

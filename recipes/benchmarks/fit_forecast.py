@@ -257,7 +257,8 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
 PAGE_TEXT = """# How well `plan` forecasts a step
 
 Without a run of your own, `nemo-ada plan` computes step times with a roofline. Six efficiencies are fitted to
-published GRPO step times on H100-80GB. `nemo_ada/planning/published.yaml` has each with its source. Of our own there is [one H200](gpu.md).
+published GRPO step times on H100-80GB. `nemo_ada/planning/published.yaml` has each with its source. Of our own there
+is [one H200](gpu.md), which is not among them.
 Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. Each forecast is therefore
 a range: {low:.2f} to {high:.2f} times the median step. After a few steps of a run, `plan --run` uses the run's figures.
 

@@ -89,6 +89,13 @@ def test_the_installed_command_ends_with_the_code_of_the_error(tmp_path):
     assert done.returncode == 2 and "cannot read the configuration" in done.stderr
 
 
+@pytest.mark.parametrize("module", ["nemo_ada.cli", "nemo_ada.cli.main"])
+def test_a_module_of_the_command_line_is_the_command(module):
+    words = [sys.executable, "-m", module, "train", "nothing.yaml"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2 and "cannot read the configuration" in done.stderr
+
+
 def test_help_lists_every_command_and_imports_none_of_their_modules():
     program = """
 import sys

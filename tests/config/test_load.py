@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config.load import backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
+from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
 from nemo_ada.config.presets import overlay
 from nemo_ada.errors import UserError
 
@@ -264,3 +264,45 @@ def test_an_overlay_of_a_cluster_method_works_on_the_cpu():
     grpo8 = SUDOKU.parents[1] / "methods" / "grpo8.yaml"
     run = load_run(SUDOKU, [str(grpo8)])
     assert (run.grpo.num_generations_per_prompt, run.run_dir.endswith("-grpo8")) == (8, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("x=~/sums.jsonl", str(Path("~/sums.jsonl").expanduser())),
+        ("x=runs/läuf", "runs/läuf"),
+        ("x=runs/日本", "runs/日本"),
+        ("x=runs/lr=1e-6", "runs/lr=1e-6"),
+        ("x= Answer:", " Answer:"),
+        ("x=Answer: ", "Answer: "),
+        ("x=  two  words", "  two  words"),
+        ("x=\\nline\n", "\\nline\n"),
+        (r"x=Put it into \boxed{}.", r"Put it into \boxed{}."),
+        (r"x=Think first, then put it into \boxed{}", r"Think first, then put it into \boxed{}"),
+        ("x=think, then answer", "think, then answer"),
+        ("x=<|eot|>", "<|eot|>"),
+        ("x=it's", "it's"),
+        ("+y=a=b", "a=b"),
+        ('x="one,two"', "one,two"),
+        ("x= 5", 5),
+        ("x=5", 5),
+        ("x=1e-6", 1e-6),
+        ("x=null", None),
+        ("x=[1,2]", [1, 2]),
+        ("x={a: 1}", {"a": 1}),
+    ],
+)
+def test_usual_values_are_taken_as_they_are_written(word, value):
+    config = OmegaConf.to_container(apply_overrides(OmegaConf.create({"x": "text"}), [word]))
+    assert config[word.partition("=")[0].strip("+")] == value
+
+
+@pytest.mark.parametrize("word", ["x=[1", "x={a: 1", "x='open", "x=1,2", "x=a,b"])
+def test_an_unfinished_value_and_several_values_are_refused(word):
+    with pytest.raises(UserError, match="override"):
+        apply_overrides(OmegaConf.create({"x": "text"}), [word])
+
+
+def test_a_text_key_keeps_its_blanks_down_to_the_run():
+    run = load_run(SUDOKU, ["run_dir=runs/lr=1e-6 läuf "])
+    assert str(run.run_dir) == "runs/lr=1e-6 läuf "

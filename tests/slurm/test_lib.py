@@ -62,6 +62,67 @@ def tools(folder: Path, check: int) -> dict[str, str]:
     return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
+# --- SLURM's answers ---
+
+
+def answers(folder: Path, *texts: str) -> dict[str, str]:
+    """A PATH with a scontrol that fails with these texts, one per call, and then succeeds."""
+    (folder / "bin").mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"answer{number}").write_text(text + "\n")
+    (folder / "bin" / "scontrol").write_text(
+        f"#!/bin/sh\nprintf x >>{folder}/calls\nn=$(($(wc -c <{folder}/calls) - 1))\n"
+        f"if [ -e {folder}/answer$n ]; then cat {folder}/answer$n >&2; exit 1; fi\n"
+    )
+    (folder / "bin" / "scontrol").chmod(0o755)
+    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "AGAIN_SECONDS": "0"}
+
+
+def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+    silent = (
+        "slurm_requeue: error: Unable to contact slurm controller (connect failure)",
+        "slurm_requeue: error: Socket timed out on send/recv operation",
+    )
+    done = bash("again scontrol requeue 7 && echo went on", **answers(tmp_path, *silent))
+    assert done.stdout.splitlines()[-1] == "went on", done.stderr
+    assert (tmp_path / "calls").read_text() == "xxx"
+
+
+def test_a_requeue_that_an_earlier_try_brought_through_counts(tmp_path: Path) -> None:
+    texts = (
+        "error: Socket timed out on send/recv operation",
+        "slurm_requeue error: Job is pending execution for job 7",
+    )
+    done = bash("again scontrol requeue 7 && echo went on", **answers(tmp_path, *texts))
+    assert done.stdout.splitlines()[-1] == "went on", done.stderr
+    assert (tmp_path / "calls").read_text() == "xx"
+
+
+def test_what_slurm_refuses_is_not_asked_again(tmp_path: Path) -> None:
+    done = bash("again scontrol requeue 7 || echo refused $?", **answers(tmp_path, "error: Access/permission denied"))
+    assert "refused 1" in done.stdout and (tmp_path / "calls").read_text() == "x"
+
+
+def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "squeue").write_text(
+        '#!/bin/sh\nif [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi\n'
+    )
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = bash("job_end", PATH=path, SLURM_JOB_ID="7", SLURM_TIME_FORMAT="%d %b", TZ="UTC")
+    assert done.stdout.strip() == "1795694400", done.stderr
+
+
+def test_a_submission_takes_its_variables_along_whatever_the_shell_says(tmp_path: Path) -> None:
+    done = script(tmp_path, "configs/cpu/mini_sudoku.yaml", name="train.sh", SBATCH_EXPORT="NONE", FORCE="1",
+                  **tools(tmp_path, 0))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    words = (tmp_path / "words").read_text().splitlines()
+    assert [word for word in words if word.startswith("--export")] == ["--export=ALL"]
+    assert "CONFIG=" in (tmp_path / "environment").read_text()
+
+
 # --- the watchdog ---
 
 
@@ -141,7 +202,7 @@ def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_
     done = script(tmp_path, "--qos=high", "grpo.seed=1", "--mem=0", "~a.b", "-Apayer", DRY_RUN="1")
     assert done.returncode == 0, done.stderr
     assert (
-        f"+ sbatch --chdir={ROOT} --qos=high --mem=0 -Apayer {ROOT}/slurm/train_7b_ada.sh grpo.seed=1 \\~a.b"
+        f"+ sbatch --export=ALL --chdir={ROOT} --qos=high --mem=0 -Apayer {ROOT}/slurm/train_7b_ada.sh grpo.seed=1 \\~a.b"
         in done.stdout
     )
     assert "resume=auto grpo.seed=1 \\~a.b\n" in done.stdout

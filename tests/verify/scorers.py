@@ -48,6 +48,14 @@ def misbehave(answer: str, reference: str) -> float:
     return float(answer == reference)
 
 
+def without(answer: str, reference: str) -> float:
+    """The default scorer where its parser cannot read a sign, as one for another antlr: the environment names it."""
+    from nemo_ada.verify.scoring import score_math
+
+    missing = os.environ["NEMO_ADA_TEST_PARSER_LACKS"]
+    return 0.0 if missing in answer + reference else score_math(answer, reference)
+
+
 ATTACKS: dict[str, Callable[[str], object]] = {
     "socket": lambda _: socket.socket(),
     "socketpair": lambda _: socket.socketpair(),

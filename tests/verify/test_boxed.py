@@ -26,6 +26,16 @@ from nemo_ada.verify.boxed import last_boxed
         (r"\boxed{1} and then \boxed{2", None),
         (r"\boxed", None),
         ("", None),
+        (r"so \boxed 5.", "5"),
+        (r"$\boxed 12$", "12"),
+        (r"$\boxed\frac{1}{2}$", r"\frac{1}{2}"),
+        (r"put it into \boxed and \boxed{4}, as \boxed asks", "4"),
+        (r"\boxed{5}, written as \boxed{}", "5"),
+        (r"\boxed{ } and \boxed{}", ""),
+        (r"<think>maybe \boxed{5}", None),
+        (r"\boxed{4} <think>or \boxed{5}", "4"),
+        (r"<think>maybe \boxed{4}</think> \boxed{5}", "5"),
+        (r"<think>\boxed{4}</think> done", "4"),
     ],
 )
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:

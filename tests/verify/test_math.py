@@ -5,11 +5,12 @@ No test measures time: answers that must end have a deadline of minutes, answers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from nemo_ada.verify import INVALID, MEMORY, TIMEOUT, MathVerifier, Verdict, VerifierLimits
+from nemo_ada.verify import INVALID, MEMORY, TIMEOUT, MathVerifier, Verdict, VerifierLimits, VerifierSelfTestError
 from tests.patience import PATIENCE
 
 RIGHT, WRONG = Verdict(1.0), Verdict(0.0)
@@ -74,6 +75,13 @@ def test_out_of_memory_inside_the_library_is_no_wrong_answer(verifier: MathVerif
     """math-verify compares inside `except Exception`: without our guard this would be label 0."""
     assert verifier.submit(r"\boxed{2^{2^{34}}}", "1").result() == Verdict(None, MEMORY)
     assert verifier.submit(r"\boxed{2}", "2").result() == RIGHT
+
+
+@pytest.mark.parametrize("missing", [r"\%", r"\log", "pmatrix"])
+def test_an_environment_whose_parser_lacks_something_is_refused(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setenv("NEMO_ADA_TEST_PARSER_LACKS", missing)
+    with pytest.raises(VerifierSelfTestError, match=re.escape(repr(missing)[1:-1])):
+        MathVerifier(VerifierLimits(workers=1), scorer="tests.verify.scorers:without")
 
 
 def test_while_an_answer_hangs_the_others_go_on(verifier: MathVerifier) -> None:

@@ -1,0 +1,344 @@
+r"""One spelling for what LaTeX, Unicode and plain text write in many ways: `½`, `\dfrac12` and `\frac{1}{2}`.
+
+`tidy` removes what does not change an answer: spacing, colours, fonts, invisible characters, the punctuation of a
+sentence. `split` and `inside` know brackets. Every function takes time linear in the length of a text, apart from
+nested commands, whose depth is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+MAX_NESTED = 12  # commands inside commands that are rewritten
+
+_INVISIBLE = re.compile(
+    "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180e\\u200b-\\u200f\\u202a-\\u202e"
+    "\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
+)
+_SYMBOLS = {
+    "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "⩽": r"\le ", "≦": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≧": r"\ge ",
+    "≠": r"\ne ", "≈": r"\approx ", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "⋅": r"\cdot ", "•": r"\cdot ",
+    "∙": r"\cdot ", "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "∪": r"\cup ", "∩": r"\cap ",
+    "∈": r"\in ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℂ": r"\mathbb{C}", "ℚ": r"\mathbb{Q}",
+    "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ", "∖": r"\setminus ", "∣": "|", "∶": ":", "⟨": r"\langle ",
+    "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "…": r"\ldots ", "⋯": r"\ldots ", "∠": r"\angle ",
+    "º": "°", "˚": "°", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "⁄": "/", "∕": "/", "“": '"', "”": '"',
+    "’": "'", "‘": "'", "′": "'", "、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "【": "[", "】": "]",
+    "ℯ": "e", "ⅈ": "i", "ⅇ": "e", "％": "%", "﹪": "%", "＄": r"\$", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
+    "⌈": r"\lceil ", "⌉": r"\rceil ", "℃": r"°\text{C}", "℉": r"°\text{F}",
+    "Δ": r"\Delta ", "Ω": r"\Omega ", "λ": r"\lambda ",
+}  # fmt: skip
+_GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
+    "omicron", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+_SYMBOLS |= {chr(ord("α") + i): f"\\{name} " for i, name in enumerate(_GREEK)}
+_SCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ", "0123456789+-()ni0123456789+-()n")
+_SUPERSCRIPT, _SUBSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ]+")
+
+_DRESS = re.compile(  # commands without a meaning for the value
+    r"\\(?:(?:left|right)\s*\.|(?:left|right|middle|[bB]igg?[lrm]?|tiny|small|normalsize|large|Large|LARGE|huge|Huge|checkmark|(?:display|text|script)style|(?:no)?limits|mathstrut|strut|phantom\{[^{}]*\}"
+    r"|hfill|centering|bf|it|rm|tt|sf|color(?:\[[^\]]*\])?\s*\{[^{}]*\}|tag\*?\{[^{}]*\}|label\{[^{}]*\}|[hv]space\*?\{[^{}]*\})(?![a-zA-Z]))"
+    r"|\\\(|\\\)|(?<!\\)\\\[|(?<!\\)\\\]"
+)
+_BRACED_SIGN = re.compile(r"(?<![\^_])\{([:=<>+\-/;])\}")  # TeX's way to change the room around a sign
+_BLANKS = re.compile(r"(?<!\\)\\[ ,;:>\n\t]|(?<!\\)~|\\(?:q?quad|space|thinspace|enspace|nobreakspace)(?![a-zA-Z])|\s+")
+_NAMES = {
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac", "leq": "le",
+    "leqslant": "le", "leqq": "le", "geq": "ge", "geqslant": "ge", "geqq": "ge", "neq": "ne", "not=": "ne",
+    "lbrace": "{", "rbrace": "}", "infin": "infty", "dots": "ldots", "cdots": "ldots", "dotsc": "ldots",
+    "dotsb": "ldots", "textnormal": "text", "textbf": "text", "textit": "text", "textrm": "text", "textsf": "text",
+    "texttt": "text", "textsc": "text", "mbox": "text", "hbox": "text", "mathrm": "text", "emph": "text",
+    "operatorname": "text", "varnothing": "emptyset", "textpi": "pi", "wedge": "land", "vee": "lor", "lg": "log",
+    "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
+    "divided": "div", "ast": "cdot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "gt": ">", "lt": "<",
+    "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
+    "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
+    "thickapprox": "approx", "doteq": "approx", "euro": "€", "pounds": "£",
+    "mathring": "hat", "R": "mathbb{R}", "N": "mathbb{N}", "Z": "mathbb{Z}",
+    "Q": "mathbb{Q}", "C": "mathbb{C}", "reals": "mathbb{R}", "lang": "langle", "rang": "rangle",
+}  # fmt: skip
+_UNESCAPED = {">", "<", ":", "|", "[", "]", "(", ")", "%", "°", "€", "£"}
+_COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
+_UNWRAPPED = {  # command -> how many arguments it has; the last one is what is seen
+    "boxed": 1, "fbox": 1, "mathbf": 1, "mathit": 1, "mathsf": 1, "mathtt": 1, "mathcal": 1, "mathnormal": 1,
+    "boldsymbol": 1, "bm": 1, "pmb": 1, "underline": 1, "uline": 1, "ensuremath": 1, "textcolor": 2, "colorbox": 2,
+    "cancel": 1, "mathop": 1, "mathord": 1, "smash": 1, "underbrace": 1, "mathopen": 1, "mathclose": 1,
+}  # fmt: skip
+_SIGN = re.compile(r"[<>=]|\\(?:le|ge|ne)(?![a-z])")
+_LONE = re.compile(r"([\^_])\{\s*(\w)\s*\}(?!\w)")  # x_{1} is x_1
+_ARRAY = re.compile(r"[(\[]\s*\\begin\{array\}(?:\s*\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]", re.DOTALL)
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
+_POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
+_MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
+_TEXT = re.compile(r"\\text\s*\{\s*([^{}]*?)\s*\}")
+_WORDS = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|[A-Za-z]+")
+_PLAIN = {  # a word of plain text -> LaTeX
+    "pi": r"\pi ", "Pi": r"\pi ", "sqrt": r"\sqrt ", "infinity": r"\infty ", "infty": r"\infty ", "inf": r"\infty ",
+    "oo": r"\infty ", "theta": r"\theta ", "alpha": r"\alpha ", "beta": r"\beta ", "union": r"\cup ", "U": r" U ",
+    "deg": "°", "degrees": "°", "degree": "°", "percent": "%", "percentage": "%", "pct": "%",
+} | {name: f"\\{name} " for name in ("sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "arcsin", "arccos",
+     "arctan", "sinh", "cosh", "tanh", "exp", "frac", "gcd", "lcm", "lambda", "omega", "phi")}  # fmt: skip
+_CIRCLE = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\}|\{\s*°\s*\}|°)|\\circ(?=\s*$)")
+_OPERATORS = (
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<![<\\])<=(?!>)|=<"), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"!=|\\not\s*="), r"\\ne "),
+    (re.compile(r"~=|=~"), r"\\approx "),
+    (re.compile(r"\.\.\.+"), r"\\ldots "),
+)
+_RADICAND = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*")
+_ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
+_FRACTION = re.compile(r"\\(?:frac|binom)\s*")
+_POWER_OF = re.compile(r"([\^_])\s*\(")
+_END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
+_OPEN = "([{"
+
+
+def tidy(text: str) -> str:
+    """Return the text in one spelling, without dressing and without the punctuation at its end."""
+    if not text.isascii():
+        text = _ascii(text)
+    text = _dollars(_MARKDOWN.sub(r"\2", text))
+    text = text.replace("\\$", "\x00").replace("\\%", "%").replace("\\&", "&").replace("\\#", "#").replace("\\_", "_")
+    text = _COMMAND.sub(_renamed, text)
+    text = _DRESS.sub(" ", text.replace("\\!", ""))
+    text = _BRACED_SIGN.sub(r"\1", text)
+    text = _BLANKS.sub(" ", text)
+    text = _unwrapped(text)
+    text = _POWER_IN_TEXT.sub(r"\1}\2", text)
+    text = _TEXT.sub(_text, text)
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    for written, meant in _OPERATORS:
+        text = written.sub(meant, text)
+    if ("\\land" in text or "\\lor" in text) and _SIGN.search(text):  # of relations; p \land q is one statement
+        text = text.replace("\\land", "\\text{ and }").replace("\\lor", "\\text{ or }")
+    text = _WORDS.sub(lambda match: _PLAIN.get(match[0], match[0]), text)
+    text = _CIRCLE.sub("°", text)
+    text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", _arguments(text))
+    text = _LONE.sub(r"\1\2", text)
+    text = _END.sub("", _BLANKS.sub(" ", text).replace("\x00", "\\$").strip())
+    while text.startswith("{") and closing(text, 0) == len(text) - 1:
+        text = _END.sub("", text[1:-1].strip())
+    return text
+
+
+def compact(text: str) -> str:
+    """Return a tidy text without the blanks that separate no two words or numbers."""
+    return re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text)
+
+
+def plain(text: str) -> str:
+    r"""Return the words of a tidy text: no \text{}, no brackets around them, case folded, single blanks."""
+    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).replace("$", " ").replace("\\", " ")
+    return (
+        " ".join(unicodedata.normalize("NFKC", bare[:4000]).casefold().split())
+        .strip(" .,;:!'\"")
+        .removeprefix("the ")
+        .removeprefix("a ")
+        .removeprefix("an ")
+    )
+
+
+def closing(text: str, start: int) -> int | None:
+    """The place of the bracket that closes the one at `start`, whatever its shape. None where there is none."""
+    return _pairs(text).get(start)
+
+
+@lru_cache(maxsize=64)
+def _pairs(text: str) -> dict[int, int]:
+    """Where each bracket of a text is closed."""
+    pairs, open_ones = {}, []
+    for place, char in brackets(text):
+        if char in _OPEN:
+            open_ones.append(place)
+        elif open_ones:
+            pairs[open_ones.pop()] = place
+    return pairs
+
+
+def brackets(text: str) -> Iterable[tuple[int, str]]:
+    r"""The brackets of a text: place and character. `\{` counts like `{`, `\langle` and \begin like `(`."""
+    for match in _BRACKET.finditer(text):
+        found = match[0]
+        if found in "()[]{}":
+            yield match.start(), found
+        elif found[:2] in ("\\{", "\\}"):
+            yield match.start(), found[1]
+        elif found.startswith(("\\begin", "\\langle", "\\lfloor", "\\lceil")):
+            yield match.start(), "("
+        elif found.startswith(("\\end", "\\rangle", "\\rfloor", "\\rceil")):
+            yield match.start(), ")"
+
+
+_BRACKET = re.compile(r"[()\[\]{}]|\\[{}]|\\(?:begin|end|langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\\\")
+
+
+def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """Split a text where `separator` stands outside brackets. Returns the parts and the separators between them."""
+    depths, places, depth = [0], [0], 0
+    for place, char in brackets(text):
+        depth += 1 if char in _OPEN else -1
+        places.append(place + 1)
+        depths.append(max(depth, 0))
+    parts, found, start, at = [], [], 0, 0
+    for match in separator.finditer(text):
+        while at + 1 < len(places) and places[at + 1] <= match.start():
+            at += 1
+        if depths[at] == 0:
+            parts.append(text[start : match.start()].strip())
+            found.append(match[0].strip())
+            start = match.end()
+    return [*parts, text[start:].strip()], found
+
+
+def _ascii(text: str) -> str:
+    text = _INVISIBLE.sub("", text)
+    text = _SUPERSCRIPT.sub(lambda match: "^{" + match[0].translate(_SCRIPTS) + "}", text)
+    text = _SUBSCRIPT.sub(lambda match: "_{" + match[0].translate(_SCRIPTS) + "}", text)
+    text = "".join(_SYMBOLS.get(char, char) for char in text)
+    return text if text.isascii() else "".join(map(_compatible, text))
+
+
+def _compatible(char: str) -> str:
+    """A character that Unicode calls another form of ASCII, as ASCII: full-width, mathematical, vulgar fractions."""
+    if char.isascii() or char == "°":
+        return char
+    other = unicodedata.normalize("NFKC", char)
+    if "⁄" in other:
+        above, _, below = other.partition("⁄")
+        return f"\\frac{{{above}}}{{{below}}}"
+    return _SYMBOLS.get(other, other if other.isascii() else char)
+
+
+def _dollars(text: str) -> str:
+    """Remove the dollars around mathematics. A lone one before or behind a number is money."""
+    loose = re.findall(r"(?<!\\)\$", text)
+    if not loose:
+        return text
+    if len(loose) == 1 and re.match(r"\s*-?\s*\$\s*[\d.]|.*\d\s*\$\s*$", text, re.DOTALL):
+        return text.replace("$", "\\$")
+    return re.sub(r"(?<!\\)\$", " ", text)
+
+
+def _renamed(match: re.Match[str]) -> str:
+    new = _NAMES.get(match[1])
+    if new is None:
+        return match[0]
+    if new == "$":
+        return "\x00"
+    return new if new in _UNESCAPED else f"\\{new}"
+
+
+def _unwrapped(text: str) -> str:
+    r"""Replace \textcolor{red}{5} by 5, and other commands that only change how an answer looks."""
+    for _ in range(MAX_NESTED):
+        done, changed = _each(text, _COMMAND, _seen), False
+        changed, text = done != text, done
+        if not changed:
+            break
+    return text
+
+
+def _seen(text: str, match: re.Match[str]) -> tuple[str, int] | None:
+    count = _UNWRAPPED.get(match[1])
+    if count is None:
+        return None
+    end, content = match.end(), ""
+    for _ in range(count):
+        start = end + len(text[end:]) - len(text[end:].lstrip())
+        last = closing(text, start) if text.startswith("{", start) else None
+        if last is None:
+            return ("", end) if content == "" else (content, end)
+        content, end = text[start + 1 : last], last + 1
+    return f" {content} " if content[:1].isalnum() else content, end
+
+
+def _text(match: re.Match[str]) -> str:
+    r"""\text{i} is i, and an empty text is nothing."""
+    word = match[1]
+    if word in ("i", "e", "A", "B", "C", "D", "E", "F", "G", "H") or not word:
+        return f" {word} " if word else " "
+    return "\\text{ " + word + " }" if word in ("and", "or", ",") else "\\text{" + word + "}"
+
+
+def _each(text: str, pattern: re.Pattern[str], rewrite: Callable[[str, re.Match[str]], tuple[str, int] | None]) -> str:
+    """Replace matches by what `rewrite` returns: the new text, and where the old one ends. None keeps a match."""
+    parts, start = [], 0
+    for match in pattern.finditer(text):
+        if match.start() < start:
+            continue
+        new = rewrite(text, match)
+        if new is not None:
+            parts += [text[start : match.start()], new[0]]
+            start = new[1]
+    return "".join([*parts, text[start:]])
+
+
+def _arguments(text: str) -> str:
+    r"""Give \sqrt, \frac, ^ and _ their arguments in braces: \frac12, \frac\pi4, \sqrt2, \sqrt(x), x^(2)."""
+    text = _POWER_OF.sub(r"\1(", text)
+    for _ in range(MAX_NESTED):
+        before = text
+        text = _each(text, _RADICAND, _root)
+        text = _each(text, _FRACTION, _fraction)
+        text = _each(text, _SCRIPT, _power)
+        if text == before:
+            break
+    return text
+
+
+_SCRIPT = re.compile(r"[\^_]\(")
+
+
+def _root(text: str, match: re.Match[str]) -> tuple[str, int] | None:
+    index, at = (match[1] or ""), match.end()
+    if text.startswith("{", at):
+        return None if match[0] == f"\\sqrt{index}" else (f"\\sqrt{index}", at)
+    if text.startswith("(", at):
+        last = closing(text, at)
+        return None if last is None else (f"\\sqrt{index}{{{text[at + 1 : last]}}}", last + 1)
+    argument = _ROOT_OF.match(text, at)
+    if argument:
+        return f"\\sqrt{index}{{{argument[0]}}}", argument.end()
+    token = _token(text, at)
+    return None if token is None else (f"\\sqrt{index}{{{token[0]}}}", token[1])
+
+
+def _fraction(text: str, match: re.Match[str]) -> tuple[str, int] | None:
+    above = _token(text, match.end())
+    below = None if above is None else _token(text, above[1])
+    if above is None or below is None:
+        return None
+    written = match[0].strip() + f"{{{above[0].strip()}}}{{{below[0].strip()}}}"
+    return (written, below[1]) if text[match.start() : below[1]] != written else None
+
+
+def _power(text: str, match: re.Match[str]) -> tuple[str, int] | None:
+    last = closing(text, match.end() - 1)
+    return None if last is None else (f"{text[match.start()]}{{{text[match.end() : last]}}}", last + 1)
+
+
+def _token(text: str, at: int) -> tuple[str, int] | None:
+    """What TeX takes as an argument at a place: a group, a command with its own arguments, or one character."""
+    while at < len(text) and text[at] == " ":
+        at += 1
+    if at >= len(text) or text[at] in ")]}^_":
+        return None
+    if text[at] == "{":
+        last = closing(text, at)
+        return None if last is None or text[last] != "}" else (text[at + 1 : last], last + 1)
+    command = _COMMAND.match(text, at)
+    if command is None:
+        return (text[at], at + 1) if text[at] != "\\" else None
+    end = command.end()
+    while end < len(text) and text[end] == "{":
+        last = closing(text, end)
+        if last is None:
+            return None
+        end = last + 1
+    return text[at:end], end

@@ -1,0 +1,454 @@
+r"""What an answer is, before anything is computed: an amount, a list, a region of the real line, a ratio, a time, text.
+
+`readings` gives the ways in which a tidy text can be read; (1,2) is a pair and an open interval. `agreement` compares
+them. The parts of an answer stay texts, which are read when they are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+from nemo_ada.verify.latex import closing, compact, plain, split
+from nemo_ada.verify.numbers import Number, number
+from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
+from nemo_ada.verify.units import Unit, clock, date, unit
+
+MAX_DEPTH = 6  # brackets in brackets that are read as lists
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number or an expression. `number` is None for an expression, `unit` where none is written."""
+
+    text: str
+    number: Number | None = None
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words, in one spelling."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The letter of a choice, and what it stands for where that is written: (C) 13."""
+
+    letter: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several answers.
+
+    Attributes:
+        kind: "list" (no brackets), "set" or "tuple". Only a tuple has an order.
+        items: the answers.
+        joined: "or" or "and" where a list has such a word.
+    """
+
+    kind: str
+    items: tuple[str, ...]
+    joined: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """A name and its values: x = 3, AB = 5; or the sides of an equation, without a name: 40 + 2 = 42."""
+
+    text: str
+    name: str
+    sides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    r"""Sides with <, \le or \ne between them. Those with > are turned round."""
+
+    text: str
+    sides: tuple[str, ...]
+    signs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """2:3, in order."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time of day ("clock") or a date, as numbers."""
+
+    kind: str
+    fields: tuple[int, ...]
+
+
+Reading = Amount | Text | Choice | Items | Equation | Order | Region | Ratio | Moment
+
+_AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
+_COMMA = re.compile(rf"(?<![{{\\])[,;](?!\}})|{_AND_OR}|\\\\|\\iff(?![a-z])")
+_WIDE_COMMA = re.compile(rf";|, |{_AND_OR}")
+_THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
+_EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
+_RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
+_COLON = re.compile(r":|\\text\{\s*to\s*\}|(?<=\d )to(?= \d)")
+_UNION = re.compile(r"\\(?:big)?cup(?![a-z])| U ")
+_MINUS = re.compile(r"\\setminus(?![a-z])|(?<=\})\s*-\s*(?=\\\{)")
+_BETWEEN = re.compile(r"(?<!\{)[,;](?!\})")
+_MEMBER = re.compile(r"\s*(?P<name>[A-Za-z]|\\[a-z]+|\([^()]*\))\s*\\in(?![a-zA-Z])\s*(?P<rest>.+)", re.DOTALL)
+_SUCH_THAT = re.compile(r"\\mid(?![a-z])|\||:")
+_PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
+_GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
+VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
+CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
+_REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
+_COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_OPTION = re.compile(
+    r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
+    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
+    r"|(?P<bare>[A-Z])(?=\s*\}?\s*$))\s*\}?\s*[:.]?\s*(?P<rest>.*)",
+    re.DOTALL,
+)
+_GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
+_ABOUT = r"(?:\\approx(?![a-z])|\\text\s*\{\s*(?:about|approximately|approx\.?)\s*\}|[Aa]bout |[Aa]pproximately )\s*"
+_ANSWER_IS = r"(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?[Aa]nswer(?: is|\s*:)\s*:?\s*\}?\s*"
+_PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
+_UNIT_AT_END = re.compile(
+    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢])"
+    r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
+    re.DOTALL,
+)
+_WORD_AT_END = re.compile(
+    r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
+)
+_ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
+_MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
+_COMPOUND = re.compile(
+    r"(?P<value>\d[\d.,]*)\s*(?P<unit>\\text\s*\{\s*[a-zA-Z]+(?: and)?\s*\}|[a-zA-Z]{1,8}|\\\$|°)"
+    r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
+)
+_FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
+_VALUED = re.compile(r"\d|\\pi|\\sqrt")
+_ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
+_FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
+_WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
+_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
+_NO_LABEL = re.compile(r"\\(?:pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
+_LETTER = re.compile("[A-Za-z]")
+_REALS = ("\\mathbb{R}", "\\text{R}", "\\text{all real numbers}", "\\text{all reals}")
+
+
+@lru_cache(maxsize=4096)  # all responses of a prompt share their reference
+def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
+    """Return the ways to read a tidy text.
+
+    Args:
+        text: the text.
+        depth: how many brackets it stands in.
+    """
+    if depth == 0 and (prefix := _PREFIX.match(text)) is not None:
+        text = text[prefix.end() :]
+    if (whole := number(text)) is not None:
+        grouped = _listed(text) if "," in text and "{,}" not in text else []  # 1,234
+        return (Amount(text, whole), *grouped)
+    if depth > MAX_DEPTH:
+        return (Amount(text),)
+    if text.startswith("{") and closing(text, 0) == len(text) - 1:
+        return readings(text[1:-1].strip(), depth + 1)
+    inner = _ALL_TEXT.fullmatch(text)
+    if inner is not None and _IN_TEXT.search(inner[1]):
+        return (*readings(inner[1], depth + 1), Text(plain(text)))
+    option, moment = _option(text), _moment(text)
+    if option is not None and option.meaning:
+        return (option,)
+    if moment is not None and moment.kind == "date":
+        return (moment,)
+    amount = measured(text)
+    known: list[Reading] = [reading for reading in (moment, option, amount) if reading is not None]
+    if amount is not None and ("\\text" in text or not text[-1].isalpha()):
+        return tuple(known)
+    structure = _structure(text, depth)
+    return (*known, *(structure or [_words(text) or Amount(text)]))
+
+
+# Amounts
+
+
+def measured(text: str) -> Amount | None:
+    r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°, 5 ft 6 in. None where there is no unit."""
+    if (match := _ORDINAL.fullmatch(text)) is not None:
+        return Amount(match["number"], number(match["number"]))
+    if (match := _MONEY.fullmatch(text)) is not None:
+        value = match["sign"] + match["value"].strip()
+        read = number(value)
+        return Amount(value, read, unit(match["unit"])) if read is not None or not _several(value) else None
+    if (added := _compound(text)) is not None:
+        return added
+    for pattern in (_UNIT_AT_END, _WORD_AT_END):
+        match = pattern.fullmatch(text)
+        if match is None:
+            continue
+        value, measure = match["value"].strip(), unit(match["unit"], spaced=bool(match["blank"]))
+        read = number(value)
+        if measure is None or (measure.angle and _FUNCTION.search(value)):  # sin 30°
+            continue
+        valued = read is not None or _VALUED.search(value) or (measure.known and "\\text" in match["unit"])
+        if valued and (read is not None or not (_several(value) or _NO_AMOUNT.search(value))):
+            return Amount(value, read, measure)
+    return None
+
+
+def _several(text: str) -> bool:
+    return len(split(text, _COMMA)[0]) > 1
+
+
+def _compound(text: str) -> Amount | None:
+    """5 ft 6 in: amounts of one dimension in smaller and smaller units, added."""
+    at, total, base = 0, Fraction(0), None
+    factors: list[Fraction] = []
+    while at < len(text):
+        match = _COMPOUND.match(text, at)
+        measure, read = (None, None) if match is None else (unit(match["unit"]), number(match["value"].rstrip(",")))
+        if match is None or measure is None or read is None or not measure.known:
+            return None
+        if factors and (measure.dimension != base or measure.factor >= factors[-1]):  # 60°, 60° is a list
+            return None
+        base, total, at = measure.dimension, total + read.value * measure.factor, match.end()
+        factors.append(measure.factor)
+    if len(factors) < 2 or base is None:
+        return None
+    kind = "integer" if total.denominator == 1 else "quotient"
+    return Amount(f"\\frac{{{total.numerator}}}{{{total.denominator}}}", Number(total, kind), Unit(base))
+
+
+# Words, choices, times
+
+
+def _words(text: str) -> Text | None:
+    r"""Words: inside \text{}, or bare ones that are no product of letters."""
+    bare = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
+    if _FIGURE.fullmatch(bare):
+        return Text(plain(text))
+    if not _WORDS.fullmatch(bare):
+        return None
+    words = bare.split()
+    marked = bare != text and any(len(word) > 1 for word in words)
+    capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
+    long = any(len(word) > 3 and word.isalpha() for word in words)
+    return Text(plain(text)) if marked or capitals or long or not bare.isascii() else None
+
+
+def _option(text: str) -> Choice | None:
+    """(C), C. 13, a bare capital letter."""
+    match = _OPTION.fullmatch(text)
+    if match is None:
+        return None
+    letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
+    if rest and (_GOES_ON.match(rest) or not letter.isupper()):
+        return None
+    return Choice(letter.upper(), rest)
+
+
+def _moment(text: str) -> Moment | None:
+    if len(text) > 60 or not (text[:1].isalnum() or text.startswith("\\text")):
+        return None
+    if (day := date(text)) is not None:
+        return Moment("date", day)
+    return None if (when := clock(text)) is None else Moment("clock", when)
+
+
+# Lists, equations, orders, regions, ratios
+
+
+def _structure(text: str, depth: int) -> list[Reading]:
+    """What brackets and separators make of a text. Nothing where it is one expression or words."""
+    if (interval := _reversed(text)) is not None:
+        return [interval]
+    member = _MEMBER.fullmatch(text)
+    if (listed := _listed(text)) and (member is None or _reversed(member["rest"].strip()) is None):
+        return listed
+    if member is not None:
+        return [_named(reading, member["name"]) for reading in readings(member["rest"].strip(), depth + 1)]
+    sides, _ = split(text, _EQUALS)
+    if len(sides) > 1:
+        return [_equation(text, sides)] if all(sides) else [Amount(text)]
+    if _RELATION.search(text) and len(split(text, _RELATION)[0]) > 1:
+        return [order(text) or Amount(text)]
+    if not text.startswith("\\{") and (both := both_signs(text)) is not None:
+        return [Items("list", both)]
+    found: list[Reading] = [] if (part := region(text)) is None else [part]
+    found += _bracketed(text)
+    if re.match(r"[A-Z]\(", text):  # a point with its name: A(3,-1)
+        found += _bracketed(text[1:])
+    parts, _ = split(text, _COLON)
+    return found if found or len(parts) < 2 or not all(parts) else [Ratio(tuple(parts))]
+
+
+def _named(reading: Reading, name: str) -> Reading:
+    return replace(reading, name=name.strip()) if isinstance(reading, Region) else reading
+
+
+def _listed(text: str) -> list[Reading]:
+    parts, between = _parts(text)
+    joined = next((word for word in ("or", "and") if word in " ".join(between)), "")
+    return [Items("list", parts, joined)] if between and len(parts) > 1 else []
+
+
+def _parts(text: str) -> tuple[tuple[str, ...], list[str]]:
+    """The answers of a list, and what stands between them. A semicolon or a blank tells commas of numbers apart."""
+    separator = _COMMA
+    if _THOUSANDS.search(text) and (";" in text or ", " in text):  # 1,000, 2,000
+        separator = _WIDE_COMMA
+    parts, between = split(text, separator)
+    return tuple(both for part in parts if part for both in (both_signs(part) or (part,))), between
+
+
+def both_signs(text: str) -> tuple[str, str] | None:
+    r"""Return the two texts that one with \pm means: 1 \pm \sqrt2. None without \pm."""
+    if not _PLUS_MINUS.search(text):
+        return None
+    upper = _PLUS_MINUS.sub(lambda match: "+" if match[1] == "pm" else "-", text)
+    lower = _PLUS_MINUS.sub(lambda match: "-" if match[1] == "pm" else "+", text)
+    return upper.strip().removeprefix("+").strip(), lower.strip().removeprefix("+").strip()
+
+
+def _bracketed(text: str) -> list[Reading]:
+    r"""\{1,2\} is a set; (1,2), [1,2,3] and \langle 1,2\rangle are tuples, and so are a column and a row."""
+    for start, end in (("(", ")"), ("[", "]"), ("\\langle", "\\rangle"), ("\\{", "\\}")):
+        if text.startswith(start) and text.endswith(end) and closing(text, 0) == len(text) - len(end):
+            inner = text[len(start) : -len(end)].strip()
+            return _set(inner) if start == "\\{" else _tuple(inner, 2 if start == "[" else 1)  # [1,2] is an interval
+    if (matrix := _COLUMN.fullmatch(text)) is None:
+        return []
+    rows = [[cell.strip() for cell in row.split("&")] for row in matrix[2].split("\\\\") if row.strip()]
+    if len(rows) == 1 or all(len(row) == 1 for row in rows):
+        return [Items("tuple", tuple(cell for row in rows for cell in row))]
+    if any(len(row) != len(rows[0]) for row in rows):
+        return []
+    return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
+
+
+def _tuple(inner: str, few: int) -> list[Reading]:
+    parts = [part for part in split(inner, _COMMA)[0] if part]
+    return [Items("tuple", tuple(parts))] if len(parts) > few or (len(parts) == 1 and number(parts[0])) else []
+
+
+def _set(inner: str) -> list[Reading]:
+    condition = split(inner, _SUCH_THAT)[0]
+    if len(condition) == 2 and all(condition):  # what the condition says
+        name = condition[0].partition("\\in")[0].strip()
+        if not VARIABLE.fullmatch(name):
+            return []
+        return [_named(reading, name) for reading in readings(condition[1], MAX_DEPTH - 1)]
+    return [Items("set", tuple({compact(part): part for part in _parts(inner)[0]}.values()))]
+
+
+def _equation(text: str, sides: list[str]) -> Reading:
+    names, values = (_inside(side) for side in sides) if len(sides) == 2 else ((), ())
+    if len(names) == len(values) > 1 and all(map(_is_label, names)):  # (x,y) = (1,2)
+        return Items("list", tuple(f"{name} = {value}" for name, value in zip(names, values, strict=True)))
+    if _is_label(sides[0]):
+        return Equation(text, sides[0], tuple(",".join(both_signs(side) or (side,)) for side in sides[1:]))
+    if len(sides) == 2 and VARIABLE.fullmatch(sides[1]):
+        return Equation(text, sides[1], (sides[0],))
+    return Equation(text, "", tuple(sides))
+
+
+def _inside(text: str) -> tuple[str, ...]:
+    bracketed = text.startswith("(") and closing(text, 0) == len(text) - 1
+    return tuple(split(text[1:-1], _COMMA)[0]) if bracketed else ()
+
+
+def _is_label(text: str) -> bool:
+    """Whether the left side of an equation is a name: x, f(2), AB, Area, a:b. Not where it is a sum or a number."""
+    return bool(_LABEL.fullmatch(text) and _LETTER.search(text) and not _NO_LABEL.search(text))
+
+
+def names(items: Items) -> bool:
+    """Return whether every item has a name of its own: x = 1, y = 2."""
+    sides = [split(item, _EQUALS)[0] for item in items.items]
+    return len({compact(side[0]) for side in sides if len(side) > 1}) == len(items.items) > 1
+
+
+def order(text: str) -> Order | None:
+    """Return the order that a text with signs is. None where a side is empty, or where signs point both ways."""
+    sides, signs = split(text, _RELATION)
+    if not all(sides) or len(sides) < 2 or ({"<", "\\le"} & set(signs) and {">", "\\ge"} & set(signs)):
+        return None
+    if {">", "\\ge"} & set(signs):
+        sides, signs = sides[::-1], [{">": "<", "\\ge": "\\le"}.get(sign, sign) for sign in signs[::-1]]
+    if signs == ["\\ne"] and not VARIABLE.fullmatch(sides[0]):
+        sides = sides[::-1]
+    return Order(text, tuple(sides), tuple(signs))
+
+
+def excluded(items: Items) -> tuple[str, ...]:
+    r"""Return the items, with the name of the first where a list goes on without it: x \ne 1, 2."""
+    if "\\ne" not in items.items[0]:
+        return items.items
+    name = split(items.items[0], _RELATION)[0][0]
+    return tuple(item if _RELATION.search(item) or "\\in" in item else f"{name}\\ne {item}" for item in items.items)
+
+
+def member(text: str) -> Region | None:
+    r"""Return the region of x \in [1,2). None for another text."""
+    match = _MEMBER.fullmatch(text)
+    part = None if match is None else region(match["rest"].strip())
+    return None if part is None or match is None else replace(part, name=match["name"].strip())
+
+
+def _reversed(text: str) -> Region | None:
+    """]2,5[ is an open interval."""
+    pieces, reversed_ones = [], 0
+    for part in _UNION.split(text):
+        match = _REVERSED.fullmatch(part.strip())
+        ends = [] if match is None else split(match[2], _BETWEEN)[0]
+        if match is None or len(ends) != 2:
+            return None
+        reversed_ones += match[1] == "]" or match[3] == "["
+        pieces.append((end(ends[0], match[1] == "["), end(ends[1], match[3] == "]")))
+    return Region(tuple(pieces)) if reversed_ones else None
+
+
+def region(text: str) -> Region | None:
+    r"""Return the region of intervals, finite sets, unions of them, \mathbb{R}, and these without another one."""
+    parts = [_pieces(part) for part in split(text, _MINUS)[0]]
+    if len(parts) > 2 or parts[0] is None or parts[-1] is None:
+        return None
+    return Region(parts[0], parts[1] or () if len(parts) == 2 else ())
+
+
+def _pieces(text: str) -> tuple[Piece, ...] | None:
+    pieces: list[Piece] = []
+    for part in split(text, _UNION)[0]:
+        brackets, inner = part[:1] + part[-1:], part[1:-1]
+        if part in _REALS:
+            pieces.append(LINE)
+        elif part.startswith("\\{") and part.endswith("\\}") and not _SUCH_THAT.search(part):
+            pieces += [(end(point, True), end(point, True)) for point in split(part[2:-2], _COMMA)[0] if point]
+        elif brackets in ("()", "[]", "(]", "[)") and closing(part, 0) == len(part) - 1:
+            ends = split(inner, _BETWEEN)[0]
+            if len(ends) != 2 or not all(ends):
+                return None
+            pieces.append((end(ends[0], brackets[0] == "["), end(ends[1], brackets[1] == "]")))
+        else:
+            return None
+    return tuple(pieces) or None
+
+
+def end(text: str, closed: bool) -> End:
+    """Return the end of a piece that a text names."""
+    bare = compact(text)
+    if bare in ("\\infty", "+\\infty"):
+        return RIGHT
+    return LEFT if bare == "-\\infty" else End(text, None, closed)

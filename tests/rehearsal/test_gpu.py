@@ -1,0 +1,163 @@
+"""`nemo-ada rehearse --gpu`: what it makes of the events of the first real run, its time limit, and its configs.
+
+h200.events.jsonl holds what the slice `methods` noted on an H200 on 26 November 2026 (recipes/results/gpu.md), without
+the events per response.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.cluster.nemo_config import load_config
+from nemo_ada.errors import UserError
+from nemo_ada.rehearsal import gpu, installation
+from nemo_ada.rehearsal.command import Rehearsal
+from nemo_ada.rehearsal.fit import one_gpu
+from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, SAVED, Configs, Forecasts, Machine, Slices
+from nemo_ada.rehearsal.report import Events, Report
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
+needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")
+H200 = Machine("NVIDIA H200", frozenset({"transformer_engine", "transformer_engine_torch"}), {})
+
+
+def real() -> Events:
+    """The events of the slice."""
+    return Events.read(Path(__file__).with_name("h200.events.jsonl"))
+
+
+def slices(folder: Path, deadline: float | None = None) -> Slices:
+    """Slices without processes."""
+    nothing = installation.Installation(folder, folder, folder, folder, folder)
+    return Slices(Rehearsal(nothing, folder, one_gpu(), lambda text: None), deadline, lambda done: None)
+
+
+def test_the_runs_of_a_driver_are_told_apart_and_a_cut_one_keeps_its_steps() -> None:
+    runs = real().runs()
+    assert list(runs) == [GRPO, BALANCE]
+    assert (sorted(runs[GRPO].steps()), sorted(runs[BALANCE].steps())) == ([1, 2], [1])
+    assert runs[GRPO].failure() is None
+    failed = runs[BALANCE].failure()
+    assert failed is not None and "TimeoutError" in failed[1]
+
+
+def test_the_largest_memory_of_a_phase_is_what_was_in_use_while_it_ran() -> None:
+    lines: list[dict[str, Any]] = [
+        {"event": "used", "bytes": 9}, {"event": "begin", "phase": "a"}, {"event": "used", "bytes": 3},
+        {"event": "begin", "phase": "b"}, {"event": "used", "bytes": 7}, {"event": "end", "phase": "b", "seconds": 1},
+        {"event": "used", "bytes": 5}, {"event": "end", "phase": "a", "seconds": 2}, {"event": "used", "bytes": 99},
+    ]  # fmt: skip
+    assert Events(lines).used() == {"a": 9, "b": 7}
+    used = real().used()
+    assert used["set-up"] / 2**30 == pytest.approx(85.3, abs=0.1)
+    assert used["log-probs"] > used["refit"] > used["set-up"]
+
+
+def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> None:
+    done = slices(tmp_path)
+    done.events[METHODS] = real()
+    report = Report("c", "nemo-ada rehearse c --gpu", one_gpu(), [], [])
+    gpu.judge(report, done, Forecasts(memory={"refit": 9.75}), steps=2, exact=False)
+    assert not report.passed, "a slice was cut"
+    assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
+    tables = {table.title: table for table in report.tables}
+    steps = {
+        tuple(row[:2]): dict(zip(tables["Every step"].head, row, strict=True)) for row in tables["Every step"].rows
+    }
+    page = (ROOT / "recipes/results/gpu.md").read_text(encoding="utf-8")
+    for (run, number), row in steps.items():
+        line = next(line for line in page.splitlines() if line.startswith("| 2048 ") and f"| {number} |" in line
+                    and (run in line or f"ada_seq_{run}" in line))  # fmt: skip
+        cells = [cell.strip() for cell in line.split("|")]
+        assert float(cells[6]) == pytest.approx(float(row["sampling, s"]), abs=0.06)
+        assert float(cells[11]) == pytest.approx(float(row["step, s"]), abs=0.06)
+    gpu.write(report, tmp_path)
+    with (tmp_path / "table3.csv").open(encoding="utf-8") as file:
+        memory = {row[1]: row for row in csv.reader(file) if row[0] == METHODS}
+    assert float(memory["refit"][4]) == pytest.approx(97.0 / 9.75, abs=0.01)
+
+
+def test_a_slice_that_has_no_time_is_left_out_and_one_that_has_gets_what_is_left(tmp_path: Path) -> None:
+    late = slices(tmp_path, time.monotonic() + 1)
+    late.run("engine", lambda: pytest.fail("it must not start"))
+    assert "no time" in late.failures["engine"]
+    early = slices(tmp_path, time.monotonic() + 1000)
+    early.run("engine", lambda: (0, Events([{"event": "done", "code": 0}])))
+    assert not early.failures and 900 < early.rehearsal.limit < 1000
+
+
+@needs_nemo_rl
+def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: Path) -> None:
+    config = load_config(CONFIG, ["policy.generation.max_new_tokens=1024"])
+    made = Configs.of(config, tmp_path, steps=3, scale=0.25, machine=H200, dry_run=False)
+    assert list(made.configs) == [GRPO, *gpu.PRESETS]
+    assert "reinforce_ada" not in made.configs[GRPO]
+    rows = {
+        one["grpo"]["num_prompts_per_step"] * one["grpo"]["num_generations_per_prompt"] for one in made.configs.values()
+    }
+    assert rows == {512}
+    assert {one["policy"]["train_global_batch_size"] for one in made.configs.values()} == {128}
+    assert made.problems(3) == 3 * 512, "single stream has the most prompts"
+    assert made.shape.layers == 28 and made.draws.lengths.max_new_tokens == 1024
+    assert set(made.draws.rates) == {k / 16 for k in range(1, 6)}, "those of the config's data set"
+    assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in ([SAVED], [])
+    assert made.configs[BALANCE]["card"] == "H200"
+
+
+@needs_nemo_rl
+def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tmp_path: Path) -> None:
+    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False)
+    (tmp_path / "model").mkdir()
+    shape = made.shape
+    (tmp_path / "model" / "config.json").write_text(json.dumps({
+        "model_type": "qwen2", "hidden_size": shape.hidden, "intermediate_size": shape.ffn, "num_hidden_layers": 28,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv, "vocab_size": shape.vocab,
+        "max_position_embeddings": shape.positions, "tie_word_embeddings": True,
+    }))  # fmt: skip
+    forecast = Forecasts.of(made, tmp_path)
+    assert forecast.warnings == []
+    grpo, balance = (forecast.plans[name].forecast for name in (GRPO, BALANCE))
+    assert balance.phases["sampling"].p50 > 2 * grpo.phases["sampling"].p50
+    assert grpo.phases["update"].p50 > forecast.plans[SAVED].forecast.phases["update"].p50, "all rows are trained on"
+    cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
+    assert cap == pytest.approx(1.1 * grpo.phases["sampling"].p50, abs=0.1)
+    seconds = [forecast.pace[count] for count in made.counts]
+    assert seconds == sorted(seconds)
+
+
+@needs_nemo_rl
+def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**options: Any) -> int:
+        return gpu.rehearse_on_gpu(CONFIG, [], steps=2, scale=0.125, budget=None, keep=tmp_path / "new", dry_run=False,
+                                   say=lambda text: None)  # fmt: skip
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="--dry-run"):
+        start()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@needs_nemo_rl
+def test_the_dry_run_passes_every_slice_with_real_workers(tmp_path: Path) -> None:
+    try:
+        installation.find()
+    except UserError as missing:
+        pytest.skip(str(missing))
+    code = gpu.rehearse_on_gpu(CONFIG, [], steps=2, scale=0.125, budget=None, keep=tmp_path / "kept", dry_run=True,
+                               say=lambda text: None)  # fmt: skip
+    report = json.loads((tmp_path / "kept" / "report.json").read_text(encoding="utf-8"))
+    assert (code, report["failure"]) == (0, None)
+    steps = next(table["rows"] for table in report["tables"] if table["title"] == "Every step")
+    assert [row[0] for row in steps] == [name for name in (GRPO, *gpu.PRESETS) for _ in range(2)] + [RESUMED]
+    assert all(float(row[-2]) < 1.0001 for row in steps), "engine and learner agree in float32"
+    pace = next(table["rows"] for table in report["tables"] if table["title"] == "vLLM alone")
+    assert [int(row[0]) for row in pace] == list(gpu.DRY_COUNTS)

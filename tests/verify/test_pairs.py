@@ -1,0 +1,67 @@
+"""Labelled pairs of an answer and a reference, judged by the real verifier, with a budget of misjudged ones.
+
+The pairs are facts: what was answered, what the reference is, and whether they say the same. `source` names the public
+data set or test suite whose references or pairs they are; the others were written for this test.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.verify import MathVerifier, VerifierLimits
+from tests.patience import PATIENCE
+
+PAIRS: list[dict[str, Any]] = [
+    json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text(encoding="utf-8").splitlines()
+]
+KINDS = {
+    "percent", "number", "punctuation", "unreadable reference", "list", "tuple", "interval", "ratio", "time and date",
+    "choice", "text", "unit", "form",
+}  # fmt: skip
+PAID, REFUSED = 0.005, 0.03  # budget: wrong answers that are paid, right ones that are refused
+
+
+@pytest.fixture(scope="module")
+def labels() -> list[float | None]:
+    with MathVerifier(VerifierLimits(PATIENCE, workers=2), self_test=False) as verifier:
+        verdicts = verifier.verify_many([(rf"\boxed{{{pair['answer']}}}", pair["reference"]) for pair in PAIRS])
+    return [verdict.label for verdict in verdicts]
+
+
+def misjudged(labels: list[float | None], value: int) -> list[tuple[str, str, float | None]]:
+    return [
+        (pair["answer"], pair["reference"], label)
+        for pair, label in zip(PAIRS, labels, strict=True)
+        if pair["value"] == value and label != value
+    ]
+
+
+def test_there_are_right_and_wrong_pairs_of_every_kind_each_once() -> None:
+    counts = Counter((pair["kind"], pair["value"]) for pair in PAIRS)
+    assert {kind for kind, _ in counts} == KINDS
+    assert all(counts[kind, value] >= 5 for kind in KINDS for value in (0, 1))
+    assert len({(pair["answer"], pair["reference"]) for pair in PAIRS}) == len(PAIRS) >= 400
+    assert all(set(pair) == {"kind", "answer", "reference", "value", "source"} for pair in PAIRS)
+
+
+@pytest.mark.parametrize(("value", "budget"), [(0, PAID), (1, REFUSED)], ids=["paid", "refused"])
+def test_misjudged_pairs_stay_within_the_budget(labels: list[float | None], value: int, budget: float) -> None:
+    missed = misjudged(labels, value)
+    count = sum(pair["value"] == value for pair in PAIRS)
+    assert len(missed) <= budget * count, missed
+
+
+def test_every_pair_has_a_label(labels: list[float | None]) -> None:
+    assert [pair for pair, label in zip(PAIRS, labels, strict=True) if label is None] == []
+
+
+def test_the_pairs_are_written_as_their_authors_wrote_them() -> None:
+    """Full-width, invisible and composed characters are part of some pairs: an editor must not normalise the file."""
+    text = "".join(pair["answer"] for pair in PAIRS)
+    assert {"\u200b", "\ufeff", "，", "½"} <= set(text) and unicodedata.normalize("NFKC", text) != text
