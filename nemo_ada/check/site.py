@@ -56,7 +56,7 @@ def repositories(values: Values) -> Findings:
 
 
 def model_code(values: Values) -> Findings:
-    """A model's or tokenizer's folder that brings code. NeMo-RL loads them with trust_remote_code=True, so it runs."""
+    """A model's or tokenizer's folder that brings code. NeMo-RL sets trust_remote_code, so it runs."""
     for key in ("policy.model_name", "policy.tokenizer.name"):
         name = str(values.get(key, ""))
         folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
@@ -68,7 +68,7 @@ def model_code(values: Values) -> Findings:
             shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
             yield warning(
                 key,
-                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (trust_remote_code=True); read it, "
+                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); read it, "
                 "or name a model whose class transformers has itself",
             )
 

@@ -141,7 +141,7 @@ class Channel:
             SpoiledError: it sent a line that is too long or no message.
         """
         try:
-            part = self._connection.recv(_AT_ONCE)
+            part = os.read(self.fileno(), _AT_ONCE)
         except BlockingIOError:
             return []
         except OSError:
