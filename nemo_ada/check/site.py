@@ -68,8 +68,8 @@ def model_code(values: Values) -> Findings:
             shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
             yield warning(
                 key,
-                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); read it, "
-                "or name a model whose class transformers has itself",
+                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); "
+                "read it, or name a model whose class transformers has itself",
             )
 
 

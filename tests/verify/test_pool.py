@@ -100,6 +100,12 @@ def test_answers_that_kill_every_worker_end_in_causes_not_in_a_stall(verifier: M
     assert verdicts == [Verdict(None, CRASH)] * 6
 
 
+def test_workers_that_never_start_end_in_causes_not_in_a_stall() -> None:
+    with MathVerifier(VerifierLimits(PATIENCE, 2), scorer="tests.verify.no_start:score", self_test=False) as started:
+        for _ in range(2):
+            assert started.verify_many([box("fine")] * 4) == [Verdict(None, CRASH)] * 4
+
+
 def test_the_self_test_names_the_pair_that_fails() -> None:
     with pytest.raises(VerifierSelfTestError, match=r"frac\{1\}\{2\}.*expected Verdict\(label=1\.0"):
         MathVerifier(VerifierLimits(workers=1), scorer=SCORER)
