@@ -10,7 +10,7 @@ me=${SLURMD_NODENAME:?node.sh is started by srun}
 read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
-children=() TERMINATED= MADE_RAY_FOLDER=
+children=() TERMINATED='' MADE_RAY_FOLDER=''
 : "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
