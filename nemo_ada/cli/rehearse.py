@@ -15,7 +15,9 @@ def rehearse(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="on one GPU, with a model of the real shape and random weights")
     ] = False,
-    scale: Annotated[float, typer.Option(help="with --gpu: share of the config's prompts per step")] = 0.125,
+    scale: Annotated[
+        float | None, typer.Option(help="with --gpu: share of the config's prompts per step (.125)")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
@@ -27,14 +29,16 @@ def rehearse(
     With --gpu it runs on one GPU without downloads, and measures times, memory and vLLM against the learner.
     """
     if gpu:
-        from nemo_ada.rehearsal.gpu import rehearse_on_gpu
+        from nemo_ada.rehearsal.gpu import SCALE, rehearse_on_gpu
 
         raise typer.Exit(
             rehearse_on_gpu(
-                config, overrides or [], steps=steps, scale=scale, budget=budget, keep=keep, dry_run=dry_run,
-                say=typer.echo,
+                config, overrides or [], steps=steps, scale=SCALE if scale is None else scale, budget=budget,
+                keep=keep, dry_run=dry_run, say=typer.echo,
             )
         )  # fmt: skip
+    if dry_run or scale is not None or budget is not None:
+        raise typer.BadParameter("--scale, --budget and --dry-run belong to --gpu; add it, or leave them out")
     from nemo_ada.rehearsal.command import rehearse as run
 
     raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))

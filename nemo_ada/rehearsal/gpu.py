@@ -66,6 +66,7 @@ PRESETS: Mapping[str, str] = {
 }
 """Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop. Idle mode saves."""
 COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
+SCALE = 0.125  # one of eight GPUs
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 LEAST_SECONDS = 20.0  # a slice that has less time is left out
 ENDING_SECONDS = 5.0  # kept back for the report
@@ -150,6 +151,8 @@ def rehearse_on_gpu(
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with grpo.adv_estimator.name=reinforce_ada")
     check_tokenizer(config)
+    nowhere = Path()
+    fit(config, model=nowhere, data=nowhere, out=nowhere, steps=steps, scale=scale, te=True, apex=True)  # may refuse it
     findings = check(path, overrides, config)
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     installed = installation.find() if dry_run else installation.on_gpu()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,15 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match="--dry-run"):
         start()
+    assert not (tmp_path / "new").exists()
+
+
+@needs_nemo_rl
+@pytest.mark.parametrize("words", [["--gpu", "--scale", "2"], ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"]])
+def test_what_it_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(CONFIG), *words, "--keep", str(tmp_path / "new")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
     assert not (tmp_path / "new").exists()
 
 
