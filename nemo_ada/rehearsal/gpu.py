@@ -49,7 +49,7 @@ from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
 from nemo_ada.rehearsal.report import EXACT, Events, Measurement, Report, Table, compare_resumed_on_gpus, measurements
 from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_SLICES, ON_GPU, WITHOUT_TE, responses
+from nemo_ada.rehearsal.standins import LIBRARIES, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.method import uses_reinforce_ada
@@ -225,7 +225,7 @@ class Machine:
         """Ask an interpreter."""
         look = (
             "import importlib.util as u, json, torch\n"
-            "names = [n for n in ('transformer_engine', 'transformer_engine_torch', 'apex') if u.find_spec(n)]\n"
+            f"names = [n for n in {LIBRARIES!r} if u.find_spec(n)]\n"
             "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
             "print(json.dumps([torch.cuda.get_device_name(), names, capability]))"
         )
@@ -303,7 +303,7 @@ class Configs:
         data = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
         rates = rates_of(data, None, None, 0)[0].draw(RATES, 0)
         draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
-        stand_ins = (*FILES, *OF_SLICES) if dry_run else ((*(() if te else WITHOUT_TE), *OF_SLICES))
+        stand_ins = chosen(machine.libraries, gpu=not dry_run, slices=True)
         counts = DRY_COUNTS if dry_run else COUNTS
         return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run)
 

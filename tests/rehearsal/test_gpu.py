@@ -112,6 +112,9 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
     assert set(made.draws.rates) == {k / 16 for k in range(1, 6)}, "those of the config's data set"
     assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in ([SAVED], [])
     assert made.configs[BALANCE]["card"] == "H200"
+    titles = {one.title for one in made.stand_ins}
+    assert {"NCCL's Python bindings (nccl4py)", "GPU nodes under Ray"} <= titles, "the report names what was replaced"
+    assert "Transformer Engine layers" not in titles and "torch.cuda" not in titles
 
 
 @needs_nemo_rl

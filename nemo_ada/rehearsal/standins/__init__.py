@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Collection
 
 from nemo_ada.rehearsal.standins import (
     cuda_ipc,
@@ -58,22 +59,30 @@ ALWAYS = (megatron_parts.REPLACEMENTS, ray_placement.REPLACEMENTS)
 WITHOUT_TE = (megatron_core.REPLACEMENTS, megatron_bridge.REPLACEMENTS)
 
 
-def has_te() -> bool:
-    """Whether this interpreter has Transformer Engine with its part for torch."""
-    return all(
-        importlib.util.find_spec(name) is not None for name in ("transformer_engine", "transformer_engine_torch")
-    )
+LIBRARIES = ("transformer_engine", "transformer_engine_torch", "apex", "nccl")
+"""Libraries of a GPU that an interpreter may lack."""
+
+
+def chosen(libraries: Collection[str], *, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
+    """The replacements for a process, and for its report.
+
+    Args:
+        libraries: Those of LIBRARIES that its interpreter has.
+        gpu: Whether it computes on a GPU.
+        slices: Whether it belongs to a rehearsal in slices.
+    """
+    drawn = OF_SLICES if slices else ()
+    if not gpu:
+        return (*(one for one in FILES if not (slices and one is responses.SEEDED)), *drawn)
+    te = () if {"transformer_engine", "transformer_engine_torch"} <= set(libraries) else WITHOUT_TE
+    bindings = () if "nccl" in libraries else (nccl.REPLACEMENTS,)
+    return (*te, *bindings, *ALWAYS, *drawn)
 
 
 def here() -> tuple[Replacements, ...]:
     """The replacements for this process."""
-    slices = OF_SLICES if os.environ.get(responses.DRAWS) else ()
-    if not os.environ.get(ON_GPU):
-        seeded = (responses.SEEDED,) if slices else ()
-        return (*(one for one in FILES if one not in seeded), *slices)
-    te = () if has_te() else WITHOUT_TE
-    bindings = () if importlib.util.find_spec("nccl") is not None else (nccl.REPLACEMENTS,)
-    return (*te, *bindings, *ALWAYS, *slices)
+    libraries = [name for name in LIBRARIES if importlib.util.find_spec(name) is not None]
+    return chosen(libraries, gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
 
 
 def install() -> None:
