@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 
-import ray
-
 PERIOD_SECONDS = 2.0
+ANSWER_SECONDS = 60.0
+RESOURCES = """
+import ray
+ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+print(*ray.cluster_resources(), sep="\\n")
+"""
+
+
+def resources() -> set[str]:
+    """Names of Ray's resources; none while the head does not answer.
+
+    A process of its own asks: where the head is slow, Ray ends the whole process that connects.
+    """
+    ask = [sys.executable, "-c", RESOURCES]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+        return set(done.stdout.split())
+    except subprocess.SubprocessError:
+        return set()
 
 
 def main(seconds: float, nodes: list[str]) -> int:
     """Exit code 0 when each node has registered its resource `slurm_node:<name>` (node.sh) in time."""
     deadline = time.monotonic() + seconds
-    connected = False
-    missing = nodes
-    while time.monotonic() < deadline:
-        try:
-            if not connected:
-                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-                connected = True
-            there = ray.cluster_resources()
-        except (ConnectionError, RuntimeError):
-            there = {}
+    while True:
+        there = resources()
         missing = [node for node in nodes if f"slurm_node:{node}" not in there]
         if not missing:
             return 0
+        if time.monotonic() >= deadline:
+            break
         time.sleep(PERIOD_SECONDS)
     sys.stderr.write(
         f"error: after {seconds:.0f} s Ray runs on {len(nodes) - len(missing)} of {len(nodes)} nodes; missing: "
