@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 from nemo_ada.check.command import examine
-from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.cluster.nemo_config import load_config
+from nemo_ada.config.values import Values
 from nemo_ada.planning.command import PlanOptions, make_plan
 
 HERE = Path(__file__).parent

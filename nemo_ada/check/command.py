@@ -18,17 +18,18 @@ from nemo_ada.check.site import image
 from nemo_ada.check.site import site as site_findings
 from nemo_ada.check.verifier import verifier as verifier_findings
 from nemo_ada.cluster.cards import Card, card_of
-from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config, upstream_part
+from nemo_ada.cluster.nemo_config import Loop, NemoConfig, load_config, upstream_part
 from nemo_ada.config.load import backend_of, load_yaml, split_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.method import ASYNC
-from nemo_ada.rules.single_controller import CONTROLLER, uses_single_controller
+from nemo_ada.rules.single_controller import CONTROLLER
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
@@ -74,7 +75,7 @@ def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
         values: the merged config.
         paths: the YAMLs that a user has named, in their order.
     """
-    if not uses_single_controller(values):
+    if Loop.of(values) is not Loop.CONTROLLER:
         return
     for path in paths:
         if OmegaConf.select(load_yaml(path), ASYNC):

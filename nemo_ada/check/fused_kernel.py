@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Findings, error, ok
 
 FUSED_KERNEL = "fused_weight_gradient_mlp_cuda"

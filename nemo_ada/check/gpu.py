@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from nemo_ada.check.fused_kernel import FUSED_KERNEL
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import worker_python
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 
 CUDA_FOR_FP8 = (12, 9)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from nemo_ada.cluster import hub
 from nemo_ada.cluster.checkout import PACKAGE, Checkout
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Values
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, HOME, Loop
 from nemo_ada.cluster.site import site_file, site_said, site_setting
 from nemo_ada.cluster.upstream import ADVICE, misfits
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
-from nemo_ada.rules.single_controller import uses_single_controller
 from nemo_ada.run_folder.files import text_of
 
 
@@ -95,9 +95,7 @@ def checkout(values: Values) -> Findings:
     """
     home = Path(site_setting(HOME) or ".missing")
     if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
-        asynchronous = bool(values.get("grpo.async_grpo.enabled", False))
-        single = uses_single_controller(values)
-        problems = list(misfits(Checkout(home), asynchronous=asynchronous, gym=uses_gym(values), controller=single))
+        problems = list(misfits(Checkout(home), Loop.of(values), gym=uses_gym(values)))
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:

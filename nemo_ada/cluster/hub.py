@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.config.values import Values
 from nemo_ada.run_folder.files import json_of, text_of
 
 Kind = Literal["model", "dataset"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import lcm
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from nemo_ada.cluster.lora import Lora
 from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 
 HOME = "NEMO_RL_HOME"
@@ -72,61 +74,27 @@ def _upstream(path: Path) -> DictConfig:
     return merged
 
 
-class Values:
-    """Dotted look-up in a nested mapping. An error names the key.
+class Loop(Enum):
+    """NeMo-RL's training loops. The value is the setting that chooses one."""
 
-    Attributes:
-        config: the mapping.
-    """
+    SYNC = ""
+    ASYNC = "grpo.async_grpo.enabled=true"
+    CONTROLLER = "async_rl"
+    DATA_PLANE = "data_plane.enabled=true"
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
-
-    def get(self, dotted: str, default: Any = None) -> Any:
-        """The value, or `default` where a part of the path is missing or null."""
-        node: Any = self.config
-        for part in dotted.split("."):
-            if not isinstance(node, Mapping):
-                return default
-            node = node.get(part)
-        return default if node is None else node
-
-    def integer(self, dotted: str, default: int | None = None) -> int:
-        """A positive whole number. Raises UserError."""
-        value = self.get(dotted, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{dotted}={str(value)[:80]!r} must be a whole number above 0; set it", key=dotted)
-        return value
-
-    def optional_integer(self, dotted: str) -> int | None:
-        """A positive whole number, None where it is not set. Raises UserError."""
-        return None if self.get(dotted) is None else self.integer(dotted)
-
-    def section(self, dotted: str) -> Mapping[str, Any]:
-        """A section, empty where it is not set. Raises UserError."""
-        value = self.get(dotted, {})
-        if not isinstance(value, Mapping):
-            raise UserError(f"{dotted}={str(value)[:80]!r} must be a section; set it", key=dotted)
-        return value
+    @classmethod
+    def of(cls, values: Values) -> Loop:
+        """The loop that a config chooses. A section `async_rl` is read by the single controller only."""
+        if values.get(cls.CONTROLLER.value) is not None:
+            return cls.CONTROLLER
+        if values.get("grpo.async_grpo.enabled", False):
+            return cls.ASYNC
+        return cls.DATA_PLANE if values.get("data_plane.enabled", False) else cls.SYNC
 
     @property
-    def validates(self) -> bool:
-        """Whether the run validates. NeMo-RL takes a val_period of 0 or -1 for never."""
-        return (self.number("grpo.val_period") or 0) > 0 or any(
-            self.get(f"grpo.val_at_{end}", False) for end in ("start", "end")
-        )
-
-    def number(self, dotted: str) -> float | None:
-        """A number, also one that YAML reads as text (1e-6). None where it is not set. Raises UserError."""
-        value = self.get(dotted)
-        if value is None:
-            return None
-        try:
-            if isinstance(value, bool):
-                raise ValueError
-            return float(value)
-        except (TypeError, ValueError):
-            raise UserError(f"{dotted}={str(value)[:80]!r} must be a number; set it", key=dotted) from None
+    def draws_ahead(self) -> bool:
+        """Whether it draws every group by itself and ahead of its step: asynchronous training."""
+        return self in (Loop.ASYNC, Loop.CONTROLLER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +361,7 @@ class NemoConfig:
         model_name: a folder or a repository of the hub.
         nodes: nodes of the job.
         gpus_per_node: GPUs of a node.
-        async_grpo: whether NeMo-RL trains asynchronously, in the older loop or in the single controller.
+        loop: NeMo-RL's training loop.
         rollout: what a step samples.
         batch: how the learner cuts the rows of a step.
         engine: vLLM.
@@ -405,7 +373,7 @@ class NemoConfig:
     model_name: str
     nodes: int
     gpus_per_node: int
-    async_grpo: bool
+    loop: Loop
     rollout: Rollout
     batch: Batch
     engine: Engine
@@ -426,7 +394,7 @@ class NemoConfig:
             model_name=str(values.get("policy.model_name", "")),
             nodes=nodes,
             gpus_per_node=gpus_per_node,
-            async_grpo=bool(values.get("grpo.async_grpo.enabled", False)) or values.get("async_rl") is not None,
+            loop=Loop.of(values),
             rollout=rollout,
             batch=Batch.of(values, rollout.rows),
             engine=engine,

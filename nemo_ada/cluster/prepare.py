@@ -16,8 +16,9 @@ from pathlib import Path
 import yaml
 
 from nemo_ada.cluster.hub import BUILT_IN, Kind, cache_home, missing_files, needs
-from nemo_ada.cluster.nemo_config import HOME, Values, load_config
+from nemo_ada.cluster.nemo_config import HOME, load_config
 from nemo_ada.cluster.site import site_said, site_setting, worker_python
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.run_folder.files import private_folder, write_atomically
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.cluster.checkout import Checkout, Function, parameters, returned
+from nemo_ada.cluster.nemo_config import Loop
 from nemo_ada.errors import UserError
 
 LOOP = "nemo_rl.algorithms.grpo"
@@ -33,6 +34,8 @@ ADVICE = (
     "`nemo-ada contract OLD NEW` lists what differs in this one"
 )
 BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
+REWARD_SECTIONS = {SCALE: "grpo.reward_scaling", SHAPE: "grpo.reward_shaping"}
+"""Function that changes rewards -> its section, in the order of the loop's calls."""
 _SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
 
 
@@ -175,18 +178,16 @@ def gym_point(loop: Any) -> PatchPoint:
     return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
-def misfits(
-    checkout: Checkout, *, asynchronous: bool = False, gym: bool = False, controller: bool = False
-) -> Iterator[str]:
+def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) -> Iterator[str]:
     """What in a checkout is not as the hooks need it. Empty where they fit.
 
     Args:
         checkout: the source of a NeMo-RL.
-        asynchronous: whether the actors of asynchronous training count, too.
+        loop: the training loop. The actors of asynchronous training count beside grpo's functions, and the single
+            controller counts alone.
         gym: whether the rollout functions of NeMo-Gym count, too.
-        controller: whether the single controller counts, and nothing else.
     """
-    if controller:
+    if loop is Loop.CONTROLLER:
         yield from controller_misfits(checkout)
         return
     on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
@@ -201,7 +202,7 @@ def misfits(
         yield from _other_parameters(name, function, point.parameters)
         if point.returns and returned(function) not in point.returns:
             yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"
-    if asynchronous:
+    if loop is Loop.ASYNC:
         for actor in METHODS:
             path = f"{ACTORS}.{actor}"
             of_batches = _function(checkout, f"{path}.{BATCH_WORKER}") is not None

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.cluster.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC
+from nemo_ada.cluster.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
+from nemo_ada.config.values import Values
 from nemo_ada.core.metrics import PREFIX, named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
@@ -37,7 +38,6 @@ from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.features import prompt_features, request_features
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.gym.step import of_rows, validated
-from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
@@ -184,7 +184,7 @@ class Hooks:
         self._active = uses_reinforce_ada(master_config)
         if not self._active:
             return self._originals["_create_advantage_estimator"](master_config)
-        if self.settings.async_grpo:
+        if self.settings.loop.draws_ahead:
             return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
         return self._estimator
 
@@ -361,8 +361,12 @@ class Hooks:
 
         `positive_threshold` and the exit rules use the environment's reward before that.
         """
-        scaling, shaping = get(self._config, "grpo.reward_scaling"), get(self._config, "grpo.reward_shaping")
-        changes = get(scaling, "enabled", False) or get(shaping, "enabled", False)
+        values = Values(self._config)
+        changes = {
+            name: values.get(section)
+            for name, section in REWARD_SECTIONS.items()
+            if values.get(f"{section}.enabled", False)
+        }
         if not (changes or self.settings.gym) or len(result.response_id_N) == 0:
             return result.reward_N
         responses = [source.response(row) for row in result.response_id_N.tolist()]
@@ -375,10 +379,8 @@ class Hooks:
             "total_reward": torch.tensor(reward_N, dtype=torch.float32),
             "truncated": torch.tensor([response.truncated for response in responses]),
         }
-        if get(scaling, "enabled", False):
-            pool = self._originals["scale_rewards"](pool, scaling)
-        if get(shaping, "enabled", False):
-            pool = self._originals["apply_reward_shaping"](pool, shaping)
+        for name, section in changes.items():
+            pool = self._originals[name](pool, section)
         return pool["total_reward"].numpy().astype(np.float64)
 
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from nemo_ada.cluster.nemo_config import Loop
 from nemo_ada.cluster.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
+from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -78,12 +80,12 @@ def installed(
         hooks.load_state_dict(state)
     with ExitStack() as stack:
         stack.enter_context(saved_with(checkpointer, hooks.state_dict))
-        if settings.async_grpo:
+        if settings.loop.draws_ahead:
             stack.enter_context(adaptive_actors(master_config, checkpointer))
             stack.enter_context(errors_raised(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
-                corrected(loop.Logger, batches=not (settings.async_grpo and writes_no_batches(master_config)))
+                corrected(loop.Logger, batches=not (settings.loop.draws_ahead and writes_no_batches(master_config)))
             )
         stack.enter_context(replaced(loop, hooks.replacements()))
         yield hooks
@@ -95,18 +97,18 @@ def check_config(master_config: Any) -> None:
     Call it before NeMo-RL's set-up, which loads engine and learner for minutes.
     """
     if nemo_settings.uses_reinforce_ada(master_config):
-        if nemo_settings.uses_controller(master_config):
+        if Loop.of(Values(master_config)) is Loop.CONTROLLER:
             importlib.import_module(CONTROLLER_ACTOR).controller_actor(master_config)
             return
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
-        if settings.async_grpo:
+        if settings.loop.draws_ahead:
             check_actors()
 
 
 def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
     """The settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
-    if nemo_settings.uses_controller(master_config):
+    if Loop.of(Values(master_config)) is Loop.CONTROLLER:
         raise UserError(
             "async_rl: this is a config for the single controller, and grpo_train is another loop; start the actor of "
             f"{CONTROLLER_ACTOR}.controller_actor(config), or remove async_rl",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.nemo.lookup import get
+from nemo_ada.config.values import Values
 from nemo_ada.nemo.patch_points import replaced
 
 PLOT, BATCHES = "log_plot_token_mult_prob_error", "log_batched_dict_as_jsonl"
@@ -30,7 +30,7 @@ WORKERS = "per_worker_token_counts"
 
 def writes_no_batches(master_config: Any) -> bool:
     """Whether NeMo-RL's switch turns the files of training batches off."""
-    return bool(get(master_config, "env.should_log_nemo_gym_responses", False))
+    return bool(Values(master_config).get("env.should_log_nemo_gym_responses", False))
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from nemo_ada.cluster.upstream import ADVICE, BASELINES, SCALE, SHAPE
+from nemo_ada.cluster.upstream import ADVICE, BASELINES, REWARD_SECTIONS, SHAPE
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import trivial_groups
-from nemo_ada.nemo.lookup import get
 
 
 def check_returns(module: Any, master_config: Any) -> bool:
@@ -41,10 +41,11 @@ def check_returns(module: Any, master_config: Any) -> bool:
         result = _result(trivial_groups.NAME, decide, prompts_RT, rewards_R, torch.ones(2))
         if not torch.is_tensor(result) or result.shape != (2,) or result.dtype != torch.bool:
             _refuse(trivial_groups.NAME, "a tensor of truth values of shape (2,)", result)
-    for name, section in ((SCALE, "grpo.reward_scaling"), (SHAPE, "grpo.reward_shaping")):
-        settings = get(master_config, section)
-        if settings is None or (name == SHAPE and not get(settings, "enabled", False)):  # the loop does not call it
-            continue
+    values = Values(master_config)
+    for name, section in REWARD_SECTIONS.items():
+        settings = values.get(section)
+        if settings is None or (name == SHAPE and not values.get(f"{section}.enabled", False)):
+            continue  # the loop does not call it
         log = [{"role": "user", "content": "", "token_ids": torch.tensor([5, 6])},
                {"role": "assistant", "content": "", "token_ids": torch.tensor([7])}]  # fmt: skip
         batch = {"message_log": [log, log], "total_reward": rewards_R.clone(), "truncated": torch.zeros(2).bool()}

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import NemoConfig, Values
+from nemo_ada.cluster.nemo_config import Loop, NemoConfig
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION
+from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
-from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
@@ -30,7 +30,6 @@ from nemo_ada.rules.single_controller import (
     controller_gym,
     controller_ignores,
     controller_needs,
-    uses_single_controller,
 )
 
 log = logging.getLogger(__name__)
@@ -69,6 +68,11 @@ class NemoSettings:
     gym: bool
 
     @property
+    def loop(self) -> Loop:
+        """NeMo-RL's training loop."""
+        return self.config.loop
+
+    @property
     def group(self) -> int:
         """Rows that are kept per prompt."""
         return self.config.rollout.group
@@ -89,11 +93,6 @@ class NemoSettings:
         return self.config.batch.rows
 
     @property
-    def async_grpo(self) -> bool:
-        """Whether groups are drawn ahead of their step, by asynchronous training."""
-        return self.config.async_grpo
-
-    @property
     def estimated(self) -> bool:
         """Whether the estimation variant draws, whose groups differ in size."""
         return isinstance(self.ada.sampling, EstimationSampling)
@@ -105,27 +104,17 @@ class NemoSettings:
 
 def uses_reinforce_ada(master_config: Any) -> bool:
     """Whether the configuration chooses Reinforce-Ada: grpo.adv_estimator.name is ours."""
-    return bool(get(master_config, "grpo.adv_estimator.name") == NAME)
-
-
-def uses_async_grpo(master_config: Any) -> bool:
-    """Whether the configuration chooses NeMo-RL's asynchronous training (async_grpo_train)."""
-    return bool(get(master_config, "grpo.async_grpo.enabled", False))
-
-
-def uses_controller(master_config: Any) -> bool:
-    """Whether the configuration is one for the single controller."""
-    return uses_single_controller(Values(plain(master_config)))
+    return bool(Values(master_config).get("grpo.adv_estimator.name") == NAME)
 
 
 def uses_gym_servers(master_config: Any) -> bool:
     """Whether NeMo-Gym's servers run the rollouts."""
-    return bool(get(master_config, GYM, False))
+    return bool(Values(master_config).get(GYM, False))
 
 
 def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
-    values = Values(plain(master_config))
+    values = Values(as_dicts(master_config))
     findings = [*reinforce_ada(values), *asynchronous_training(values)]
     findings += [*controller_needs(values), *controller_ignores(values), *controller_gym(values)]
     rules.raise_errors(findings)

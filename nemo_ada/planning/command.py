@@ -154,7 +154,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     seconds = parse_time(options.time)
     cold_start = None if options.cold_start is None else check_cold_start(options.cold_start)
     run = PlannedRun.read(config, overrides)
-    if run.async_grpo and options.run is not None:
+    if run.draws_ahead and options.run is not None:
         raise UserError(
             "--run: a run of asynchronous training does not say how long sampling took, only how long the learner "
             "waited for it; plan without --run, or with the median of time/step in its metrics.jsonl"
@@ -174,7 +174,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
         origin="assumed" if cold_start is None else "given",
     )  # fmt: skip
     caps, steady = None, None
-    if run.rollout.max_calls == 1 and not run.async_grpo:
+    if run.rollout.max_calls == 1 and not run.draws_ahead:
         if not plan.only_first_waves:
             caps = suggest_caps(
                 forecast,
@@ -208,10 +208,10 @@ def _step_cap(
     run = simulated.run
     if not 0 < wanted <= MAX_SECONDS:
         raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
-    if run.async_grpo or run.rollout.max_calls > 1:
+    if run.draws_ahead or run.rollout.max_calls > 1:
         why = (
             "in asynchronous training sampling and training overlap"
-            if run.async_grpo
+            if run.draws_ahead
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
@@ -262,7 +262,7 @@ def _forecast(
 
     def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
         bounds = (*simulated.worst(plan), responses, run.rollout.longest)
-        return StepWork(work, *bounds, run.rollout.rows, plan.budget.max_seconds, live, run.async_grpo)
+        return StepWork(work, *bounds, run.rollout.rows, plan.budget.max_seconds, live, run.draws_ahead)
 
     if history is None:
         if run.roofline is None:
@@ -336,7 +336,7 @@ def _costs(
 
 def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
     """What will not work as its user may expect."""
-    if run.async_grpo:
+    if run.draws_ahead:
         yield (
             "asynchronous training: the forecast takes the longer of sampling and learner, and sampling as if a step's "
             "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "

@@ -124,7 +124,7 @@ class Forecast:
         save: a checkpoint, between steps.
         low: lower end of the median step's range.
         high: upper end of the median step's range.
-        async_grpo: whether the next steps are sampled while this one is trained on.
+        draws_ahead: whether the next steps are sampled while this one is trained on.
         uncovered: what of the configuration no published step time covers. Empty where all is covered.
     """
 
@@ -134,7 +134,7 @@ class Forecast:
     save: Time
     low: float
     high: float
-    async_grpo: bool = False
+    draws_ahead: bool = False
     uncovered: tuple[str, ...] = ()
 
     @property
@@ -155,16 +155,16 @@ class Forecast:
             trained: tokens that its update computes, relative to those of this forecast.
         """
         phases = {name: time.p50 * (trained if name in LEARNING else 1.0) for name, time in self.phases.items()}
-        return float(whole_step(phases | {"sampling": seconds}, self.async_grpo))
+        return float(whole_step(phases | {"sampling": seconds}, self.draws_ahead))
 
 
-def whole_step(seconds: Mapping[str, Any], async_grpo: bool) -> Any:
+def whole_step(seconds: Mapping[str, Any], draws_ahead: bool) -> Any:
     """Seconds of a step from those of its phases.
 
     In asynchronous training engine and learner have separate GPUs and work at the same time. The slower one decides,
     and both stop for the refit.
     """
-    if not async_grpo:
+    if not draws_ahead:
         return sum(seconds.values())
     learner = sum(value for name, value in seconds.items() if name not in ("sampling", "refit"))
     return np.maximum(seconds["sampling"], learner) + seconds["refit"]
@@ -183,7 +183,7 @@ class StepWork:
         rows: rows that are trained on.
         max_seconds: seconds after which no response starts (budget.max_seconds). None without this cap.
         live: share of rows that the learner computes whole. A placeholder row has one token of response.
-        async_grpo: whether NeMo-RL trains asynchronously.
+        draws_ahead: whether NeMo-RL trains asynchronously.
     """
 
     sampling: SimulatedSteps
@@ -194,7 +194,7 @@ class StepWork:
     rows: int
     max_seconds: float | None = None
     live: float = 1.0
-    async_grpo: bool = False
+    draws_ahead: bool = False
 
 
 def forecast(
@@ -232,11 +232,11 @@ def forecast(
         name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, origin)
         for name, (seconds, most) in draws.items()
     }
-    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, step.async_grpo)
+    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, step.draws_ahead)
     median = float(np.median(total))
-    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, step.async_grpo))
+    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, step.draws_ahead))
     time = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, origin)
-    return Forecast(phases, time, evaluation, save, fast * median, slow * median, step.async_grpo)
+    return Forecast(phases, time, evaluation, save, fast * median, slow * median, step.draws_ahead)
 
 
 def drain_seconds(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
@@ -270,7 +270,7 @@ def of_roofline(
     seconds = model.per_step * step.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
     config = roofline.config
     missing = {
-        "asynchronous training": step.async_grpo,
+        "asynchronous training": step.draws_ahead,
         "FP8": config.learner.fp8 or config.engine.fp8,
         "LoRA": config.learner.lora is not None,
         config.card.name: config.card is not H100,

@@ -10,12 +10,13 @@ from typing import Any
 from nemo_ada import rules
 from nemo_ada.cluster.memory import checkpoint_bytes, vllm_cache
 from nemo_ada.cluster.models import ModelShape, find_shape
-from nemo_ada.cluster.nemo_config import NemoConfig, Rollout, Values, load_config
+from nemo_ada.cluster.nemo_config import NemoConfig, Rollout, load_config
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.run import RunConfig
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.planning.roofline import Roofline
 from nemo_ada.rules.gym import uses_gym
@@ -55,7 +56,7 @@ class PlannedRun:
         rollout: what a step samples.
         max_concurrent: responses that decode at once, on all engines.
         gpus: GPUs of the job.
-        async_grpo: whether NeMo-RL trains asynchronously.
+        draws_ahead: whether NeMo-RL trains asynchronously.
         placeholders: whether rows without advantage become placeholder rows, which cost the learner almost nothing.
         schedule: what the run does beside its steps.
         data: name of the training set.
@@ -68,7 +69,7 @@ class PlannedRun:
     rollout: Rollout
     max_concurrent: int
     gpus: int
-    async_grpo: bool
+    draws_ahead: bool
     placeholders: bool
     schedule: Schedule
     data: str
@@ -106,7 +107,7 @@ def _embedded(config: Mapping[str, Any]) -> PlannedRun:
         ),
         max_concurrent=run.policy.generation.max_num_seqs,
         gpus=0,
-        async_grpo=False,
+        draws_ahead=False,
         placeholders=True,
         schedule=Schedule(run.grpo.max_num_steps, run.grpo.val_period, 0, run.checkpointing.save_period, 2.0),
         data=run.task.name,
@@ -138,7 +139,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         rollout=nemo_config.rollout,
         max_concurrent=max_concurrent(nemo_config, shape),
         gpus=nemo_config.gpus,
-        async_grpo=nemo_config.async_grpo,
+        draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),
         placeholders=uses_reinforce_ada(values) and not placeholder_obstacles(values, ada),
         schedule=Schedule(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import RUN_DIR, backend_of
+from nemo_ada.config.values import Values
 from nemo_ada.planning.command import LONGER, MIN_USEFUL, Plan, PlanOptions, make_plan
 from nemo_ada.rules.finding import Finding, error, ok
 

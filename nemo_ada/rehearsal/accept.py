@@ -28,13 +28,14 @@ from typing import Any
 
 from nemo_ada import rules
 from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, NemoConfig, Values, load_config
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, Loop, NemoConfig, load_config
 from nemo_ada.cluster.site import project
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, STOP_FILE, JobControl, State
 from nemo_ada.planning.command import Plan, PlanOptions, make_plan
 from nemo_ada.rehearsal import installation
-from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, draws_ahead, failure_of, furnish
+from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, failure_of, furnish
 from nemo_ada.rehearsal.gym import PATHS, environments
 from nemo_ada.rehearsal.report import (
     EXACT,
@@ -52,7 +53,6 @@ from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of,
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.rules.single_controller import uses_single_controller
 from nemo_ada.run_folder.files import claim, duplicate, new_folder, remove, text_of, write_atomically
 from nemo_ada.run_folder.folder import BEFORE_A_RUN
 from nemo_ada.run_folder.provenance import environment
@@ -197,7 +197,7 @@ def accept(
         findings += [finding for finding in check(path, words, variants[FP8]) if finding not in findings]
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     folder = (out or (new_folder("accept-") if rehearse else _run_dir(config))).resolve()
-    controller = uses_single_controller(values)
+    controller = Loop.of(values) is Loop.CONTROLLER
     here = installation.here if not rehearse else partial(installation.find, gym=bool(gym), controller=controller)
     installed = None if errors else here()
     held = claim(folder, "accept", "--out", beside=BEFORE_A_RUN)
@@ -312,7 +312,7 @@ def judge(acceptance: Acceptance, steps: int, path: Path, overrides: Sequence[st
         exact: Whether a resumed run must repeat rows and losses, as it does on a CPU.
     """
     report, events = acceptance.report, acceptance.events
-    ahead = draws_ahead(acceptance.configs[OURS])
+    ahead = Loop.of(Values(acceptance.configs[OURS])).draws_ahead
     report.take_phases(*events.values())
     for name in (name for name in events if name != RESUMED):
         missing = set(range(1, steps + 1)) - set(events[name].steps())

@@ -26,7 +26,8 @@ from typing import Any
 
 from nemo_ada import rules
 from nemo_ada.check.command import examine, examine_nemo_rl
-from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.cluster.nemo_config import Loop, load_config
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import installation, model, problems
@@ -45,8 +46,6 @@ from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shr
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.method import single_group_loop
-from nemo_ada.rules.single_controller import uses_single_controller
 from nemo_ada.run_folder.files import (
     append,
     claim,
@@ -250,7 +249,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     findings = check(path, overrides, config)
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
-    installed = None if errors else installation.find(gym=bool(gym), controller=uses_single_controller(Values(config)))
+    controller = Loop.of(Values(config)) is Loop.CONTROLLER
+    installed = None if errors else installation.find(gym=bool(gym), controller=controller)
     folder = (keep or new_folder("rehearsal-")).resolve()
     held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(
@@ -330,7 +330,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             report.take_phases(undisturbed)
             report.failure = failure_of(code, undisturbed, rehearsal.folder / "undisturbed.log")
             report.turns = undisturbed.turns()
-            report.measurements = measurements(undisturbed, ahead=draws_ahead(config))
+            report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
             if not saves:
@@ -351,11 +351,6 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     report.measurements += differences
     report.phases["export"] = (1, seconds)
     return code
-
-
-def draws_ahead(config: Mapping[str, Any]) -> bool:
-    """Whether the config trains asynchronously, in NeMo-RL's older loop or in its single controller."""
-    return single_group_loop(Values(config)) is not None
 
 
 def _timed(work: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
@@ -398,7 +393,7 @@ def _compare(
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
     after = resumed_after(steps)
-    if draws_ahead(config):
+    if Loop.of(Values(config)).draws_ahead:
         report.measurements += compare_async_resumed(undisturbed, again, after, steps)
     else:
         report.measurements += compare_resumed(undisturbed, again, after)

@@ -14,11 +14,11 @@ from typing import Any
 
 from nemo_ada.cluster.memory import learner_phase
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig, Values
+from nemo_ada.cluster.nemo_config import Loop, NemoConfig
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.method import single_group_loop
 
 ONE = "there is one GPU"
 FULL = 0.85  # share of the card's memory that the learner may take by the estimate of `check`
@@ -51,7 +51,7 @@ def fit(
             "policy.megatron_cfg.enabled=false: --gpu rehearses Megatron's learner; set it to true and the other "
             "learner's to false, or rehearse without --gpu"
         )
-    if single_group_loop(values) is not None or not values.get("policy.generation.colocated.enabled", True):
+    if Loop.of(values).draws_ahead or not values.get("policy.generation.colocated.enabled", True):
         raise UserError(
             "asynchronous training needs a GPU for the learner and one for vLLM, and --gpu has one; rehearse without "
             "--gpu, or take the synchronous config"

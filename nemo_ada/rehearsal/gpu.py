@@ -33,7 +33,8 @@ from typing import Any
 from nemo_ada.cluster.cards import H100, KEY, named
 from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
 from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
+from nemo_ada.cluster.nemo_config import NemoConfig, load_config
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.planning.assumptions import lengths_of, rates_of

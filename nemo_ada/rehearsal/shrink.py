@@ -14,6 +14,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any, Literal
 
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
 
@@ -116,10 +117,7 @@ class Shrinker:
 
     def get(self, dotted: str, default: Any = None) -> Any:
         """The value at a dotted key, or the default where a part of the path is absent or null."""
-        node: Any = self.config
-        for part in dotted.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
-        return default if node is None else node
+        return Values(self.config).get(dotted, default)
 
     def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
         """Give a key another value and record the change.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_ada.cluster.models import ModelShape, find_shape
-from nemo_ada.cluster.nemo_config import NemoConfig, Values, other_learner
+from nemo_ada.cluster.nemo_config import NemoConfig, other_learner
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.data import datasets, prompt_files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nemo_ada.cluster.hub import LOCAL
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.config.load import PROMPT_FILES
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym

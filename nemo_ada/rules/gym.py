@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Findings, error
 
 GYM, SECTION = "env.should_use_nemo_gym", "env.nemo_gym"

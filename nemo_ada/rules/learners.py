@@ -11,8 +11,9 @@ from typing import Any
 
 from nemo_ada.cluster.lora import LAYERS, OUTPUT
 from nemo_ada.cluster.models import find_shape
-from nemo_ada.cluster.nemo_config import Values, other_learner
+from nemo_ada.cluster.nemo_config import other_learner
 from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.cluster.nemo_config import Rollout, Values
+from nemo_ada.cluster.nemo_config import Loop, Rollout
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
-from nemo_ada.rules.single_controller import CONTROLLER, controller_groups, uses_single_controller
+from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
-ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", "grpo.async_grpo.enabled=true"
+ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
@@ -39,13 +40,6 @@ def uses_async_engine(values: Values) -> bool:
     """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
     switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
     return switch is not None and bool(values.get(switch, False))
-
-
-def single_group_loop(values: Values) -> str | None:
-    """The setting that makes NeMo-RL draw every group by itself. None for synchronous training."""
-    if uses_single_controller(values):
-        return CONTROLLER
-    return ASYNC_ON if values.get(ASYNC, False) else None
 
 
 def method_settings(values: Values) -> AdaSettings:
@@ -126,7 +120,7 @@ def asynchronous_training(values: Values) -> Findings:
 
 def other_paths(values: Values, ada: AdaSettings) -> Findings:
     """Trainers and rollouts that do not run through the functions that the hooks replace."""
-    if values.get("data_plane.enabled", False) and not uses_single_controller(values):
+    if values.get("data_plane.enabled", False) and Loop.of(values) is not Loop.CONTROLLER:
         yield error(
             "data_plane.enabled",
             "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
@@ -171,7 +165,7 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
 
 def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
     """The loops that work over NeMo-Gym: synchronous training and the single controller."""
-    if uses_gym(values) and single_group_loop(values) == ASYNC_ON:
+    if uses_gym(values) and Loop.of(values) is Loop.ASYNC:
         yield error(
             ASYNC,
             f"{ASYNC_ON} does not work with {GYM}=true: NeMo-RL's older asynchronous loop gives up a group that takes "
@@ -188,7 +182,7 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
-    if ada.retry_probability and not uses_single_controller(values):
+    if ada.retry_probability and Loop.of(values) is not Loop.CONTROLLER:
         yield error(
             f"{SECTION}.retry_probability",
             f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for later steps, and "
@@ -232,9 +226,9 @@ def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
 
 def single_groups(values: Values, ada: AdaSettings) -> Findings:
     """Asynchronous training draws every group by itself, before its step. These settings need the whole step."""
-    loop = single_group_loop(values)
-    if loop is None:
+    if not Loop.of(values).draws_ahead:
         return
+    loop = Loop.of(values).value
     if isinstance(ada.sampling, EstimationSampling):
         yield error(
             f"{SECTION}.sampling.kind",

@@ -5,12 +5,13 @@ A config that has the section `async_rl` is one for the single controller.
 
 from __future__ import annotations
 
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.cluster.nemo_config import Loop
+from nemo_ada.config.values import Values
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
 
-CONTROLLER = "async_rl"
+CONTROLLER = Loop.CONTROLLER.value
 SAMPLER = f"{CONTROLLER}.sampler"
 LOOKAHEADS = {
     "in_order": f"{SAMPLER}.max_lookahead_versions",
@@ -68,11 +69,6 @@ OTHER_SAMPLERS = {
 }
 
 
-def uses_single_controller(values: Values) -> bool:
-    """Whether the config is one for the single controller."""
-    return values.get(CONTROLLER) is not None
-
-
 def sampler_name(values: Values) -> str:
     """The sampler that puts groups into steps. NeMo-RL's default is in_order."""
     return str(values.get(f"{SAMPLER}.name", "in_order"))
@@ -91,7 +87,7 @@ def lookahead(values: Values) -> int:
 
 def controller_needs(values: Values) -> Findings:
     """What the single controller needs. NeMo-RL checks it when it starts, or in its example script."""
-    if not uses_single_controller(values):
+    if Loop.of(values) is not Loop.CONTROLLER:
         return
     if values.get("grpo.async_grpo") is not None:
         yield error(
@@ -152,7 +148,7 @@ def controller_needs(values: Values) -> Findings:
 
 def controller_ignores(values: Values) -> Findings:
     """Settings that the single controller does not read. They would have no effect, and no message says so."""
-    if not uses_single_controller(values):
+    if Loop.of(values) is not Loop.CONTROLLER:
         return
     for key, harmless, why in (*IGNORED, *(IGNORED_OVER_GYM if uses_gym(values) else ())):
         value = values.get(key)
@@ -167,7 +163,7 @@ def controller_ignores(values: Values) -> Findings:
 
 def controller_gym(values: Values) -> Findings:
     """What the single controller needs over NeMo-Gym, and the deadlines that belong to the other kind of rollouts."""
-    if not uses_single_controller(values):
+    if Loop.of(values) is not Loop.CONTROLLER:
         return
     over = uses_gym(values)
     kind, other = ("nemo_gym", "native") if over else ("native", "nemo_gym")
@@ -189,7 +185,7 @@ def controller_gym(values: Values) -> Findings:
 
 def controller_groups(values: Values) -> Findings:
     """What groups of different size need of the single controller."""
-    if not uses_single_controller(values):
+    if Loop.of(values) is not Loop.CONTROLLER:
         return
     sampler = sampler_name(values)
     if sampler not in LOOKAHEADS:

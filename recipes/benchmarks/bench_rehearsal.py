@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from measure import measure
 
-from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.cluster.nemo_config import Loop, load_config
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.evaluation.statistics import student_quantile
 from nemo_ada.rehearsal import command, installation, problems
@@ -33,7 +34,6 @@ from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.single_controller import uses_single_controller
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"
 ASYNC = "configs/methods/async.yaml"
@@ -177,8 +177,8 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     config = load_config(Path(path), overrides)
     values = Values(config)
-    installed = installation.find(gym=uses_gym(values), controller=uses_single_controller(values))
-    ahead = command.draws_ahead(config)
+    installed = installation.find(gym=uses_gym(values), controller=Loop.of(values) is Loop.CONTROLLER)
+    ahead = Loop.of(Values(config)).draws_ahead
     for phase, count, delay in KILLS_AHEAD if ahead else KILLS_GYM if installed.gym else KILLS:
         if phases and phase not in phases:
             continue

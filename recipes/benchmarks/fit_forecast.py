@@ -99,7 +99,7 @@ class Point:
         ada: AdaSettings = ada_settings({"preset": "grpo"})
         run = PlannedRun(
             backend="nemo_rl", ada=ada, rollout=config.rollout, max_concurrent=max_concurrent(config, self.shape),
-            gpus=config.gpus, async_grpo=False, placeholders=False, schedule=Schedule(1, 0, 0, 50, 0.0), data="",
+            gpus=config.gpus, draws_ahead=False, placeholders=False, schedule=Schedule(1, 0, 0, 50, 0.0), data="",
             roofline=None,
         )  # fmt: skip
         lengths = LengthModel(median_of(self.facts["response"], longest), SIGMA, 1.0, longest)

@@ -16,7 +16,8 @@ from nemo_ada.cluster import hub, upstream
 from nemo_ada.cluster.checkout import Checkout
 from nemo_ada.cluster.memory import checkpoint_bytes
 from nemo_ada.cluster.models import TABLE, ModelShape
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.cluster.nemo_config import Loop
+from nemo_ada.config.values import Values
 from nemo_ada.rules import of_model
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.data import PUBLISHED
@@ -408,7 +409,7 @@ def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
 
 def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
     checkout(tmp_path)
-    assert list(upstream.misfits(Checkout(tmp_path), asynchronous=True)) == []
+    assert list(upstream.misfits(Checkout(tmp_path), Loop.ASYNC)) == []
     assert list(upstream.misfits(Checkout(tmp_path), gym=True)) == [
         "nemo_rl.experience.rollouts.run_async_nemo_gym_rollout does not exist"
     ]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from nemo_ada.check import gpu, site, verifier
 from nemo_ada.check.command import examine, examine_nemo_rl
 from nemo_ada.cli.main import app
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.site import site_setting
+from nemo_ada.config.values import Values
 from nemo_ada.rules import data
 from nemo_ada.rules.finding import exit_code
 from nemo_ada.verify import VerifierSelfTestError

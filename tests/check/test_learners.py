@@ -10,7 +10,7 @@ from nemo_ada import rules
 from nemo_ada.cluster.cards import A100, B200, CARDS, GB200, H100, H200, card_of, find_card
 from nemo_ada.cluster.lora import Lora
 from nemo_ada.cluster.memory import checkpoint_bytes, learner_phase
-from nemo_ada.cluster.nemo_config import Values
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.planning.roofline import Roofline
 from nemo_ada.rules.learners import idle_keys, megatron_adapters, other_adapters

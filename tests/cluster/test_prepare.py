@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from nemo_ada.cluster import hub
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.prepare import convert, isolation, prepare
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.tokenizer import CharTokenizer
 

@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 
 from nemo_ada import rules
 from nemo_ada.check.command import examine
-from nemo_ada.cluster.nemo_config import Rollout, Values, load_config
+from nemo_ada.cluster.nemo_config import Rollout, load_config
+from nemo_ada.config.values import Values
 from nemo_ada.planning.command import PlanOptions, make_plan
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -15,7 +15,8 @@ import pytest
 from nemo_ada import rules
 from nemo_ada.check.command import examine
 from nemo_ada.check.site import checkout
-from nemo_ada.cluster.nemo_config import NemoConfig, Values, load_config
+from nemo_ada.cluster.nemo_config import NemoConfig, load_config
+from nemo_ada.config.values import Values
 from nemo_ada.planning.command import PlanOptions, make_plan
 from nemo_ada.rules.single_controller import lookahead
 
@@ -41,7 +42,7 @@ def test_check_finds_no_error_and_a_step_is_one_update(path, more):
     found = examine(path, more, verifier=False, site=False)
     assert [one for one in found if one.level == "error" and one.key not in OF_A_SITE] == []
     config = NemoConfig.of_megatron(load_config(path, more))
-    assert config.batch.rows == config.rollout.rows and config.async_grpo
+    assert config.batch.rows == config.rollout.rows and config.loop.draws_ahead
     ahead = config.values.integer("async_rl.max_buffered_rollouts")
     assert ahead == config.rollout.prompts_per_step * (lookahead(config.values) + 1)
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.cluster import checkout as source
+from nemo_ada.cluster.nemo_config import Loop
 from nemo_ada.cluster.upstream import misfits
 from nemo_ada.contract import compare, uses
 from nemo_ada.errors import UserError
@@ -172,4 +173,4 @@ def test_between_v070_and_main_with_the_change_of_v080_both_breaks_are_found(tmp
 
 
 def test_a_checkout_without_a_single_controller_has_one_misfit(tmp_path):
-    assert len(list(misfits(source.Checkout(checkout(tmp_path)), controller=True))) == 1
+    assert len(list(misfits(source.Checkout(checkout(tmp_path)), Loop.CONTROLLER))) == 1

@@ -258,7 +258,7 @@ def test_with_no_version_ahead_engine_and_learner_may_share_gpus_and_the_cache_m
         policy__generation__vllm_cfg={"async_engine": True},
         loss_fn__use_importance_sampling_correction=False,
     )
-    assert settings.async_grpo and settings.prompts == 3
+    assert settings.loop.draws_ahead and settings.prompts == 3
 
 
 def test_seeds_of_a_group_depend_on_its_step_and_place_only():

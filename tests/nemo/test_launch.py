@@ -25,8 +25,8 @@ import yaml
 
 from nemo_ada import rules
 from nemo_ada.cli.main import guarded
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.upstream import LOOP
+from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.job_control import (
     EXIT_DONE,

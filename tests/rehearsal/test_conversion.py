@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.cluster.nemo_config import Values, load_config
+from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.cluster.prepare import convert
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.shrink import shrink

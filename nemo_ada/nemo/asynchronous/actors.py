@@ -29,13 +29,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.cluster.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
+from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
-from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.call import RolloutCall
 
@@ -177,10 +177,10 @@ class Collector(Upstream):
             pool = group["pool"]
             self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
         config = self.master_config
-        shuffled = bool(get(config, "data.shuffle", True))
+        shuffled = bool(Values(config).get("data.shuffle", True))
         queue = PromptQueue(
             dataloader,
-            size=int(get(config, "grpo.num_prompts_per_step")),
+            size=int(Values(config).get("grpo.num_prompts_per_step")),
             seed=self._settings.seed if shuffled else None,
             delivered=delivered,
             state=self.saved,
@@ -193,7 +193,7 @@ class Collector(Upstream):
 
     def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
         """Return the steps for which groups may be started now. NeMo-RL returns only steps that need more groups."""
-        age = int(get(self.master_config, "grpo.async_grpo.max_trajectory_age_steps"))
+        age = int(Values(self.master_config).get("grpo.async_grpo.max_trajectory_age_steps"))
         return list(range(generation_weight_version, generation_weight_version + age + 1))
 
     def _hand_over(self, ticket: int) -> None:
@@ -322,7 +322,7 @@ class PerBatch(Collector):
             policy_generation=self.policy_generation,
             tokenizer=self.tokenizer,
             task_to_env=self.task_to_env,
-            max_seq_len=get(self.master_config, "policy.max_total_sequence_length"),
+            max_seq_len=Values(self.master_config).get("policy.max_total_sequence_length"),
             max_rollout_turns=self._max_rollout_turns,
             rest={"deduplicate_multimodal_data": self._deduplicate_multimodal_data},
         )

@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 
+from nemo_ada.config.values import Values
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.lookup import get
 
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
@@ -24,7 +24,7 @@ def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
     from nemo_rl.environments.nemo_gym import setup_nemo_gym_config
 
     setup_nemo_gym_config(master_config, tokenizer)
-    section = get(master_config, f"env.{ENVIRONMENT}")
+    section = Values(master_config).get(f"env.{ENVIRONMENT}")
     if isinstance(section, MutableMapping):
         section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
 

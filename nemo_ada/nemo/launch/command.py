@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, upstream_part
+from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
 from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
+from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.nemo import settings as nemo_settings
@@ -39,7 +40,6 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_saves,
     timed_validations,
 )
-from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.run_folder.files import json_of, write_atomically
 from nemo_ada.run_folder.folder import RunDir, identity
@@ -142,7 +142,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     run_dir.check(resolved, resume=resume == "auto")
     if not judged:
         rules.refuse(resolved, upstream)
-    single = nemo_settings.uses_controller(resolved)
+    training = Loop.of(Values(resolved))
+    single = training is Loop.CONTROLLER
     loop = importlib.import_module(LOOP)
     module = _controller_config() if single else loop
     master_config = module.MasterConfig(**resolved)
@@ -157,8 +158,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     parts: dict[str, Any] = {}
     try:
         parts = _set_up(loop, master_config, run_dir.path, resolved)
-        ahead = single or nemo_settings.uses_async_grpo(master_config)
-        loader = None if ahead else parts["dataloader"]
+        loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
         clear_abandoned(parts["checkpointer"])
@@ -168,7 +168,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         else:
             stopped = supervised(loop, parts, control, progress)
         reason = str(progress.reason) if stopped else None
-        saved = bool(get(parts["master_config"], "checkpointing.enabled", False))
+        saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
@@ -223,8 +223,8 @@ def lost_process(error: BaseException | None) -> str | None:
 
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
     """A part of the text of a worker's error -> the setting that needs less memory."""
-    packed = get(config, "policy.sequence_packing.enabled", False)
-    dynamic = get(config, "policy.dynamic_batching.enabled", False)
+    packed = Values(config).get("policy.sequence_packing.enabled", False)
+    dynamic = Values(config).get("policy.dynamic_batching.enabled", False)
     section = "sequence_packing" if packed else "dynamic_batching" if dynamic else None
     train, logprobs = (
         f"policy.{rows}" if section is None else f"policy.{section}.{tokens}"
@@ -268,8 +268,8 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
             records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
             stack.enter_context(records.of(parts["logger"]))
         config = parts["master_config"]
-        async_grpo = nemo_settings.uses_async_grpo(config)
-        loader = None if async_grpo else parts["dataloader"]
+        ahead = Loop.of(Values(config)).draws_ahead
+        loader = None if ahead else parts["dataloader"]
         if hooks is not None and loader is not None:
             loader = parts["dataloader"] = hooks.loader(loader)
             progress.steps_per_epoch = max(len(loader), 1)
@@ -279,9 +279,9 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
                  "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
         arguments = [parts[name] for name in names]
         try:
-            if async_grpo:
+            if ahead:
                 stack.enter_context(errors_raised(loop))
-                age = int(get(config, "grpo.async_grpo.max_trajectory_age_steps"))
+                age = int(Values(config).get("grpo.async_grpo.max_trajectory_age_steps"))
                 loop.async_grpo_train(*arguments, max_trajectory_age_steps=age)
             else:
                 loop.grpo_train(*arguments)
@@ -302,7 +302,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     master_config.logger["log_dir"] = get_next_experiment_dir(master_config.logger["log_dir"])
     continue_tracking(master_config.logger, run_dir)
     init_ray()
-    if nemo_settings.uses_controller(resolved):
+    if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         return controller.set_up(master_config)
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     policy = resolved["policy"]
@@ -353,7 +353,7 @@ def check_environments(config: Mapping[str, Any]) -> None:
 
 def check_architectures(config: Mapping[str, Any]) -> None:
     """Raise UserError if Megatron's workers need TORCH_CUDA_ARCH_LIST and it is not set on this machine."""
-    if get(config, "policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
+    if Values(config).get("policy.megatron_cfg.enabled", False) and ARCHITECTURES not in os.environ:
         raise UserError(
             f"{ARCHITECTURES} is not set, which policy.megatron_cfg.enabled=true needs (NVIDIA's image sets it); name "
             f"your cards' compute capability: export {ARCHITECTURES}=9.0 for H100 and H200, 8.0 for A100, 10.0 for "
@@ -401,7 +401,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             "resume=auto to continue it or name another folder"
         )
     saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
-    old, new = (_comparable(config) for config in (saved, plain(master_config)))
+    old, new = (_comparable(config) for config in (saved, as_dicts(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         shown = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed[:5])

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
 from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
 from nemo_ada.nemo.launch.stop_and_save import Progress
-from nemo_ada.nemo.lookup import get
 
 ACTOR = "nemo_ada.nemo.single_controller.actor"
 WATCH_SECONDS = 5.0
@@ -36,8 +36,8 @@ def set_up(master_config: Any) -> dict[str, Any]:
     master_config.policy["generation"] = configure_generation_config(
         master_config.policy["generation"],
         tokenizer,
-        has_refit_draft_weights=bool(get(master_config, "policy.draft.enabled", False)),
-        trains_mtp=bool(get(master_config, "policy.megatron_cfg.mtp_num_layers")),
+        has_refit_draft_weights=bool(Values(master_config).get("policy.draft.enabled", False)),
+        trains_mtp=bool(Values(master_config).get("policy.megatron_cfg.mtp_num_layers")),
     )
     if nemo_settings.uses_gym_servers(master_config):
         configured_for_gym(master_config, tokenizer)
@@ -77,7 +77,7 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
     controller = actor_class.remote(
         master_config=config, actor_args=parts["actor_args"], setup_timing_metrics=parts["timings"], **folder
     )
-    patience = float(get(config, "async_rl.stall_watchdog.stall_timeout_s", 600.0))
+    patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
     finished, silent, told = controller.run.remote(), 0.0, False
     while not ray.wait([finished], timeout=WATCH_SECONDS)[0]:
         if progress.signals and folder and not told:

@@ -22,11 +22,11 @@ from typing import Any, Literal
 import torch
 
 from nemo_ada.cluster.upstream import GYM_ROLLOUT, GYM_SYNC
+from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.job_control import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
-from nemo_ada.nemo.lookup import get
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 
@@ -80,14 +80,17 @@ class Progress:
                 to another process.
             prompts: prompts per step.
         """
+        steps, in_epoch, epoch, samples = (
+            int(Values(save_state).get(name, 0))
+            for name in ("total_steps", "current_step", "current_epoch", "consumed_samples")
+        )
         if dataloader is None:
-            step = int(get(save_state, "current_step", 0))
-            return cls(step, step, 0, int(get(save_state, "consumed_samples", 0)), 1, prompts)
+            return cls(in_epoch, in_epoch, 0, samples, 1, prompts)
         return cls(
-            total_steps=int(get(save_state, "total_steps", 0)),
-            current_step=int(get(save_state, "current_step", 0)),
-            current_epoch=int(get(save_state, "current_epoch", 0)),
-            consumed_samples=int(get(save_state, "consumed_samples", 0)),
+            total_steps=steps,
+            current_step=in_epoch,
+            current_epoch=epoch,
+            consumed_samples=samples,
             steps_per_epoch=max(len(dataloader), 1),
             prompts=prompts,
             loader_state=dataloader.state_dict(),
@@ -303,7 +306,7 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hook
     _finish_renaming(checkpointer)
     newest = checkpointer.get_latest_checkpoint_path()
     saved = int(Path(newest).name.removeprefix("step_")) if newest is not None else 0
-    if not get(config, "checkpointing.enabled", False) or saved >= progress.total_steps:
+    if not Values(config).get("checkpointing.enabled", False) or saved >= progress.total_steps:
         return False
     if parts["policy_generation"].finish_generation() is False:
         raise ProcessLostError(
@@ -323,7 +326,7 @@ def save_between_steps(parts: Mapping[str, Any], progress: Progress, hooks: Hook
         weights_path=str(path / "policy" / "weights"),
         optimizer_path=str(path / "policy" / "optimizer") if checkpointer.save_optimizer else None,
         tokenizer_path=str(path / "policy" / "tokenizer"),
-        checkpointing_cfg=get(config, "checkpointing"),
+        checkpointing_cfg=Values(config).get("checkpointing"),
     )
     torch.save(progress.loader_state, path / "train_dataloader.pt")
     if hasattr(checkpointer, "begin_finalization"):

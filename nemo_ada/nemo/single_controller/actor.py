@@ -33,8 +33,8 @@ from nemo_rl.algorithms.single_controller_utils import setup_single_controller
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
 from nemo_rl.experience.rollout_manager import AsyncNemoGymRolloutImpl, AsyncRolloutImpl
 
-from nemo_ada.cluster.nemo_config import Values
 from nemo_ada.cluster.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
+from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
 from nemo_ada.job_control import JobControl
@@ -43,7 +43,6 @@ from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, save
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
 from nemo_ada.nemo.launch.records import TIMING, Records
 from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_saves
-from nemo_ada.nemo.lookup import get, plain
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
 from nemo_ada.nemo.single_controller.rollout import (
     AdaGymRollout,
@@ -149,10 +148,10 @@ class Parts:
         self.sampler = settings.sampler()
         self.steps, self.lists = 0, dict[str, list[int]]()
         self.manager: Any = as_subclass(manager, AdaRolloutManager)
-        values = Values(plain(master_config))
+        values = Values(as_dicts(master_config))
         self.ahead = lookahead(values)
         self.groups = Groups(settings, self.sampler, lambda: self.manager._weight_version, max(self.ahead, 1))
-        shuffled = bool(get(master_config, "data.shuffle", True))
+        shuffled = bool(Values(master_config).get("data.shuffle", True))
         self.queue = PromptQueue(
             actor_args.dataloader,
             size=settings.prompts,
