@@ -17,6 +17,7 @@ from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.rows import kept_counts
 from nemo_ada.core.learning.settings import Weighting
 from nemo_ada.core.sampling import pass_rate
+from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.core.sampling.pass_rate import PassRateKind
 from nemo_ada.core.sampling.paths import StopRule
 
@@ -96,7 +97,7 @@ def summary(rule: StopRule, p: float) -> Summary:
     return Summary(
         expected_samples=end.mean(end.total_E),
         expected_waves=end.mean(waves_N[end.total_E]),
-        p_resolved=end.mean(rule.exit.met(end.pos_E, end.total_E - end.pos_E)),
+        p_resolved=end.mean(rule.exit.met(PoolView(end.pos_E, end.total_E - end.pos_E))),
         p_zero_signal=end.mean(one_label_E),
         size_distribution={int(size): float(size_N[size]) for size in np.flatnonzero(size_N)},
     )

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
 from nemo_ada.config.presets import overlay
+from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.errors import UserError
 
 CPU = Path(__file__).resolve().parents[2] / "configs" / "cpu"
@@ -145,7 +146,7 @@ def test_with_issue_order_no_pool_is_smaller_than_its_group():
     overrides = ["reinforce_ada={preset: ada_seq_positive, sampling: {stopping: {kind: issue_order}}}"]
     plan = load_run(SUDOKU, overrides).reinforce_ada.plan(4, 17)
     assert plan.exit.smallest_pool == 4
-    assert plan.exit.met(np.array([1, 1, 0]), np.array([0, 3, 8])).tolist() == [False, True, False]
+    assert plan.exit.met(PoolView(np.array([1, 1, 0]), np.array([0, 3, 8]))).tolist() == [False, True, False]
 
 
 def test_own_keys_override_a_preset_and_another_kind_replaces_its_whole_section():

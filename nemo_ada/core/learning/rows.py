@@ -27,7 +27,6 @@ from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import water_fill
-from nemo_ada.core.sampling.exits import SpreadExit
 from nemo_ada.core.sampling.pass_rate import estimate, without_own
 from nemo_ada.core.sampling.result import SamplingResult, ranks
 from nemo_ada.core.seeds import SeedStream, bits64
@@ -116,7 +115,7 @@ def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_see
         return _all_rows(result, settings.group * batch)
     groups, group = result.group_G, settings.group
     pool_S, upper_S = np.arange(len(result.prompt_N)), result.positive_N
-    if isinstance(settings.stop.exit, SpreadExit):
+    if settings.stop.exit.judges_rewards:
         pool_S, upper_S = _extremes(result, group, run_seed=run_seed, step=step)
     row_PR, weight_PR = select_step(
         result.prompt_N[pool_S], result.index_N[pool_S], upper_S, result.uid_P, group, run_seed=run_seed, step=step
@@ -188,7 +187,7 @@ def weigh(
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
-    teach = settings.shrunk_baseline or isinstance(settings.stop.exit, SpreadExit)
+    teach = settings.shrunk_baseline or settings.stop.exit.judges_rewards
     return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 

@@ -1,13 +1,15 @@
 """Exit conditions decide when a prompt has enough responses (algorithm.md section 2; paper, Algorithm 1).
 
-Each rule takes the numbers of correct and of incorrect responses in a prompt's whole pool. `SpreadExit` looks at the
-rewards instead, so it gets the sum of their squared deviations. P is the number of prompts.
+A rule judges a `PoolView`: the numbers of correct and of incorrect responses in each prompt's whole pool, and the
+spread of their rewards for a rule that asks. P is the number of prompts.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,25 +19,59 @@ ROUNDING = 1e-9
 """Error of a sum of squares that two equal differences may have."""
 
 
-class ExitRule(Protocol):
-    """A condition on (n_pos, n_neg). Once met, it stays met as the pool grows."""
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """What an exit rule sees of pools.
+
+    Attributes:
+        pos_P: correct responses.
+        neg_P: incorrect responses.
+        squares: computes the sums of the squared deviations of the rewards [P]. None where rewards are 0 or 1.
+    """
+
+    pos_P: IntArray
+    neg_P: IntArray
+    squares: Callable[[], FloatArray] | None = None
 
     @property
+    def size_P(self) -> IntArray:
+        """Responses of each pool."""
+        return self.pos_P + self.neg_P
+
+    @property
+    def squares_P(self) -> FloatArray:
+        """Sum of the squared deviations of each pool's rewards from their mean. It costs a pass over the responses."""
+        if self.squares is not None:
+            return self.squares()
+        return np.asarray(self.pos_P * self.neg_P / np.maximum(self.size_P, 1), np.float64)
+
+
+class ExitRule(ABC):
+    """A condition on a pool. Once met, it stays met as the pool grows.
+
+    Attributes:
+        judges_rewards: whether it looks at the rewards, so that groups keep their extreme rewards, too.
+    """
+
+    __slots__ = ()
+    judges_rewards: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
     def smallest_pool(self) -> int:
         """The smallest pool that can meet the rule."""
-        ...
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    @abstractmethod
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        ...
 
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Return which pools lack correct responses, and which lack incorrect ones."""
-        ...
+    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
+        """Return which pools lack correct responses, and which lack incorrect ones. By default none does."""
+        return np.zeros(len(pools.pos_P), np.bool_), np.zeros(len(pools.neg_P), np.bool_)
 
 
 @dataclass(frozen=True)
-class PositiveExit:
+class PositiveExit(ExitRule):
     """A pool has enough when n_pos >= k_pos (Reinforce-Ada-Seq-pos)."""
 
     k_pos: int = 1
@@ -45,17 +81,17 @@ class PositiveExit:
         """The smallest pool that can meet the rule."""
         return self.k_pos
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        return pos_P >= self.k_pos
+        return pools.pos_P >= self.k_pos
 
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
         """Return which pools lack correct responses, and which lack incorrect ones."""
-        return pos_P < self.k_pos, np.zeros(len(neg_P), np.bool_)
+        return pools.pos_P < self.k_pos, np.zeros(len(pools.neg_P), np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
-class BalancedExit:
+class BalancedExit(ExitRule):
     """A pool has enough when n_pos >= k_pos and n_neg >= k_neg (Reinforce-Ada-Seq-balance)."""
 
     k_pos: int
@@ -66,17 +102,17 @@ class BalancedExit:
         """The smallest pool that can meet the rule."""
         return self.k_pos + self.k_neg
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        return (pos_P >= self.k_pos) & (neg_P >= self.k_neg)
+        return (pools.pos_P >= self.k_pos) & (pools.neg_P >= self.k_neg)
 
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
         """Return which pools lack correct responses, and which lack incorrect ones."""
-        return pos_P < self.k_pos, neg_P < self.k_neg
+        return pools.pos_P < self.k_pos, pools.neg_P < self.k_neg
 
 
 @dataclass(frozen=True, slots=True)
-class FixedExit:
+class FixedExit(ExitRule):
     """A pool has enough when n_pos + n_neg >= n. With waves of n this is GRPO."""
 
     n: int
@@ -86,17 +122,13 @@ class FixedExit:
         """The smallest pool that can meet the rule."""
         return self.n
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        return pos_P + neg_P >= self.n
-
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Return which pools lack correct responses, and which lack incorrect ones."""
-        return np.zeros(len(pos_P), np.bool_), np.zeros(len(neg_P), np.bool_)
+        return pools.size_P >= self.n
 
 
 @dataclass(frozen=True, slots=True)
-class PilotExit:
+class PilotExit(ExitRule):
     """A pool has enough at n responses, or at the first k when their labels are equal (Pilot-Commit, arXiv 2605.26606).
 
     This is the one rule that a pool may meet and then miss. So it is judged only after waves of k and n - k responses.
@@ -110,18 +142,18 @@ class PilotExit:
         """The smallest pool that can meet the rule."""
         return self.n
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        size_P = pos_P + neg_P
-        return np.asarray((size_P >= self.n) | ((size_P >= self.k) & ((pos_P == 0) | (neg_P == 0))))
+        one_sided_P = (pools.pos_P == 0) | (pools.neg_P == 0)
+        return np.asarray((pools.size_P >= self.n) | ((pools.size_P >= self.k) & one_sided_P))
 
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
         """Return which pools lack correct responses, and which lack incorrect ones."""
-        return pos_P == 0, neg_P == 0
+        return pools.pos_P == 0, pools.neg_P == 0
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadExit:
+class SpreadExit(ExitRule):
     """A pool has enough when its rewards differ enough, for rewards between 0 and 1 (ours).
 
     The measure is the sum S of the squared deviations from the pool's mean. These deviations are the advantages. So if
@@ -134,6 +166,7 @@ class SpreadExit:
         difference: d, in units of the reward.
     """
 
+    judges_rewards: ClassVar[bool] = True
     difference: float
 
     @property
@@ -141,21 +174,13 @@ class SpreadExit:
         """The smallest pool that can meet the rule."""
         return 2
 
-    def spread(self, squares_P: FloatArray) -> BoolArray:
-        """Return True for each prompt with S = `squares_P` that needs no more responses."""
-        return np.asarray(squares_P >= self.difference**2 / 2 - ROUNDING)
-
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
-        """Return True for each prompt whose pool of 0/1 rewards needs no more responses."""
-        return self.spread(pos_P * neg_P / np.maximum(pos_P + neg_P, 1))
-
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Return which pools lack correct responses, and which lack incorrect ones."""
-        return np.zeros(len(pos_P), np.bool_), np.zeros(len(neg_P), np.bool_)
+    def met(self, pools: PoolView) -> BoolArray:
+        """Return True for each prompt whose pool needs no more responses."""
+        return np.asarray(pools.squares_P >= self.difference**2 / 2 - ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
-class AtLeastExit:
+class AtLeastExit(ExitRule):
     """A pool has enough when it meets `rule` and has `size` responses. With `issue_order` it then fills its group."""
 
     rule: ExitRule
@@ -166,13 +191,13 @@ class AtLeastExit:
         """The smallest pool that can meet the rule."""
         return max(self.rule.smallest_pool, self.size)
 
-    def met(self, pos_P: IntArray, neg_P: IntArray) -> BoolArray:
+    def met(self, pools: PoolView) -> BoolArray:
         """Return True for each prompt whose pool needs no more responses."""
-        return self.rule.met(pos_P, neg_P) & (pos_P + neg_P >= self.size)
+        return self.rule.met(pools) & (pools.size_P >= self.size)
 
-    def lacking(self, pos_P: IntArray, neg_P: IntArray) -> tuple[BoolArray, BoolArray]:
+    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
         """Return which pools lack correct responses, and which lack incorrect ones."""
-        return self.rule.lacking(pos_P, neg_P)
+        return self.rule.lacking(pools)
 
 
 def squared_deviations(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> FloatArray:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray
-from nemo_ada.core.sampling.exits import ExitRule
+from nemo_ada.core.sampling.exits import ExitRule, PoolView
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StopRule:
     def ends(self) -> BoolArray:
         """Return whether a pool of N responses with n_pos correct ones ends, by N and n_pos, [cap + 1, cap + 1]."""
         total_NK, pos_NK = np.indices((self.cap + 1, self.cap + 1), dtype=np.int64)
-        met_NK = self.exit.met(pos_NK, np.maximum(total_NK - pos_NK, 0))
+        met_NK = self.exit.met(PoolView(pos_NK, np.maximum(total_NK - pos_NK, 0)))
         return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
 
 

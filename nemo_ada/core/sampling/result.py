@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.exits import SpreadExit, squared_deviations
+from nemo_ada.core.sampling.exits import PoolView, squared_deviations
 from nemo_ada.core.sampling.pass_rate import haldane
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import ResponseTable
@@ -161,14 +161,14 @@ def collect(
         rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
     else:
         rate_P = haldane(state.pos_P, size_P, plan.stop_rule)
-    lacks_pos_P, lacks_neg_P = plan.exit.lacking(state.pos_P, state.neg_P)
-    if isinstance(plan.exit, SpreadExit):
-        first_ids = ids[first_N]
-        resolved_first_P = plan.exit.spread(
-            squared_deviations(table.prompt[first_ids], table.reward[first_ids], prompts)
-        )
-    else:
-        resolved_first_P = plan.exit.met(first_pos_P, first_size_P - first_pos_P)
+    lacks_pos_P, lacks_neg_P = plan.exit.lacking(PoolView(state.pos_P, state.neg_P))
+    first_ids = ids[first_N]
+    first_waves = PoolView(
+        first_pos_P,
+        first_size_P - first_pos_P,
+        lambda: squared_deviations(table.prompt[first_ids], table.reward[first_ids], prompts),
+    )
+    resolved_first_P = plan.exit.met(first_waves)
     grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=prompts)
     return SamplingResult(
         response_id_N=ids,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, IntArray
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.exits import SpreadExit, squared_deviations
+from nemo_ada.core.sampling.exits import PoolView, squared_deviations
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 from nemo_ada.errors import InvariantError
@@ -84,11 +84,13 @@ class StepState:
 
     def enough(self, prompts: IntArray) -> BoolArray:
         """Return whether the pools of these prompts meet the exit rule."""
-        rule, table = self.plan.exit, self.table
-        if not isinstance(rule, SpreadExit):  # the rewards of a step are many, and only this rule needs them
-            return rule.met(self.pos_P[prompts], self.neg_P[prompts])
-        ids = np.flatnonzero(table.accepted[: table.n])
-        return rule.spread(squared_deviations(table.prompt[ids], table.reward[ids], len(self.uid_P))[prompts])
+
+        def squares() -> FloatArray:  # the rewards of a step are many, and few rules need them
+            table = self.table
+            ids = np.flatnonzero(table.accepted[: table.n])
+            return squared_deviations(table.prompt[ids], table.reward[ids], len(self.uid_P))[prompts]
+
+        return self.plan.exit.met(PoolView(self.pos_P[prompts], self.neg_P[prompts], squares))
 
     def may_redraw(self, prompts: IntArray) -> BoolArray:
         """Return False for prompts with as many failures as the cap allows responses. They are given up."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.core.sampling.plan import IssueOrderStopping
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import DONE, IN_FLIGHT
@@ -75,7 +76,7 @@ def judge_prefixes(state: StepState, touched: IntArray, window: int) -> None:
         state.neg_P[moving] += labelled ^ correct
         state.head_P[moving] = table.next_id[ids]
         pos, neg = state.pos_P[moving], state.neg_P[moving]
-        over = plan.exit.met(pos, neg) | (pos + neg >= state.cap_P[moving])
+        over = plan.exit.met(PoolView(pos, neg)) | (pos + neg >= state.cap_P[moving])
         if over.any():
             state.finish(moving[over])
             moving = moving[~over]
@@ -84,7 +85,7 @@ def judge_prefixes(state: StepState, touched: IntArray, window: int) -> None:
 
 def fill_windows(state: StepState, prompts: IntArray, window: int) -> None:
     """Ask for responses until each window is full, unless the finished ones already decide the exit."""
-    decided = state.plan.exit.met(state.seen_pos_P[prompts], state.seen_neg_P[prompts])
+    decided = state.plan.exit.met(PoolView(state.seen_pos_P[prompts], state.seen_neg_P[prompts]))
     room = state.cap_P[prompts] - (state.issued_P[prompts] - state.failed_P[prompts])
     want = np.maximum(np.minimum(window - state.in_flight_P[prompts], room), 0)
     want[decided | state.cut_P[prompts] | ~state.may_redraw(prompts)] = 0

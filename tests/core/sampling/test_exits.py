@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PoolView, PositiveExit
 from tests.core.scripted import met
 
 POS, NEG = (grid.ravel() for grid in np.mgrid[0:7, 0:7])
@@ -13,17 +13,17 @@ RULES += [AtLeastExit(PositiveExit(2), 4), AtLeastExit(BalancedExit(2, 2), 3)]
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_pool_is_judged_by_its_counts(rule):
-    np.testing.assert_array_equal(rule.met(POS, NEG), met(rule, POS, NEG))
+    np.testing.assert_array_equal(rule.met(PoolView(POS, NEG)), met(rule, POS, NEG))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_pool_lacks_a_label_when_no_number_of_the_other_one_meets_the_exit(rule):
-    lacks_pos, lacks_neg = rule.lacking(POS, NEG)
-    np.testing.assert_array_equal(lacks_pos, ~rule.met(POS, NEG + 99))
-    np.testing.assert_array_equal(lacks_neg, ~rule.met(POS + 99, NEG))
+    lacks_pos, lacks_neg = rule.lacking(PoolView(POS, NEG))
+    np.testing.assert_array_equal(lacks_pos, ~rule.met(PoolView(POS, NEG + 99)))
+    np.testing.assert_array_equal(lacks_neg, ~rule.met(PoolView(POS + 99, NEG)))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_no_smaller_pool_meets_the_exit(rule):
     size = POS + NEG
-    assert size[rule.met(POS, NEG)].min() == rule.smallest_pool
+    assert size[rule.met(PoolView(POS, NEG))].min() == rule.smallest_pool

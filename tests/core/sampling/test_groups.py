@@ -18,7 +18,7 @@ from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PoolView, PositiveExit
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -109,7 +109,7 @@ def greedy(plan, script):
         size = first
         while size < plan.max_responses:
             labels = script.reward_PI[prompt, :size] > 0.5
-            if plan.exit.met(labels.sum(), (~labels).sum()):
+            if plan.exit.met(PoolView(labels.sum(), (~labels).sum())):
                 break
             wave = min(plan.wave_sizes[-1], plan.max_responses - size)
             if wave > left:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import kept_counts, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.exits import BalancedExit, SpreadExit, squared_deviations
+from nemo_ada.core.sampling.exits import BalancedExit, PoolView, SpreadExit, squared_deviations
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from tests.core.scripted import Script, collect
@@ -34,7 +34,8 @@ def rows_of(plan, result):
 
 def test_with_two_rewards_that_are_one_apart_it_is_the_balanced_rule():
     pos_P, neg_P = np.indices((9, 9)).reshape(2, -1)
-    np.testing.assert_array_equal(SpreadExit(1.0).met(pos_P, neg_P), BalancedExit(1, 1).met(pos_P, neg_P))
+    pools_P = PoolView(pos_P, neg_P)
+    np.testing.assert_array_equal(SpreadExit(1.0).met(pools_P), BalancedExit(1, 1).met(pools_P))
 
 
 @given(st.lists(REWARD, min_size=1, max_size=8), REWARD)
@@ -44,7 +45,8 @@ def test_a_further_reward_never_lowers_the_sum(rewards, further):
 
     assert squares([*rewards, further]) >= squares(rewards) - 1e-12
     wide = [*rewards, further]
-    assert SpreadExit(max(wide) - min(wide)).spread(np.array([squares(wide)]))[0]
+    pool = PoolView(np.ones(1, np.int64), np.ones(1, np.int64), lambda: np.array([squares(wide)]))
+    assert SpreadExit(max(wide) - min(wide)).met(pool)[0]
 
 
 def test_it_draws_until_the_rewards_differ():
