@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nemo_ada.check.command import examine
-from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.values import Values
-from nemo_ada.planning.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.command import PlanOptions, make_plan
+from nemo_ada.rules.check.command import examine
+from nemo_ada.rules.facts.nemo_config import load_config
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from nemo_ada.cli.main import app, guarded
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.base import prepare_base
-from nemo_ada.embedded.stack import Stack
+from nemo_ada.cpu.base import prepare_base
+from nemo_ada.cpu.stack import Stack
 from nemo_ada.tasks import Prompt, build_task
 
 ROOT = Path(__file__).resolve().parents[1]

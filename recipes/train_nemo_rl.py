@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from nemo_ada.errors import ProcessLostError, UserError
-from nemo_ada.job_control import EXIT_LOST, EXIT_USER_ERROR
 from nemo_ada.nemo.launch.command import run
+from nemo_ada.run.job_control import EXIT_LOST, EXIT_USER_ERROR
 
 
 def main(arguments: list[str]) -> int:

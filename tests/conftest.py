@@ -17,13 +17,13 @@ settings.load_profile("unhurried")
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
 def pytest_xdist_make_scheduler(config, log):
-    """Deal whole files to workers, and tests/embedded as if it were one file: its stack costs 25 CPU seconds."""
+    """Deal whole files to workers, and tests/cpu as if it were one file: its stack costs 25 CPU seconds."""
     from xdist.scheduler import LoadFileScheduling
 
     class LoadRoomScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            own_process = nodeid.startswith("tests/embedded/engine")  # an engine in the test's own process
-            return "stack" if nodeid.startswith("tests/embedded/") and not own_process else super()._split_scope(nodeid)
+            own_process = nodeid.startswith("tests/cpu/engine")  # an engine in the test's own process
+            return "stack" if nodeid.startswith("tests/cpu/") and not own_process else super()._split_scope(nodeid)
 
     return LoadRoomScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -19,8 +19,9 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "core", "core.sampling", "core.learning", "core.prompts", "run_folder", "job_control"}
+BASE = {"errors", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
+RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
@@ -30,48 +31,31 @@ LAYERS = {
     "core.learning": {"errors", "core", "core.prompts", "core.sampling"},
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
-    "run_folder": {"errors"},
-    "job_control": {"errors", "run_folder"},
+    "run": {"errors"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
     "config": CONFIG,
-    "simulate": CONFIG,
-    "report": CONFIG | {"evaluation"},  # Student's t
-    "data": CONFIG | {"embedded"},  # the engine, on first use
-    "evaluation": CONFIG | {"data"},
-    "whatif": CONFIG | {"simulate", "data", "evaluation"},  # the reader of Parquet, intervals
+    "rules.facts": CONFIG,
+    "rules": CONFIG | {"rules.facts"},
+    "cpu": CONFIG,
+    "rules.check": CONFIG | {"rules.facts", "rules", "cpu"},  # what the CPU's trainer refuses, inside a function
+    "nemo": CONFIG | {"rules.facts", "rules"},
     "trl": CONFIG,
-    "embedded": CONFIG,
-    "cluster": CONFIG,
-    "rules": CONFIG | {"cluster"},
-    "nemo": CONFIG | {"cluster", "rules"},
-    "check": CONFIG | {"cluster", "rules", "embedded"},  # what the CPU's trainer refuses, inside a function
-    "planning": CONFIG | {"cluster", "rules", "simulate"},
-    "rehearsal": {
-        "config",
-        "errors",
-        "run_folder",
-        "job_control",
-        "cluster",
-        "rules",
-        "check",
-        "planning",
-        "simulate",
-    },  # stands apart
-    "contract": {"errors", "run_folder", "job_control", "cluster", "rehearsal"},  # the lists of names, inside functions
+    "lab": RULES | {"cpu"},  # the CPU's engine, on first use
+    "rehearsal": RULES | {"lab"},
     "cli": EVERYTHING,
 }
 # library -> the layers that may import it
 HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
-    "ray": {"embedded", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
-    "vllm": {"embedded", "rehearsal"},
-    "megatron": {"embedded", "rehearsal"},
-    "torch": {"embedded", "nemo", "check", "rehearsal"},
+    "ray": {"cpu", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
+    "vllm": {"cpu", "rehearsal"},
+    "megatron": {"cpu", "rehearsal"},
+    "torch": {"cpu", "nemo", "rules.check", "rehearsal"},
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
-MAY_BE_HEAVY = {"embedded", "nemo"}
+MAY_BE_HEAVY = {"cpu", "nemo"}
 
 
 def layer_of(path, package=PACKAGE):
@@ -128,11 +112,12 @@ def layers_present():
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 before, loaded = set(sys.modules), {}
-for layer, with_submodules in json.loads(sys.argv[1]):
+for layer, with_submodules, apart in json.loads(sys.argv[1]):
     package = importlib.import_module("nemo_ada." + layer)
     if with_submodules and hasattr(package, "__path__"):
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not info.name.endswith("__main__"):
+            inside = any(f"{info.name}.".startswith(f"nemo_ada.{other}.") for other in apart)
+            if not info.name.endswith("__main__") and not inside:
                 importlib.import_module(info.name)
     loaded[layer] = sorted(set(sys.modules) - before)
     before = set(sys.modules)
@@ -146,7 +131,10 @@ def loaded():
     present = sorted(
         set(LAYERS) & set(layers_present()), key=lambda layer: (layer in MAY_BE_HEAVY, list(LAYERS).index(layer))
     )
-    plan = [(layer, layer not in MAY_BE_HEAVY) for layer in present]
+    plan = [
+        (layer, layer not in MAY_BE_HEAVY, [name for name in LAYERS if name.startswith(f"{layer}.")])
+        for layer in present
+    ]
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, json.dumps(plan)], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -165,37 +153,39 @@ def test_every_module_has_a_layer():
 def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
     core = tmp_path / "nemo_ada" / "core"
     core.mkdir(parents=True)
-    (core / "__init__.py").write_text("from ..embedded.learner import shim\n")
+    (core / "__init__.py").write_text("from ..cpu.learner import shim\n")
     (core / "a.py").write_text("def f():\n    import torch.nn\n    from nemo_ada.config import load\n")
     (core / "b.py").write_text("from .a import f\nfrom nemo_ada.errors import UserError\nimport numpy\n")
     assert violations(tmp_path / "nemo_ada") == [
-        "nemo_ada/core/__init__.py imports nemo_ada.embedded.learner.shim",
+        "nemo_ada/core/__init__.py imports nemo_ada.cpu.learner.shim",
         "nemo_ada/core/a.py imports torch.nn",
         "nemo_ada/core/a.py imports nemo_ada.config.load",
     ]
 
 
 def test_the_rehearsal_stands_apart():
-    """Only its two commands and the contract import it, and few of its modules import other rooms of ours."""
+    """Only its three commands import it, and few of its modules import other rooms of ours."""
     inside = PACKAGE.relative_to(ROOT) / "rehearsal"
     importers, ours = set(), {}
     for relative, names in names_by_module(PACKAGE):
         layers = {layer_of_name(name.removeprefix("nemo_ada.")) for name in names if name.startswith("nemo_ada.")}
         if relative.is_relative_to(inside):
-            ours[relative.stem] = layers - {"errors", "run_folder", "job_control", "config", "rehearsal"}
+            ours[str(relative.relative_to(inside).with_suffix(""))] = layers - {"errors", "run", "config", "rehearsal"}
         elif "rehearsal" in layers:
             importers.add(str(relative))
-    commands = {"nemo_ada/cli/accept.py", "nemo_ada/cli/rehearse.py"}
-    assert importers == commands | {"nemo_ada/contract/command.py", "nemo_ada/contract/uses.py"}
+    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "contract", "rehearse")}
     beyond = {
-        "accept": {"cluster", "planning", "rules"},
-        "command": {"check", "cluster", "rules"},
-        "fit": {"cluster", "rules"},
-        "gpu": {"cluster", "planning", "rules"},
-        "installation": {"cluster"},
-        "model": {"cluster"},
-        "pace": {"simulate"},
-        "responses": {"simulate"},
+        "accept": {"lab", "rules", "rules.facts"},
+        "command": {"rules", "rules.check", "rules.facts"},
+        "contract/command": {"rules.facts"},
+        "contract/compare": {"rules.facts"},
+        "contract/uses": {"rules.facts"},
+        "fit": {"rules", "rules.facts"},
+        "gpu": {"lab", "rules", "rules.facts"},
+        "installation": {"rules.facts"},
+        "model": {"rules.facts"},
+        "pace": {"lab"},
+        "standins/responses": {"lab"},
     }
     assert {module: layers for module, layers in ours.items() if layers} == beyond
 
@@ -203,8 +193,9 @@ def test_the_rehearsal_stands_apart():
 @pytest.mark.parametrize("layer", [name for name in layers_present() if name not in MAY_BE_HEAVY])
 def test_a_light_layer_loads_nothing_heavy_and_nothing_above_it(layer, loaded):
     assert HEAVY & {name.partition(".")[0] for name in loaded[layer]} == set()
-    allowed = LAYERS[layer] | {layer}
-    ours = {layer_of_name(name.removeprefix("nemo_ada.")) for name in loaded[layer] if name.startswith("nemo_ada.")}
+    allowed = LAYERS[layer] | {layer, *(name for name in LAYERS if name.startswith(f"{layer}."))}
+    names = {name.removeprefix("nemo_ada.") for name in loaded[layer] if name.startswith("nemo_ada.")}
+    ours = {layer_of_name(name) for name in names if not layer.startswith(f"{name}.")}  # a folder loads its parent
     assert "*" in allowed or ours <= allowed
 
 
@@ -216,6 +207,24 @@ def test_the_core_loads_numpy_and_the_standard_library_only(loaded):
 
 def test_the_back_ends_do_not_load_each_other(loaded):
     order = list(loaded)
-    for layer, other in (("embedded", "nemo"), ("nemo", "embedded")):
+    for layer, other in (("cpu", "nemo"), ("nemo", "cpu")):
         before = set().union(*(loaded[name] for name in order[: order.index(layer)] if name != other))
         assert not {name for name in before | loaded[layer] if f"{name}.".startswith(f"nemo_ada.{other}.")}
+
+
+def test_what_a_job_imports_is_nothing_of_lab_cpu_or_rehearsal():
+    """Everything that `import nemo_ada.nemo.install` may load, also later, inside functions."""
+    names = {}
+    for relative, imported in names_by_module(PACKAGE):
+        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+        names[module] = imported
+    reached, waiting = set(), ["nemo_ada.nemo.install"]
+    while waiting:
+        module = waiting.pop()
+        found = {".".join(name.split(".")[:n]) for name in names.get(module, ()) for n in range(2, name.count(".") + 2)}
+        fresh = (found & names.keys()) - reached
+        reached |= fresh
+        waiting += fresh
+    assert "nemo_ada.core.sampler" in reached
+    rooms = {name.split(".")[1] for name in reached}
+    assert rooms <= {"core", "config", "errors", "nemo", "rules", "run", "tasks", "verify"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from nemo_ada.run_folder.yaml_file import _Loader
+from nemo_ada.run.yaml_file import _Loader
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,7 +19,7 @@ FOLDERS = [ROOT / name for name in ("nemo_ada", "recipes", "slurm")]
 # exec, eval, pickle (two rules), shells (two rules), YAML's full loaders, certificates (two rules)
 RULES = "S102,S307,S301,S403,S602,S605,S506,S501,S323"
 ALLOWED = {
-    ("nemo_ada/run_folder/yaml_file.py", "S506"),  # its loader is a SafeLoader, which ruff cannot see
+    ("nemo_ada/run/yaml_file.py", "S506"),  # its loader is a SafeLoader, which ruff cannot see
 }
 PATTERNS = [
     r"(?:import|from) (?:_pickle|cloudpickle|joblib|marshal|copyreg)\b",
@@ -31,7 +31,7 @@ PATTERNS = [
     r"\.(?:recv|gather_object|all_gather_object|broadcast_object_list|scatter_object_list)\(",
 ]
 UNPICKLES_OWN_MESSAGES = {
-    "nemo_ada/embedded/learner/rank.py",  # gloo on the loopback device
+    "nemo_ada/cpu/learner/rank.py",  # gloo on the loopback device
 }
 
 

@@ -70,7 +70,7 @@ def test_version_and_extras_are_one_story():
 def test_the_wheel_holds_configs_and_types_and_no_tests(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = {"nemo_ada/shipped/configs/cpu/jsonl.yaml", "nemo_ada/shipped/recipes/data/chain_sum.jsonl"}
-    assert shipped | {"nemo_ada/py.typed", "nemo_ada/report/page.html", "nemo_ada/config/presets.yaml"} <= names
+    assert shipped | {"nemo_ada/py.typed", "nemo_ada/lab/report/page.html", "nemo_ada/config/presets.yaml"} <= names
     of_checkout = {f"nemo_ada/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     assert of_checkout <= names
     assert not any(name.startswith(("tests/", "recipes/", "configs/")) for name in names)

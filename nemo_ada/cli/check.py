@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from nemo_ada.check.command import examine, report
-from nemo_ada.cluster.cards import KEY as CARD
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_USER_ERROR
-from nemo_ada.planning.command import walltime
-from nemo_ada.planning.sbatch import job_fits
+from nemo_ada.lab.plan.command import walltime
+from nemo_ada.lab.plan.sbatch import job_fits
+from nemo_ada.rules.check.command import examine, report
+from nemo_ada.rules.facts.cards import KEY as CARD
 from nemo_ada.rules.finding import exit_code
-from nemo_ada.run_folder.redaction import hide
+from nemo_ada.run.job_control import EXIT_USER_ERROR
+from nemo_ada.run.redaction import hide
 
 
 def check(

@@ -18,9 +18,9 @@ def contract(
 
     Both are read as source, so neither must be importable. `--run` needs the environments of `make rehearsal-env`.
     """
-    from nemo_ada.contract.command import contract as compare
-    from nemo_ada.contract.command import default_checkout
     from nemo_ada.errors import UserError
+    from nemo_ada.rehearsal.contract.command import contract as compare
+    from nemo_ada.rehearsal.contract.command import default_checkout
 
     if len(checkouts) > 2:
         raise UserError("more than two checkouts were given; write `nemo-ada contract [OLD] NEW`")

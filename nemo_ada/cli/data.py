@@ -13,17 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.cli.progress import counted
-from nemo_ada.data.contamination import Excluded
-from nemo_ada.data.judging import judge_of
-from nemo_ada.data.prepare import Preparation
-from nemo_ada.data.prepare import prepare as run
-from nemo_ada.data.providers import Access, Limits, open_provider
-from nemo_ada.data.source import open_source
-from nemo_ada.data.stages import BANDS, parse_band
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.benchmark import Benchmark, resolve
-from nemo_ada.run_folder.files import read_bounded
-from nemo_ada.run_folder.json_lines import records
+from nemo_ada.lab.data.contamination import Excluded
+from nemo_ada.lab.data.judging import judge_of
+from nemo_ada.lab.data.prepare import Preparation
+from nemo_ada.lab.data.prepare import prepare as run
+from nemo_ada.lab.data.providers import Access, Limits, open_provider
+from nemo_ada.lab.data.source import open_source
+from nemo_ada.lab.data.stages import BANDS, parse_band
+from nemo_ada.lab.evaluation.benchmark import Benchmark, resolve
+from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 

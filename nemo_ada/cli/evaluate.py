@@ -17,16 +17,16 @@ from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, text_from
 from nemo_ada.cli.progress import counted
-from nemo_ada.data.providers import Access, Limits, open_provider
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.benchmark import Benchmark, at_revisions, resolve
-from nemo_ada.evaluation.curve import check_folder, names_of, write_curve
-from nemo_ada.evaluation.evaluate import SamplingSpec
-from nemo_ada.evaluation.evaluate import evaluate as run
-from nemo_ada.evaluation.results import Evaluation, setting_differences
-from nemo_ada.evaluation.results import compare as compare_evaluations
-from nemo_ada.evaluation.statistics import FEW
-from nemo_ada.run_folder.files import json_of, write_atomically
+from nemo_ada.lab.data.providers import Access, Limits, open_provider
+from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, resolve
+from nemo_ada.lab.evaluation.curve import check_folder, names_of, write_curve
+from nemo_ada.lab.evaluation.evaluate import SamplingSpec
+from nemo_ada.lab.evaluation.evaluate import evaluate as run
+from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
+from nemo_ada.lab.evaluation.results import compare as compare_evaluations
+from nemo_ada.lab.evaluation.statistics import FEW
+from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 
 

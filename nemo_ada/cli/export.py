@@ -17,6 +17,6 @@ def export(
     ] = False,
 ) -> None:
     """Write a run's newest complete checkpoint as a Hugging Face folder. Adapters of LoRA are merged into the model."""
-    from nemo_ada.cluster.export import export as export_run
+    from nemo_ada.nemo.launch.export import export as export_run
 
     export_run(run, step=step, out=out, say=typer.echo, adapter=adapter)

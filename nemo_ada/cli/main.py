@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from nemo_ada import __version__
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run_folder.redaction import Redacted, hide, printable
+from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
+from nemo_ada.run.redaction import Redacted, hide, printable
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {

@@ -13,6 +13,6 @@ def model(
     out: Annotated[Path, typer.Option(help="folder to write")],
 ) -> None:
     """Write a small published language model as a folder for `policy.model_name`."""
-    from nemo_ada.embedded.smollm2 import write_smollm2
+    from nemo_ada.cpu.smollm2 import write_smollm2
 
     write_smollm2(out, typer.echo)

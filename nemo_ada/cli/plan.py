@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from nemo_ada.cluster.cards import KEY as CARD
-from nemo_ada.planning.command import PlanOptions, make_plan
-from nemo_ada.planning.render import render, write
-from nemo_ada.planning.sbatch import TIMES, sbatch_options
+from nemo_ada.lab.plan.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.render import render, write
+from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
+from nemo_ada.rules.facts.cards import KEY as CARD
 
 SLOT = TIMES[0]
 

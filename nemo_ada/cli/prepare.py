@@ -17,6 +17,6 @@ def prepare(
 
     HF_HOME is taken from the environment, else from slurm/site.env.
     """
-    from nemo_ada.cluster.prepare import prepare as run
+    from nemo_ada.nemo.launch.prepare import prepare as run
 
     run(config, overrides or [], convert=convert, say=typer.echo)

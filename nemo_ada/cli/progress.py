@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from nemo_ada.config.run import RunConfig
-from nemo_ada.run_folder.observer import Observer
+from nemo_ada.run.observer import Observer
 
 
 def _signal(record: Mapping[str, Any], *, beside_grpo: bool = True) -> str:

@@ -16,7 +16,7 @@ def report(
     every: Annotated[int, typer.Option(min=1, help="seconds between two updates with --watch")] = 30,
 ) -> None:
     """Write a page with figures and tables of one or more runs, and print a summary."""
-    from nemo_ada.report import command  # imported here, because matplotlib takes a while to load
+    from nemo_ada.lab.report import command  # imported here, because matplotlib takes a while to load
 
     if watch:
         command.watch(runs, out, every)

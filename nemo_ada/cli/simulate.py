@@ -25,10 +25,10 @@ from nemo_ada.core.sampling.exits import PilotExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.errors import UserError
-from nemo_ada.simulate import exact
-from nemo_ada.simulate import steps as simulation
-from nemo_ada.simulate.engine import LengthModel
-from nemo_ada.simulate.variants import OWN_RULE, preset_variant
+from nemo_ada.lab.simulate import exact
+from nemo_ada.lab.simulate import steps as simulation
+from nemo_ada.lab.simulate.engine import LengthModel
+from nemo_ada.lab.simulate.variants import OWN_RULE, preset_variant
 
 LIMITS: dict[str, tuple[float, float]] = {
     "prompts": (1, 100_000),

@@ -16,8 +16,8 @@ def train(
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
     from nemo_ada.cli.progress import unfailing_output
-    from nemo_ada.cluster.nemo_config import load_config
     from nemo_ada.config.load import backend_of
+    from nemo_ada.rules.facts.nemo_config import load_config
 
     loaded = load_config(config, overrides or [])
     if backend_of(loaded) == "nemo_rl":
@@ -34,7 +34,7 @@ def train(
     from nemo_ada.cli.progress import observer
     from nemo_ada.config.parsing import parse
     from nemo_ada.config.run import RunConfig
-    from nemo_ada.embedded.trainer import train as run
+    from nemo_ada.cpu.trainer import train as run
 
     checked = parse(RunConfig, loaded)
     with unfailing_output(), observer(checked) as watching:

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from nemo_ada.errors import UserError
-from nemo_ada.whatif.answer import Options, answer, backtest
-from nemo_ada.whatif.formats import NAMES
-from nemo_ada.whatif.logs import read_logs
-from nemo_ada.whatif.render import as_json, checks_table, introduction, tables
+from nemo_ada.lab.whatif.answer import Options, answer, backtest
+from nemo_ada.lab.whatif.formats import NAMES
+from nemo_ada.lab.whatif.logs import read_logs
+from nemo_ada.lab.whatif.render import as_json, checks_table, introduction, tables
 
 WIDTH = 180  # columns of the table when the output is not a terminal
 LIMITS: dict[str, tuple[float, float]] = {

@@ -26,8 +26,8 @@ from omegaconf.errors import OmegaConfBaseException
 from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.config.run import RunConfig
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.redaction import secret_keys
-from nemo_ada.run_folder.yaml_file import read_yaml
+from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run.yaml_file import read_yaml
 
 BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_ada.cluster.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
 from nemo_ada.config.values import Values
 from nemo_ada.core.metrics import PREFIX, named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
@@ -44,6 +43,7 @@ from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
 from nemo_ada.nemo.training_batch import build_batch, pool_rewards
+from nemo_ada.rules.facts.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from nemo_ada.cluster.nemo_config import Loop
-from nemo_ada.cluster.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import UserError
@@ -26,6 +24,8 @@ from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.rules.facts.nemo_config import Loop
+from nemo_ada.rules.facts.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
 
 CONTROLLER_ACTOR = "nemo_ada.nemo.single_controller.actor"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from nemo_ada.cluster.upstream import ADVICE, BASELINES, REWARD_SECTIONS, SHAPE
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import trivial_groups
+from nemo_ada.rules.facts.upstream import ADVICE, BASELINES, REWARD_SECTIONS, SHAPE
 
 
 def check_returns(module: Any, master_config: Any) -> bool:

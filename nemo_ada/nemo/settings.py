@@ -9,13 +9,13 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import Loop, NemoConfig
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
@@ -117,7 +117,7 @@ def read(master_config: Any) -> NemoSettings:
     values = Values(as_dicts(master_config))
     findings = [*reinforce_ada(values), *asynchronous_training(values)]
     findings += [*controller_needs(values), *controller_ignores(values), *controller_gym(values)]
-    rules.raise_errors(findings)
+    rulebook.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)
     ada = method_settings(values)

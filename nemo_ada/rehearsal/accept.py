@@ -26,14 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_ada import rules
-from nemo_ada.cluster.memory import GIB, learner_phase, logprob_phase, refit_phase
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, Loop, NemoConfig, load_config
-from nemo_ada.cluster.site import project
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, STOP_FILE, JobControl, State
-from nemo_ada.planning.command import Plan, PlanOptions, make_plan
+from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 from nemo_ada.rehearsal import installation
 from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, failure_of, furnish
 from nemo_ada.rehearsal.gym import PATHS, environments
@@ -51,12 +46,17 @@ from nemo_ada.rehearsal.report import (
 )
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of, shorten, shrink
 from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, NemoConfig, load_config
+from nemo_ada.rules.facts.site import project
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.run_folder.files import claim, duplicate, new_folder, remove, text_of, write_atomically
-from nemo_ada.run_folder.folder import BEFORE_A_RUN
-from nemo_ada.run_folder.provenance import environment
-from nemo_ada.run_folder.redaction import hide
+from nemo_ada.run.files import claim, duplicate, new_folder, remove, text_of, write_atomically
+from nemo_ada.run.folder import BEFORE_A_RUN
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, STOP_FILE, JobControl, State
+from nemo_ada.run.provenance import environment
+from nemo_ada.run.redaction import hide
 
 RUNS = STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
 MIN_STEPS = 3
@@ -386,7 +386,7 @@ def _memory(events: Mapping[str, Events], path: Path, overrides: Sequence[str]) 
     estimate = ""
     try:
         config = NemoConfig.of_megatron(load_config(path, overrides))
-        known = rules.model_shape(config.values)
+        known = rulebook.model_shape(config.values)
         if known is not None:
             phases = [phase(config, known[0]) for phase in (learner_phase, logprob_phase, refit_phase)]
             largest = max(phases, key=lambda phase: phase.gib)

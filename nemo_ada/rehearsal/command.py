@@ -24,12 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_ada import rules
-from nemo_ada.check.command import examine, examine_nemo_rl
-from nemo_ada.cluster.nemo_config import Loop, load_config
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import installation, model, problems
 from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
 from nemo_ada.rehearsal.gym import write as write_requests
@@ -44,9 +40,12 @@ from nemo_ada.rehearsal.report import (
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.check.command import examine, examine_nemo_rl
+from nemo_ada.rules.facts.nemo_config import Loop, load_config
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.run_folder.files import (
+from nemo_ada.run.files import (
     append,
     claim,
     duplicate,
@@ -57,6 +56,7 @@ from nemo_ada.run_folder.files import (
     text_of,
     write_atomically,
 )
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
@@ -303,7 +303,7 @@ def check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[
         findings = examine(path, overrides, verifier=False, site=False)
         return [_without_data(finding, config) for finding in findings]
     megatron = Values(config).get("policy.megatron_cfg.enabled", False)
-    findings = examine_nemo_rl(config) if megatron else rules.findings(config)
+    findings = examine_nemo_rl(config) if megatron else rulebook.findings(config)
     keys = ("cluster", "policy") if megatron else ("cluster", "policy", "checkpointing")
     return [finding for finding in findings if finding.key.startswith(keys)]
 

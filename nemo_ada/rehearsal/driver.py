@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins import ON_GPU, kept
 from nemo_ada.rehearsal.standins.replacing import when_imported
-from nemo_ada.run_folder.files import json_of
-from nemo_ada.run_folder.provenance import environment
+from nemo_ada.run.files import json_of
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
+from nemo_ada.run.provenance import environment
 
 TOKENIZER = 3
 """Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""

@@ -12,12 +12,12 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cluster.memory import learner_phase
-from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import Loop, NemoConfig
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten
+from nemo_ada.rules.facts.memory import learner_phase
+from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import uses_gym
 
 ONE = "there is one GPU"

@@ -30,18 +30,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cluster.cards import H100, KEY, named
-from nemo_ada.cluster.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
-from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig, load_config
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
-from nemo_ada.planning.assumptions import lengths_of, rates_of
-from nemo_ada.planning.command import Plan, PlanOptions, make_plan
-from nemo_ada.planning.forecast import Time
-from nemo_ada.planning.planned_run import PlannedRun
-from nemo_ada.planning.roofline import Roofline
+from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
+from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
+from nemo_ada.lab.plan.forecast import Time
+from nemo_ada.lab.plan.planned_run import PlannedRun
+from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rehearsal import installation
 from nemo_ada.rehearsal.accept import ON_GPUS, PLANNED, SLOT, seconds_of, stock, versions_table
 from nemo_ada.rehearsal.command import Rehearsal, Say, check, check_tokenizer, failure_of, furnish
@@ -53,8 +48,13 @@ from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shr
 from nemo_ada.rehearsal.standins import LIBRARIES, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
+from nemo_ada.rules.facts.cards import H100, KEY, named
+from nemo_ada.rules.facts.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.run_folder.files import claim, new_folder, remove, write_atomically
+from nemo_ada.run.files import claim, new_folder, remove, write_atomically
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
 GRPO, BALANCE, CAPPED, SAVED = "grpo", "balance", "balance-capped", "idle"

@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import problems
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 SECTION = "env.nemo_gym"
 PATHS = f"{SECTION}.config_paths"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nemo_ada.cluster.nemo_config import EXAMPLES, HOME
-from nemo_ada.cluster.site import CODE, project, site_setting
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.nemo_config import EXAMPLES, HOME
+from nemo_ada.rules.facts.site import CODE, project, site_setting
 
 CACHE = project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cluster.models import TABLE, ModelShape, find_shape
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.problems import PIECES, SIZE, SPECIAL
-from nemo_ada.run_folder.files import json_of
+from nemo_ada.rules.facts.models import TABLE, ModelShape, find_shape
+from nemo_ada.run.files import json_of
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2

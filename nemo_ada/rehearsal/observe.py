@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import when_imported
-from nemo_ada.run_folder.files import append
+from nemo_ada.run.files import append
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000

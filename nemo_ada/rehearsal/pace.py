@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.observe import note
-from nemo_ada.run_folder.files import json_of
-from nemo_ada.simulate.engine import LengthModel
+from nemo_ada.run.files import json_of
 
 PROMPT_TOKENS = 150
 """Tokens of a prompt, as in `plan`'s roofline."""

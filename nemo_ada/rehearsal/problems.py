@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 VALIDATION_ROWS = 16

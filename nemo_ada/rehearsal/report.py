@@ -11,7 +11,7 @@ from typing import Any
 
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
-from nemo_ada.run_folder.json_lines import records
+from nemo_ada.run.json_lines import records
 
 SERVERS = "servers"
 """Phase in which NeMo-Gym's servers start. The table has it only where they do."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Findings, error
 
 GENERATION, LEARNER, VLLM = "policy.generation", "policy.megatron_cfg", "policy.generation.vllm_cfg"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nemo_ada.cluster.hub import LOCAL
 from nemo_ada.config.load import PROMPT_FILES
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.hub import LOCAL
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
-from nemo_ada.run_folder.json_lines import DamagedLine, records
+from nemo_ada.run.json_lines import DamagedLine, records
 
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
 THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384

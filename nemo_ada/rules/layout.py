@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.config.parsing import suggestion
+from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
 
 LEARNER = "policy.megatron_cfg"

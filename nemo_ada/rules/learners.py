@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nemo_ada.cluster.lora import LAYERS, OUTPUT
-from nemo_ada.cluster.models import find_shape
-from nemo_ada.cluster.nemo_config import other_learner
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts.lora import LAYERS, OUTPUT
+from nemo_ada.rules.facts.models import find_shape
+from nemo_ada.rules.facts.nemo_config import other_learner
 from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.cluster.nemo_config import Loop, Rollout
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.nemo_config import Loop, Rollout
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups

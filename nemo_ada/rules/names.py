@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cluster.checkout import PACKAGE, Checkout, is_theirs
-from nemo_ada.cluster.nemo_config import HOME
-from nemo_ada.cluster.site import site_setting
-from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, is_theirs
+from nemo_ada.rules.facts.nemo_config import HOME
+from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error, ok
 from nemo_ada.rules.single_controller import CONTROLLER
-from nemo_ada.run_folder.files import text_of
-from nemo_ada.run_folder.yaml_file import read_yaml
+from nemo_ada.run.files import text_of
+from nemo_ada.run.yaml_file import read_yaml
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections

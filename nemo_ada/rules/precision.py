@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nemo_ada.cluster.models import ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig
+from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, error, listed, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
-from nemo_ada.run_folder import policy_gap
+from nemo_ada.run import policy_gap
 
 BLOCK = 128  # FP8 scales are per 128 x 128 block of a weight
 FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
@@ -87,7 +87,7 @@ def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
 
 
 def card(config: NemoConfig, shape: ModelShape) -> Findings:
-    """What the config's GPUs cannot do. nemo_ada/cluster/cards.py has their figures and sources."""
+    """What the config's GPUs cannot do. nemo_ada/rules/facts/cards.py has their figures and sources."""
     v, card = config.values, config.card
     learner, engine, kwargs = f"{LEARNER}.fp8_cfg.enabled", f"{VLLM}.precision", "policy.generation.vllm_kwargs"
     if not card.fp8:

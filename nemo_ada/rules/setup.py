@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from nemo_ada.cluster.models import find_shape
-from nemo_ada.cluster.nemo_config import other_learner
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts.models import find_shape
+from nemo_ada.rules.facts.nemo_config import other_learner
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
-from nemo_ada.run_folder.files import text_of
-from nemo_ada.run_folder.json_lines import DamagedLine, records
+from nemo_ada.run.files import text_of
+from nemo_ada.run.json_lines import DamagedLine, records
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"

@@ -5,8 +5,8 @@ A config that has the section `async_rl` is one for the single controller.
 
 from __future__ import annotations
 
-from nemo_ada.cluster.nemo_config import Loop
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION

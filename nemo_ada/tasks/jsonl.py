@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import read_bounded
-from nemo_ada.run_folder.json_lines import records
+from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import records
 from nemo_ada.tasks.lines import text_field
 from nemo_ada.tasks.protocol import (
     Demonstration,

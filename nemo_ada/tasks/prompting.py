@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import MAX_TEXT, duplicate, json_of, read_bounded
+from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, read_bounded
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run_folder.files import text_of, write_atomically
+from nemo_ada.run.files import text_of, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts

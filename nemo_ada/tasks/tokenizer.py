@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run.files import write_atomically
 
 BASE_CHARSET = string.digits + string.ascii_lowercase + " ?=+-*/().,:;!'\"<>[]_%^&|#"
 VOCAB_MULTIPLE = 64

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 
-from nemo_ada.run_folder.redaction import without_secrets
+from nemo_ada.run.redaction import without_secrets
 from nemo_ada.verify.messages import Done, Layers, VerifierLimits, line, read
 
 log = logging.getLogger(__name__)

@@ -48,8 +48,8 @@ from nemo_ada.core.sampling.budget import GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.report.curves import difference, markdown_table
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.report.curves import difference, markdown_table
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 WARM_STEPS = 2
 PROMPTS = 100_000  # that a run may look at

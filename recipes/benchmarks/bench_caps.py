@@ -42,9 +42,9 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.planning.command import Plan, PlanOptions, make_plan
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.simulate.engine import LengthModel, Workload
+from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.lab.simulate.engine import LengthModel, Workload
 
 ROOT = Path(__file__).parents[2]
 PRESET = "ada_seq_positive"
@@ -159,9 +159,9 @@ def start_engine(folder: Path, longest: int) -> Any:
     """vLLM on a small model with random weights: lengths are forced, its answers do not matter."""
     from safetensors.torch import save_file
 
-    from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig
-    from nemo_ada.embedded.learner.convert import random_weights
-    from nemo_ada.embedded.learner.shape import PolicyShape
+    from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig
+    from nemo_ada.cpu.learner.convert import random_weights
+    from nemo_ada.cpu.learner.shape import PolicyShape
 
     shape = PolicyShape(max_position_embeddings=longest + PROMPT_TOKENS)
     (folder / "config.json").write_text(json.dumps(shape.hf_config()))

@@ -21,11 +21,11 @@ from compare_cpu import ROOT, fresh_folder
 from measure import measure
 
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.model_folder import read_shape
-from nemo_ada.embedded.stack import Stack, run_task
-from nemo_ada.embedded.trainer import Trainer
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.cpu.model_folder import read_shape
+from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.trainer import Trainer
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.run.folder import read_lines
 
 VARIANTS = {
     "as configured": [],

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from measure import measure
 
-from nemo_ada.cluster.nemo_config import Loop, load_config
-from nemo_ada.cluster.site import site_setting
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.evaluation.statistics import student_quantile
+from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.rehearsal import command, installation, problems
 from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
+from nemo_ada.rules.facts.nemo_config import Loop, load_config
+from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.gym import uses_gym
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"

@@ -47,8 +47,8 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.simulate.engine import DiscreteEventSource, Workload
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
 
 FFN = 2  # times the hidden size
 WARM_STEPS = 2  # steps that teach idle mode's latency model before the measured one
@@ -243,9 +243,9 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
     """All policies on vLLM with a random model of this size, interleaved seed by seed."""
     from safetensors.torch import save_file
 
-    from nemo_ada.embedded.engine.vllm_engine import Engine, EngineConfig
-    from nemo_ada.embedded.learner.convert import random_weights
-    from nemo_ada.embedded.learner.shape import PolicyShape
+    from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig
+    from nemo_ada.cpu.learner.convert import random_weights
+    from nemo_ada.cpu.learner.shape import PolicyShape
 
     shape = PolicyShape(hidden_size, FFN * hidden_size, layers, max_position_embeddings=256)
     phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}

@@ -24,7 +24,7 @@ from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.state import StepState
-from nemo_ada.simulate.engine import LengthModel, Workload
+from nemo_ada.lab.simulate.engine import LengthModel, Workload
 
 T = TypeVar("T")
 

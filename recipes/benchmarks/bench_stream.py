@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from measure import measure
 
-from nemo_ada.data.measure import Measurement, Question
-from nemo_ada.data.problem import Problem, problem_id
-from nemo_ada.data.providers import MeasuredResponse, Request
+from nemo_ada.lab.data.measure import Measurement, Question
+from nemo_ada.lab.data.problem import Problem, problem_id
+from nemo_ada.lab.data.providers import MeasuredResponse, Request
 from nemo_ada.verify.judge import Judge
 
 CHUNK = 16

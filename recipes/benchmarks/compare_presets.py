@@ -28,14 +28,14 @@ from measure import measure
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.stack import Stack, run_task
-from nemo_ada.embedded.trainer import Trainer, check_run
+from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_DONE
-from nemo_ada.report.curves import against, markdown_table
-from nemo_ada.report.run import Run
-from nemo_ada.report.summary import comparison_rows
-from nemo_ada.run_folder.folder import RunDir, read_lines
+from nemo_ada.lab.report.curves import against, markdown_table
+from nemo_ada.lab.report.run import Run
+from nemo_ada.lab.report.summary import comparison_rows
+from nemo_ada.run.folder import RunDir, read_lines
+from nemo_ada.run.job_control import EXIT_DONE
 
 BASELINE = "grpo n=4"
 N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))

@@ -2,7 +2,7 @@
 
 Each entry breaks one shipped config in a way that an assert, a raise or a silent default of NeMo-RL v0.7.0,
 megatron-core or vLLM would meet after the job has its GPUs. NEMO_RL_HOME must name a checkout. It writes
-recipes/results/config_rules.md; without a GPU, in a minute. tests/check/test_config_rules.py walks the same list.
+recipes/results/config_rules.md; without a GPU, in a minute. tests/rules/check/test_config_rules.py walks the same list.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from measure import measure
 
-from nemo_ada.check.command import examine_nemo_rl
-from nemo_ada.cluster.nemo_config import load_config
+from nemo_ada.rules.check.command import examine_nemo_rl
+from nemo_ada.rules.facts.nemo_config import load_config
 from nemo_ada.rules.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]

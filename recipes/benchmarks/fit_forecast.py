@@ -5,7 +5,7 @@
 The efficiencies minimise squared logarithms of forecast over published seconds: of whole steps, and with half the
 weight of each published phase. A weak prior (USUAL, weight PRIOR) keeps what the points cannot tell at a usual value.
 Leave-one-out leaves out all points of a model on that number of GPUs, so that no rerun gives the answer away. Points
-with `held_out` never enter a fit. The script prints what `nemo_ada/planning/roofline.py` should hold.
+with `held_out` never enter a fit. The script prints what `nemo_ada/lab/plan/roofline.py` should hold.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import numpy as np
 import yaml
 from measure import measure
 
-from nemo_ada.cluster.cards import A100, H100, Card
-from nemo_ada.cluster.models import TABLE, ModelShape
-from nemo_ada.cluster.nemo_config import NemoConfig
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.planning.planned_run import PlannedRun, Schedule, max_concurrent
-from nemo_ada.planning.roofline import DENSE, EXPERTS, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
-from nemo_ada.planning.sampling import SimulatedRun, variant
-from nemo_ada.simulate.engine import LengthModel
-from nemo_ada.simulate.steps import MeasuredRates
+from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, max_concurrent
+from nemo_ada.lab.plan.roofline import DENSE, EXPERTS, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
+from nemo_ada.lab.plan.sampling import SimulatedRun, variant
+from nemo_ada.lab.simulate.engine import LengthModel
+from nemo_ada.lab.simulate.steps import MeasuredRates
+from nemo_ada.rules.facts.cards import A100, H100, Card
+from nemo_ada.rules.facts.models import TABLE, ModelShape
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 ROOT = Path(__file__).parents[2]
-POINTS = ROOT / "nemo_ada/planning/published.yaml"
+POINTS = ROOT / "nemo_ada/lab/plan/published.yaml"
 PAGE = ROOT / "recipes/results/forecast.md"
 NAMES = ("dense MFU", "expert MFU", "dense layer_step", "expert layer_step", "refit", "rest")
 USUAL = np.log([0.4, 0.1, 1.2e-4, 2.0e-4, 0.4, 3.0])
@@ -257,7 +257,7 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
 PAGE_TEXT = """# How well `plan` forecasts a step
 
 Without a run of your own, `nemo-ada plan` computes step times with a roofline. Six efficiencies are fitted to
-published GRPO step times on H100-80GB. `nemo_ada/planning/published.yaml` has each with its source. Of our own there
+published GRPO step times on H100-80GB. `nemo_ada/lab/plan/published.yaml` has each with its source. Of our own there
 is [one H200](gpu.md), which is not among them.
 Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. Each forecast is therefore
 a range: {low:.2f} to {high:.2f} times the median step. After a few steps of a run, `plan --run` uses the run's figures.
@@ -285,8 +285,8 @@ the forecast is nearer, and still below. It holds NeMo-RL's efficiencies, not ve
 
 ## Other cards
 
-`nemo_ada/cluster/cards.py` has the figures of A100-80GB, H200, B200 and GB200. The efficiencies are those of the H100.
-Step times of NeMo-RL were found for GB200 only. These were never fitted:
+`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200. The efficiencies are those of the
+H100. Step times of NeMo-RL were found for GB200 only. These were never fitted:
 
 | model and GPUs | source | published s | forecast s | forecast / published | |
 |---|---|---|---|---|---|
@@ -309,7 +309,7 @@ their step splits is known least.
 
 ## Constants
 
-In `nemo_ada/planning/roofline.py`; a test refits them.
+In `nemo_ada/lab/plan/roofline.py`; a test refits them.
 
 ```python
 {constants}

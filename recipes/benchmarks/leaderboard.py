@@ -46,17 +46,17 @@ from rivals import Plain, rival
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.embedded.base import REPORT, prepare_base
-from nemo_ada.embedded.rollout import HeldoutScores, StepData, max_new_tokens
-from nemo_ada.embedded.stack import Stack, run_task
-from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.cpu.base import REPORT, prepare_base
+from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run_folder.files import locked, read_json, write_atomically
-from nemo_ada.run_folder.folder import read_lines
-from nemo_ada.run_folder.observer import Observer
-from nemo_ada.run_folder.provenance import commit
-from nemo_ada.run_folder.yaml_file import read_yaml
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.run.files import locked, read_json, write_atomically
+from nemo_ada.run.folder import read_lines
+from nemo_ada.run.observer import Observer
+from nemo_ada.run.provenance import commit
+from nemo_ada.run.yaml_file import read_yaml
 
 MEASURED = ("budget", "evaluations", "tiers")
 SELECTION = ("grid", "extensions", "tuning_seeds", "reported_seeds", "methods")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.evaluation.statistics import student_quantile, student_tail
-from nemo_ada.report.draw import colour_of
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.lab.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.lab.report.draw import colour_of
+from nemo_ada.run.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
 SUMMED = "summed_rates"

@@ -5,7 +5,7 @@
 Writes fig5.png, fig7.png and fig10.png and prints the tables of paper.md. No training, no GPU, a few seconds.
 
 Figure 10 (appendix D) is the expected number of responses until K correct ones, or K of each label, in waves of
-N_max / 8; the paper simulates it, the dynamic programme of `nemo_ada.simulate.exact` gives it exactly. Figure 7
+N_max / 8; the paper simulates it, the dynamic programme of `nemo_ada.lab.simulate.exact` gives it exactly. Figure 7
 (appendix B) is the best split of N = 4096 responses over B = 512 prompts. Figure 5 is measured during training, so its
 curves cannot be computed; its quantities can, for a batch of 512 prompts with given pass rates, which says where on the
 paper's curves such a batch would lie.
@@ -24,9 +24,9 @@ from measure import measure
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.report.draw import COLOURS
-from nemo_ada.simulate.exact import endings, summary
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.lab.report.draw import COLOURS
+from nemo_ada.lab.simulate.exact import endings, summary
 
 BUDGETS = ((32, 4), (64, 8), (128, 16))  # (N_max, M) of Figure 10
 WANTED = (1, 2, 4, 8)  # K of Figure 10

@@ -44,13 +44,13 @@ from process_tree import memory_bytes
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.embedded.base import base_folder, prepare_base
-from nemo_ada.embedded.rollout import max_new_tokens
-from nemo_ada.embedded.stack import Stack, run_task
-from nemo_ada.embedded.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.cpu.base import base_folder, prepare_base
+from nemo_ada.cpu.rollout import max_new_tokens
+from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError
-from nemo_ada.report.curves import difference, markdown_table
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.lab.report.curves import difference, markdown_table
+from nemo_ada.run.folder import read_lines
 
 HERE = Path(__file__).resolve().parent
 CONFIG = ROOT / "configs" / "cpu" / "mini_sudoku.yaml"

@@ -16,8 +16,8 @@ from measure import measure
 from process_tree import processor_seconds
 
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.trainer import train
-from nemo_ada.run_folder.observer import Observer
+from nemo_ada.cpu.trainer import train
+from nemo_ada.run.observer import Observer
 
 
 def main() -> int:

@@ -17,10 +17,10 @@ import numpy as np
 import ray
 
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.embedded.learner.batch import Rows
-from nemo_ada.embedded.learner.update import mini_batches, summary, train_on, update
-from nemo_ada.embedded.rollout import StepData
-from nemo_ada.embedded.trainer import Trainer
+from nemo_ada.cpu.learner.batch import Rows
+from nemo_ada.cpu.learner.update import mini_batches, summary, train_on, update
+from nemo_ada.cpu.rollout import StepData
+from nemo_ada.cpu.trainer import Trainer
 from nemo_ada.errors import InvariantError
 
 

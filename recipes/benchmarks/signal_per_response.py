@@ -27,8 +27,8 @@ from nemo_ada.core.learning.rows import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 FloatArray = NDArray[np.float64]
 CERTAIN = 1e6  # mass of a Beta distribution that knows the pass rate

@@ -17,11 +17,11 @@ import numpy as np
 from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
 from measure import measure
 
-from nemo_ada.embedded.stack import Stack, run_task
-from nemo_ada.embedded.trainer import Trainer, check_run
-from nemo_ada.job_control import EXIT_DONE
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.report.run import Run
+from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.trainer import Trainer, check_run
+from nemo_ada.lab.report.curves import markdown_table
+from nemo_ada.lab.report.run import Run
+from nemo_ada.run.job_control import EXIT_DONE
 
 TUNING_SEED = 1000
 

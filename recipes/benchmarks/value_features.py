@@ -6,7 +6,7 @@
 Takes the task's base model (trained when it is not cached) with the pass rates that were measured on it, shuffles its
 prompts, and lets the estimator go through them as a training run does: predict a step's prompts, then learn from
 `--group` labels of each. Reports the correlation of predictions with pass rates over the last three quarters, mean and
-standard deviation over the orders. Training itself uses the mean (nemo_ada.embedded.learner.rank).
+standard deviation over the orders. Training itself uses the mean (nemo_ada.cpu.learner.rank).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from transformers import AutoModelForCausalLM
 
 from nemo_ada.config.load import load_run
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
-from nemo_ada.embedded.base import REPORT, base_folder, prepare_base
-from nemo_ada.embedded.stack import Stack
+from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
+from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
+from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.nemo.features import prompt_features
-from nemo_ada.report.curves import markdown_table
-from nemo_ada.run_folder.files import read_json
+from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task
 
 FloatArray = NDArray[np.float64]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.simulate.engine import LengthModel, Workload
-from nemo_ada.simulate.steps import BetaRates
+from nemo_ada.lab.simulate.engine import LengthModel, Workload
+from nemo_ada.lab.simulate.steps import BetaRates
 
 GROUP = 4
 """The group size n."""
@@ -26,8 +26,8 @@ class ReplaySource:
     """The vLLM engine with labels and lengths from a workload: what is drawn is real, what it is worth is given."""
 
     def __init__(self, engine: Any, workload: Workload, *, step_clock: bool) -> None:
-        from nemo_ada.embedded.engine.source import EngineSource
-        from nemo_ada.embedded.engine.vllm_engine import Sampling
+        from nemo_ada.cpu.engine.source import EngineSource
+        from nemo_ada.cpu.engine.vllm_engine import Sampling
         from nemo_ada.verify.verdict import Verdict
 
         prompts = [[2 + p % 50] * PROMPT_TOKENS for p in range(len(workload.pass_rate_P))]

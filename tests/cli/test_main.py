@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from nemo_ada import __version__
 from nemo_ada.cli.main import COMMANDS, app, guarded
-from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import EXIT_USER_ERROR
-from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.run.folder import RunDir
+from nemo_ada.run.job_control import EXIT_USER_ERROR
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

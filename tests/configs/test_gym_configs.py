@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada import rules
-from nemo_ada.check.command import examine
-from nemo_ada.cluster.nemo_config import Rollout, load_config
 from nemo_ada.config.values import Values
-from nemo_ada.planning.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.command import PlanOptions, make_plan
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.check.command import examine
+from nemo_ada.rules.facts.nemo_config import Rollout, load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = [CONFIGS / f"qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")]
@@ -106,7 +106,7 @@ REFUSED = [
 @pytest.mark.parametrize(("override", "key", "message"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_what_would_fail_later_is_an_error_now(data, override, key, message):
     config = load_config(RECIPES[0], [*data, override])
-    found = [one for one in rules.findings(config) if one.level == "error" and one.key == key]
+    found = [one for one in rulebook.findings(config) if one.level == "error" and one.key == key]
     assert any(message in one.message for one in found)
 
 
@@ -117,20 +117,20 @@ def test_gyms_files_may_be_named_by_absolute_paths(data):
     ]
     absolute = ",".join(f"/opt/Gym/{path}" for path in paths)
     config = load_config(RECIPES[0], [*data, f"env.nemo_gym.config_paths=[{absolute}]"])
-    assert not [one for one in rules.findings(config) if one.key == "env.nemo_gym.config_paths"]
+    assert not [one for one in rulebook.findings(config) if one.key == "env.nemo_gym.config_paths"]
 
 
 def test_a_shrunk_baseline_wants_rewards_that_are_not_shaped(data):
     effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
     config = load_config(RECIPES[0], [*data, effort, "+reinforce_ada.advantage.baseline=shrunk"])
-    (found,) = [one for one in rules.findings(config) if one.key == "env.nemo_gym.effort_levels"]
+    (found,) = [one for one in rulebook.findings(config) if one.key == "env.nemo_gym.effort_levels"]
     assert found.level == "error" and "compares them with pass rates" in found.message
 
 
 def test_a_data_set_without_requests_says_who_writes_one(tmp_path):
     (tmp_path / "set.jsonl").write_text('{"problem": "1 + 1?", "gt": "2"}\n')
     config = load_config(RECIPES[0], [f"data.train.data_path={tmp_path / 'set.jsonl'}"])
-    found = [one for one in rules.findings(config) if one.key == "data.train.data_path" and one.level == "error"]
+    found = [one for one in rulebook.findings(config) if one.key == "data.train.data_path" and one.level == "error"]
     (columns,) = [one.message for one in found if "no column 'responses_create_params'" in one.message]
     assert "ng_prepare_data" in columns
 

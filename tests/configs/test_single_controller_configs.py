@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada import rules
-from nemo_ada.check.command import examine
-from nemo_ada.check.site import checkout
-from nemo_ada.cluster.nemo_config import NemoConfig, load_config
 from nemo_ada.config.values import Values
-from nemo_ada.planning.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.command import PlanOptions, make_plan
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.check.command import examine
+from nemo_ada.rules.check.site import checkout
+from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
 from nemo_ada.rules.single_controller import lookahead
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -127,7 +127,7 @@ def test_check_finds_no_error_over_nemo_gym(over_gym):
 )
 def test_what_has_no_effect_over_nemo_gym_is_an_error(over_gym, override, key, message):
     path, more = over_gym
-    found = rules.findings(load_config(path, [*more, override]))
+    found = rulebook.findings(load_config(path, [*more, override]))
     assert any(message in one.message for one in found if one.level == "error" and one.key == key)
 
 
@@ -136,7 +136,7 @@ def test_a_deadline_of_nemo_gym_has_no_effect_without_it():
     path, more = WORDS[0]
     key = "async_rl.rollout_failure.nemo_gym.rollout_timeout_s"
     config = load_config(path, [*more, "+async_rl.rollout_failure={nemo_gym: {rollout_timeout_s: 60.0}}"])
-    assert key in {one.key for one in rules.findings(config) if one.level == "error"}
+    assert key in {one.key for one in rulebook.findings(config) if one.level == "error"}
 
 
 @on_a_checkout

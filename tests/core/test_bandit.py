@@ -26,7 +26,7 @@ from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
 from nemo_ada.core.sampling.pass_rate import estimate
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.simulate.exact import gradient_factor
+from nemo_ada.lab.simulate.exact import gradient_factor
 from tests.core.scripted import advantages_of, met
 
 POOLS, ARMS, CORRECT, KEPT, SIGMAS = 20_000, 6, 2, 4, 4.5

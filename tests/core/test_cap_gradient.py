@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.simulate.engine import DiscreteEventSource
+from nemo_ada.lab.simulate.engine import DiscreteEventSource
 
 PROMPTS, STEPS, KEPT, CAP, PER_PROMPT, SIGMAS = 48, 50, 4, 32, 12, 4.5
 LENGTHS = np.array([10, 40, 25, 90])  # tokens of each arm; arms 0 and 1 are correct

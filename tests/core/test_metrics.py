@@ -15,7 +15,7 @@ from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
-from nemo_ada.simulate.engine import DiscreteEventSource, Workload
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
 from tests.core.scripted import Script, collect, met, pools, stopping_of
 
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from nemo_ada.run_folder.folder import RunDir, read_lines
+from nemo_ada.run.folder import RunDir, read_lines
 from tests.faults.processes import MARK, ROOT, marked
 
 ATTEMPT_SECONDS = 240.0  # far above any attempt, and any end of its processes: what is still there then hangs

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_ada.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_STOPPED
-from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run.folder import RunDir
+from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_STOPPED
 from tests.faults.drill import Attempt, Drill, Fault
 from tests.faults.victim import FILLER
 

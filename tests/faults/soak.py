@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import psutil
 
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run.folder import read_lines
 from tests.faults.drill import Drill, Fault
 from tests.faults.matrix import EXPECTED, PHASES, STALL_SECONDS
 from tests.faults.processes import marked

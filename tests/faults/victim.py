@@ -19,8 +19,8 @@ from pathlib import Path
 
 from nemo_ada.cli.main import guarded
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.trainer import train
-from nemo_ada.run_folder.observer import Observer
+from nemo_ada.cpu.trainer import train
+from nemo_ada.run.observer import Observer
 from tests.faults.processes import ROOT, descendants
 
 CONFIG = ROOT / "configs" / "cpu" / "jsonl.yaml"

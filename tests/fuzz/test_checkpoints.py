@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder import provenance
-from nemo_ada.run_folder.files import MANIFEST, write_folder
-from nemo_ada.run_folder.folder import RunDir, read_lines
+from nemo_ada.run import provenance
+from nemo_ada.run.files import MANIFEST, write_folder
+from nemo_ada.run.folder import RunDir, read_lines
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
 from tests.lazy import Lazy
 
-torch, convert = Lazy("torch"), Lazy("nemo_ada.embedded.learner.convert")
-checkpoint, training = Lazy("nemo_ada.embedded.checkpoint"), Lazy("nemo_ada.embedded.trainer")
+torch, convert = Lazy("torch"), Lazy("nemo_ada.cpu.learner.convert")
+checkpoint, training = Lazy("nemo_ada.cpu.checkpoint"), Lazy("nemo_ada.cpu.trainer")
 
 CONFIG = {"run_dir": "run", "grpo": {"seed": 0, "max_num_steps": 5}, "task": {"name": "t"}}
 STATE = {

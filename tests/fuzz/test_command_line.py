@@ -61,7 +61,7 @@ COMMANDS = commands()
 def a_folder_of_traps(tmp_path, monkeypatch):
     from nemo_ada.cli import data as cli_data
     from nemo_ada.cli import evaluate as cli_eval
-    from nemo_ada.embedded import trainer
+    from nemo_ada.cpu import trainer
 
     def nothing(*_args, **_kwargs):
         raise SystemExit(0)

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_ada.config.load import load_yaml, plain
-from tests.check.recipes import VALID
 from tests.fuzz.harness import TEXTS, VALUES, cases, check, command
+from tests.rules.check.recipes import VALID
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {path.stem: plain(load_yaml(path)) for path in (ROOT / "configs" / "cpu").glob("*.yaml") if path.stem != "base"}
@@ -39,7 +39,7 @@ COMMANDS = (("train",), ("check", "--no-verifier"), ("plan",))
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch, tmp_path):
     """`train` ends with code 0 where it would start Ray; problems of generated tasks are few; no step is simulated."""
-    from nemo_ada.embedded import trainer
+    from nemo_ada.cpu import trainer
     from nemo_ada.tasks import reasoning
 
     def stack(_config):

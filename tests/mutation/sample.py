@@ -32,18 +32,18 @@ from typing import Any
 from place import ROOT, Place
 
 ROOMS = {  # folder or file -> test folders or files
-    "nemo_ada/embedded": ["tests/embedded"],
+    "nemo_ada/cpu": ["tests/cpu"],
     "nemo_ada/nemo": ["tests/nemo"],
-    "nemo_ada/planning": ["tests/planning"],
-    "nemo_ada/cluster": ["tests/cluster", "tests/check", "tests/planning"],
-    "nemo_ada/check": ["tests/check", "tests/cluster"],
-    "nemo_ada/data": ["tests/data"],
-    "nemo_ada/evaluation": ["tests/evaluation"],
-    "nemo_ada/report": ["tests/report"],
-    "nemo_ada/run_folder": ["tests/run_folder"],
+    "nemo_ada/lab/plan": ["tests/lab/plan"],
+    "nemo_ada/rules/facts": ["tests/rules/facts", "tests/rules/check", "tests/lab/plan"],
+    "nemo_ada/rules/check": ["tests/rules/check", "tests/rules/facts"],
+    "nemo_ada/lab/data": ["tests/lab/data"],
+    "nemo_ada/lab/evaluation": ["tests/lab/evaluation"],
+    "nemo_ada/lab/report": ["tests/lab/report"],
+    "nemo_ada/run": ["tests/run"],
     "slurm/lib.sh": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
 }
-DRAWING, DRAWS = "nemo_ada/report/draw.py", re.compile(r"(axes|canvas)\.(?!savefig)")
+DRAWING, DRAWS = "nemo_ada/lab/report/draw.py", re.compile(r"(axes|canvas)\.(?!savefig)")
 FIXED = re.compile(r"-?[\d.]+|\"[^\"]*\"|[A-Z_]+|\([-\d., ]+\)")
 SHELL = (
     (r"(?<=\s)-lt(?=\s)", "-le"), (r"(?<=\s)-gt(?=\s)", "-ge"), (r"(?<=\s)-eq(?=\s)", "-ne"),

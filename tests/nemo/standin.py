@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.cluster.upstream import LOOP, PATCH_POINTS, ROLLOUTS
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.nemo.rollouts.requests import AsyncSource
+from nemo_ada.rules.facts.upstream import LOOP, PATCH_POINTS, ROLLOUTS
 
 PROMPT_TOKENS = 3
 Script = Callable[[int, int], tuple[float, int]]

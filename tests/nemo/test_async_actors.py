@@ -25,13 +25,13 @@ import numpy as np
 import pytest
 from standin import Batch, Engine, config, loop_module, prompt_batch, weigh
 
-from nemo_ada.cluster.upstream import BATCH_WORKER, METHODS, ROLLOUTS
 from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous import actors
 from nemo_ada.nemo.asynchronous.prompt_queue import TICKET
 from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
+from nemo_ada.rules.facts.upstream import BATCH_WORKER, METHODS, ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 
 HOME = os.environ.get("NEMO_RL_HOME")

@@ -29,12 +29,12 @@ from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.seeds import shuffled
-from nemo_ada.embedded import rollout as embedded
+from nemo_ada.cpu import rollout as embedded
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
-from tests.embedded.scripted_engine import ScriptedEngine
+from tests.cpu.scripted_engine import ScriptedEngine
 
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
 PROMPTS = list(RATES)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 from nemo_support.lab import KILLED, picked, same_weights
 
-from nemo_ada.job_control import EXIT_DONE, EXIT_LOST
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_LOST
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow, pytest.mark.timeout(1800)]
 

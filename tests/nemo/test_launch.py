@@ -23,20 +23,9 @@ import pytest
 import torch
 import yaml
 
-from nemo_ada import rules
 from nemo_ada.cli.main import guarded
-from nemo_ada.cluster.upstream import LOOP
 from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError, StallError, UserError
-from nemo_ada.job_control import (
-    EXIT_DONE,
-    EXIT_STALLED,
-    EXIT_STOPPED,
-    JOB_END,
-    MARGIN_SECONDS,
-    JobControl,
-    key_to_lower,
-)
 from nemo_ada.nemo.launch import command as launch_module
 from nemo_ada.nemo.launch import stop_and_save
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -58,9 +47,19 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_validations,
 )
 from nemo_ada.nemo.rollouts.requests import AsyncSource
-from nemo_ada.rules import setup
+from nemo_ada.rules import rulebook, setup
+from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.names import key_names
-from nemo_ada.run_folder.folder import LAYOUT, VOLATILE, of_class
+from nemo_ada.run.folder import LAYOUT, VOLATILE, of_class
+from nemo_ada.run.job_control import (
+    EXIT_DONE,
+    EXIT_STALLED,
+    EXIT_STOPPED,
+    JOB_END,
+    MARGIN_SECONDS,
+    JobControl,
+    key_to_lower,
+)
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
 from tests.patience import PATIENCE
@@ -420,7 +419,7 @@ def refuse_setup(config):
     """Raise what those rules call an error that need neither lengths nor a model."""
     values = Values(config)
     chosen = (setup.prompt_batches, setup.environments, setup.estimator_of_verdicts, setup.saves)
-    rules.raise_errors(finding for rule in chosen for finding in rule(values))
+    rulebook.raise_errors(finding for rule in chosen for finding in rule(values))
 
 
 OWN_REWARD = """

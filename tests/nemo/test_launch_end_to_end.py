@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from nemo_support.lab import KILLED, picked, same_weights
 
-from nemo_ada.job_control import EXIT_DONE, EXIT_STOPPED, EXIT_USER_ERROR
-from nemo_ada.planning.history import History
-from nemo_ada.report.run import Run
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.lab.plan.history import History
+from nemo_ada.lab.report.run import Run
+from nemo_ada.run.folder import read_lines
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, EXIT_USER_ERROR
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from nemo_support.lab import changes, upstream
 
-from nemo_ada.report.run import Run
+from nemo_ada.lab.report.run import Run
 from tests.faults.processes import ROOT
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]

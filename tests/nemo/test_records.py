@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from nemo_ada.core.metrics import listed, rate_histogram
+from nemo_ada.lab.plan.history import History
+from nemo_ada.lab.report.run import Run
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.launch.records import Records
-from nemo_ada.planning.history import History
-from nemo_ada.report.run import Run
-from nemo_ada.run_folder.folder import RunDir, read_lines
+from nemo_ada.run.folder import RunDir, read_lines
 
 ROWS = 16
 HISTOGRAM = listed({"pass_rate_histogram": rate_histogram(np.array([0.0, 0.5, 0.5, 1.0]))})

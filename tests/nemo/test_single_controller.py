@@ -21,10 +21,10 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from nemo_ada.job_control import STOP_FILE, JobControl
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.single_controller import LATE
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run.folder import read_lines
+from nemo_ada.run.job_control import STOP_FILE, JobControl
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
 

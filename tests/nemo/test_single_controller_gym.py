@@ -19,10 +19,10 @@ import pytest
 import ray
 
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
-from nemo_ada.job_control import JobControl
 from nemo_ada.nemo.gym.request import prompt_id
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.nemo.rollouts.call import Prompts
+from nemo_ada.run.job_control import JobControl
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
 

@@ -235,7 +235,7 @@ def test_stand_ins_agree_with_the_real_types(harness):
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
     from nemo_rl.experience import rollouts
 
-    from nemo_ada.cluster.upstream import PATCH_POINTS, SAMPLE_ROLLOUT
+    from nemo_ada.rules.facts.upstream import PATCH_POINTS, SAMPLE_ROLLOUT
 
     ours, real = standin.prompt_batch([3, 4]), BatchedDataDict(dict(standin.prompt_batch([3, 4])))
     for batch in (ours, real):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run.folder import read_lines
 
 ROOT = Path(__file__).parents[2]
 

@@ -31,8 +31,8 @@ SMALLEST = {  # arguments; {out} is an empty folder
 HELP = ("bench_caps.py", "bench_gym.py", "bench_model.py", "bench_rehearsal.py", "compare_cpu.py",
         "compare_presets.py", "leaderboard.py", "peers.py", "tune_lr.py", "value_features.py")  # fmt: skip
 ELSEWHERE = {
-    "config_rules.py": "needs NeMo-RL's files; tests/check/test_config_rules.py walks its list",
-    "coverage.py": "minutes of simulation; tests/evaluation has a few of its cells",
+    "config_rules.py": "needs NeMo-RL's files; tests/rules/check/test_config_rules.py walks its list",
+    "coverage.py": "minutes of simulation; tests/lab/evaluation has a few of its cells",
     "fit_forecast.py": "rewrites recipes/results/forecast.md",
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
     "leaderboard_page.py": "imported by leaderboard.py",

@@ -15,7 +15,7 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
 
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run.folder import RunDir
 from tests.lazy import Lazy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))

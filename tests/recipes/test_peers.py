@@ -14,8 +14,8 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
     pytest.skip("the embedded back end is not installed", allow_module_level=True)
 
 from nemo_ada.config.load import load_run
-from nemo_ada.embedded.rollout import HeldoutScores, Rollout
-from nemo_ada.embedded.trainer import evaluation_seed
+from nemo_ada.cpu.rollout import HeldoutScores, Rollout
+from nemo_ada.cpu.trainer import evaluation_seed
 from nemo_ada.errors import UserError
 from tests.lazy import Lazy
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_ada.simulate.engine import beta_pass_rates
+from nemo_ada.lab.simulate.engine import beta_pass_rates
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 import signal_per_response as recipe

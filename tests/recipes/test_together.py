@@ -12,11 +12,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from nemo_ada import rules
+from nemo_ada.rules import rulebook
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "recipes/guide"))
-sys.path.insert(0, str(ROOT / "tests/check"))
+sys.path.insert(0, str(ROOT / "tests/rules/check"))
 import together  # noqa: E402
 
 from recipes import changed  # noqa: E402
@@ -80,6 +80,6 @@ def test_check_refuses_it_under_its_key(row: dict[str, Any]) -> None:
     overrides = dict(word.split("=", 1) for word in row["refuse"])
     config = changed({key: yaml.safe_load(value) for key, value in overrides.items()})
     key = row.get("key", next(iter(overrides)))
-    assert key in {finding.key for finding in rules.findings(config) if finding.level == "error"}
+    assert key in {finding.key for finding in rulebook.findings(config) if finding.level == "error"}
     without = changed({})
-    assert key not in {finding.key for finding in rules.findings(without) if finding.level == "error"}
+    assert key not in {finding.key for finding in rulebook.findings(without) if finding.level == "error"}

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.errors import UserError
-from nemo_ada.planning.command import PlanOptions
+from nemo_ada.lab.plan.command import PlanOptions
 from nemo_ada.rehearsal import accept, installation
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_gpus
 from nemo_ada.rehearsal.shrink import Layout, layout_of, shorten
-from nemo_ada.run_folder.files import claim
+from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.run.files import claim
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-7b.yaml"

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.cluster.nemo_config import load_config
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import gpu, installation
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import one_gpu
 from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, SAVED, Configs, Forecasts, Machine, Slices
 from nemo_ada.rehearsal.report import Events, Report
+from nemo_ada.rules.facts.nemo_config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.standins.replacing import Names
 from nemo_ada.rehearsal.standins.responses import DRAWN, DRAWS, Draws
-from nemo_ada.simulate.engine import LengthModel
 
 torch = pytest.importorskip("torch")
 LENGTHS = LengthModel(median=30.0, sigma=0.7, wrong_factor=1.3, max_new_tokens=100)

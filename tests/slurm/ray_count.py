@@ -12,7 +12,7 @@ from pathlib import Path
 
 import ray
 
-from nemo_ada.job_control import JobControl
+from nemo_ada.run.job_control import JobControl
 
 
 def main(arguments: list[str]) -> int:

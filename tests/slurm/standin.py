@@ -1,4 +1,4 @@
-"""A driver that trains nothing: it keeps the run-side contract (nemo_ada/job_control.py) and fails as it is told.
+"""A driver that trains nothing: it keeps the run-side contract (nemo_ada/run/job_control.py) and fails as it is told.
 
 standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [quit_at=STEP]
     [lose_at=STEP] [hang_at=STEP]
@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from nemo_ada.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
-from nemo_ada.run_folder.files import write_atomically
+from nemo_ada.run.files import write_atomically
+from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
 
 FAULTS = ("fail", "kill", "quit", "lose", "hang")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.planning.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.job_control import JobControl
+from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ import yaml
 from chain import ROOT, Run
 from cluster import Cluster
 
-sys.path.insert(0, str(ROOT / "tests/check"))
-sys.path.insert(0, str(ROOT / "tests/cluster"))
+sys.path.insert(0, str(ROOT / "tests/rules/check"))
+sys.path.insert(0, str(ROOT / "tests/rules/facts"))
 from test_export import embedded
 from test_prepare import home  # noqa: F401 - a fixture
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.json_lines import parse_line
+from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import text_field
 from nemo_ada.tasks.settings import JsonlSettings

@@ -28,7 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nemo_ada.cluster.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
@@ -38,6 +37,7 @@ from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQue
 from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.call import RolloutCall
+from nemo_ada.rules.facts.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.run_folder.files import read_json, remove, write_atomically
+from nemo_ada.run.files import read_json, remove, write_atomically
 
 log = logging.getLogger(__name__)
 

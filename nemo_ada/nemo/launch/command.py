@@ -16,13 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada import rules
-from nemo_ada.cluster.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
-from nemo_ada.cluster.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
@@ -41,9 +37,13 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_validations,
 )
 from nemo_ada.nemo.patch_points import replaced
-from nemo_ada.run_folder.files import json_of, write_atomically
-from nemo_ada.run_folder.folder import RunDir, identity
-from nemo_ada.run_folder.yaml_file import read_yaml
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
+from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP
+from nemo_ada.run.files import json_of, write_atomically
+from nemo_ada.run.folder import RunDir, identity
+from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
+from nemo_ada.run.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     if not judged:
-        rules.refuse(resolved, upstream)
+        rulebook.refuse(resolved, upstream)
     training = Loop.of(Values(resolved))
     single = training is Loop.CONTROLLER
     loop = importlib.import_module(LOOP)

@@ -12,11 +12,11 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
-from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
 from nemo_ada.nemo.launch.stop_and_save import Progress
+from nemo_ada.run.job_control import JobControl
 
 ACTOR = "nemo_ada.nemo.single_controller.actor"
 WATCH_SECONDS = 5.0

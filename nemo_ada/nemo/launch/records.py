@@ -25,8 +25,8 @@ from typing import Any
 
 from nemo_ada.core.metrics import PREFIX
 from nemo_ada.nemo.metrics import ENGINE_STEPS
-from nemo_ada.run_folder import policy_gap
-from nemo_ada.run_folder.folder import RunDir, read_lines
+from nemo_ada.run import policy_gap
+from nemo_ada.run.folder import RunDir, read_lines
 
 log = logging.getLogger(__name__)
 

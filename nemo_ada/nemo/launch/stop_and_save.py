@@ -21,14 +21,14 @@ from typing import Any, Literal
 
 import torch
 
-from nemo_ada.cluster.upstream import GYM_ROLLOUT, GYM_SYNC
 from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.job_control import STOP_FILE, JobControl, job_end
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
+from nemo_ada.rules.facts.upstream import GYM_ROLLOUT, GYM_SYNC
+from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 CHECK_SECONDS = 0.5
 # The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.

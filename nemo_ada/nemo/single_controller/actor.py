@@ -33,11 +33,9 @@ from nemo_rl.algorithms.single_controller_utils import setup_single_controller
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
 from nemo_rl.experience.rollout_manager import AsyncNemoGymRolloutImpl, AsyncRolloutImpl
 
-from nemo_ada.cluster.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
-from nemo_ada.job_control import JobControl
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
@@ -52,8 +50,10 @@ from nemo_ada.nemo.single_controller.rollout import (
     Groups,
 )
 from nemo_ada.nemo.single_controller.step import ControllerEstimator, ReadyGroups, StepSampler
+from nemo_ada.rules.facts.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
 from nemo_ada.rules.single_controller import LATE, lookahead
-from nemo_ada.run_folder.folder import RunDir
+from nemo_ada.run.folder import RunDir
+from nemo_ada.run.job_control import JobControl
 
 ROLLOUTS = {AsyncRolloutImpl: AdaRollout, AsyncNemoGymRolloutImpl: AdaGymRollout}
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
-from nemo_ada.simulate.engine import LengthModel
 
 SEEDED = Replacements("vLLM's random state", "a seed per response, so that a resumed run can be compared")
 DRAWN = Replacements("lengths and verdicts of trained weights", "log-normal lengths and pass rates as `plan` assumes")

@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.simulate.engine import DiscreteEventSource
+from nemo_ada.lab.simulate.engine import DiscreteEventSource
 from tests.core.scripted import Driven, Script, collect, stopping_of, wave_oracle
 
 LONGEST = 40

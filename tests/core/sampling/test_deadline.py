@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from tests.core.scripted import Driven, Script, collect, stopping_of
 
 SECONDS = 600.0  # first waves take at most 400

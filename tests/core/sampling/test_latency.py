@@ -12,7 +12,7 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from tests.core.scripted import Driven, Script, stopping_of
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)

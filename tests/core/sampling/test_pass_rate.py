@@ -8,7 +8,7 @@ import pytest
 from nemo_ada.core.sampling import pass_rate
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.simulate.exact import endings, estimates
+from nemo_ada.lab.simulate.exact import endings, estimates
 from tests.core.scripted import met
 
 RULES = [

@@ -12,8 +12,8 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.errors import UserError
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.simulate.exact import signal_per_response, summary
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.lab.simulate.exact import signal_per_response, summary
 
 GROUP, PILOT = 16, 4
 

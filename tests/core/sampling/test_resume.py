@@ -12,7 +12,7 @@ import pytest
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.prompts.estimators import ValueRegressor
-from nemo_ada.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
 RATES = beta_pass_rates(24, 0.6, 1.5, seed=1)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from nemo_ada.run_folder.folder import read_lines
+from nemo_ada.run.folder import read_lines
 from tests.faults.processes import MARK, ROOT, marked
 
 RECIPE = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"

@@ -199,7 +199,7 @@ def main(results: Path, launches: list[dict[str, Any]]) -> None:
     import ray
 
     from nemo_ada.cli.main import main as cli
-    from nemo_ada.job_control import JOB_END
+    from nemo_ada.run.job_control import JOB_END
 
     if any(launch.get("own_ray") for launch in launches):
         own_ray()

@@ -23,8 +23,8 @@ _running = ExitStack()
 def pytest_configure(config):
     use_typing_extensions_typed_dict()
     _running.enter_context(private_ray())
-    from nemo_ada.cluster.upstream import LOOP, PATCH_POINTS, ROLLOUTS
     from nemo_ada.nemo.install import installed
+    from nemo_ada.rules.facts.upstream import LOOP, PATCH_POINTS, ROLLOUTS
 
     standin = importlib.import_module("standin")
     loop = importlib.import_module(LOOP)

@@ -1,0 +1,92 @@
+"""Check that engine and learner can run the model of a Hugging Face folder. This module does not import torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nemo_ada.cpu.learner.shape import PolicyShape, hf_shapes
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import read_json
+
+CONFIG = "config.json"
+
+
+def tensor_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files. Raises UserError when there are none."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder} holds no *.safetensors file; export the model with save_pretrained")
+    return files
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the folder, from the headers of its files. Copies are left out (`is_copy`).
+
+    Raises:
+        UserError: A file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    tied = bool(read_json(Path(folder) / CONFIG).get("tie_word_embeddings", False))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in tensor_files(folder):
+        try:
+            with safe_open(file, framework="np") as tensors:
+                names = [name for name in tensors.keys() if not is_copy(name, tied)]  # noqa: SIM118
+                shapes.update({name: tuple(tensors.get_slice(name).get_shape()) for name in names})
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} is no complete safetensors file: {str(error)[:200]}; copy it again") from None
+    return shapes
+
+
+def is_copy(name: str, tied: bool) -> bool:
+    """Whether a tensor repeats others: rotary angles in old files, or the output layer with tied embeddings."""
+    return name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
+
+
+def read_shape(name: str) -> PolicyShape:
+    """The shape of the model in the folder `policy.model_name`.
+
+    Raises:
+        UserError: A file of the model or the tokenizer is missing, or the learner cannot run the architecture.
+    """
+    for file, what in ((CONFIG, "a Llama, Qwen2 or Qwen3 model"), ("tokenizer.json", "the model's fast tokenizer")):
+        if not (Path(name) / file).is_file():
+            raise UserError(f"policy.model_name={name}: no {file} there; name a folder with {what}")
+    try:
+        return PolicyShape.read(Path(name))
+    except UserError as error:
+        raise UserError(f"policy.model_name={name}: {error}") from None
+
+
+def check_model_folder(name: str, vocabulary: int) -> PolicyShape:
+    """Check that a run can use a folder. It takes milliseconds, because only the headers of the weights are read.
+
+    Args:
+        name: The folder `policy.model_name`.
+        vocabulary: Number of ids that the tokenizer can give.
+
+    Returns:
+        Shape of the model.
+
+    Raises:
+        UserError: The folder cannot be used.
+    """
+    shape = read_shape(name)
+    try:
+        actual, wanted = tensor_shapes(Path(name)), hf_shapes(shape)
+    except UserError as error:
+        raise UserError(f"policy.model_name={name}: {error}") from None
+    for tensor in sorted(actual.keys() | wanted.keys()):
+        if actual.get(tensor) != wanted.get(tensor):
+            has, needs = (str(list(sizes[tensor])) if tensor in sizes else "none" for sizes in (actual, wanted))
+            raise UserError(
+                f"policy.model_name={name}: {CONFIG} and weights do not fit: {tensor} is {has}, a {shape.model_type} "
+                f"of this {CONFIG} needs {needs}; copy the whole folder again"
+            )
+    if shape.vocab_size < vocabulary:
+        raise UserError(
+            f"policy.model_name={name}: the model has {shape.vocab_size} tokens, its tokenizer gives ids up to "
+            f"{vocabulary - 1}; use the tokenizer of this model"
+        )
+    return shape

@@ -1,0 +1,346 @@
+"""The stages of data preparation. Each journals one record per input: the kept one, or {line, reason, kind}.
+
+read       a raw line or row becomes a problem
+distinct   keep the first of equal problems (by canonical text), and none where their answers contradict each other
+exclude    the problem must not be in a benchmark
+reference  the verifier must accept the reference answer itself
+length     the whole prompt, template included, must fit
+measure    pass rate of the model, or a measured one from a file
+band       the pass rate must lie in the band
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, tee
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.contamination import WORDS, Contamination
+from nemo_ada.lab.data.journal import Journal
+from nemo_ada.lab.data.measure import Judged, Measurement, Question
+from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
+from nemo_ada.run.files import read_bounded
+from nemo_ada.run.json_lines import Record, parse_line, records
+from nemo_ada.tasks.jsonl import MAX_BYTES
+from nemo_ada.tasks.prompting import PromptEncoder
+from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.verify.judge import Judge, normalised
+
+Watch = Callable[[str, int, int | None], None]
+"""Called with (stage, inputs done, inputs in all if known)."""
+Inputs = Callable[[], Iterable[Any]]
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a preparation: it makes one record of each input.
+
+    Attributes:
+        name: The name of the stage.
+        process: Makes the records of some inputs, in their order.
+        chunk: The number of inputs per commit.
+        remembers: Whether the records depend on earlier inputs. A restart then processes those again, without a second
+            commit.
+        stream: Takes the place of `process` where waiting for each chunk would cost time.
+        survey: Sees all inputs before the first one is processed. It gets a function that yields them.
+    """
+
+    name: str
+    process: Callable[[Sequence[Any]], list[Record]]
+    chunk: int = 256
+    remembers: bool = False
+    stream: Callable[[Iterator[Any]], Iterator[Record]] | None = None
+    survey: Callable[[Inputs], None] | None = None
+
+    def records(self, inputs: Iterator[Any]) -> Iterator[Record]:
+        """Yield one record per input."""
+        if self.stream is not None:
+            yield from self.stream(inputs)
+        while chunk := list(islice(inputs, self.chunk)):
+            yield from self.process(chunk)
+
+
+def run_stage(stage: Stage, inputs: Inputs, total: int | None, journal: Journal, watch: Watch) -> None:
+    """Process the inputs that the journal does not cover yet. `total` is their number, where it is known."""
+    watch(stage.name, journal.items, total)
+    if journal.complete:
+        return
+    if stage.survey is not None:
+        stage.survey(inputs)
+    source = iter(inputs())
+    done = journal.items
+    while before := list(islice(source, min(done, stage.chunk))):
+        done -= len(before)
+        if stage.remembers:
+            stage.process(before)
+    finished: list[Record] = []
+
+    def save() -> None:
+        if finished:
+            records = finished.copy()
+            finished.clear()
+            journal.commit(records, len(records), sum("reason" not in record for record in records))
+            watch(stage.name, journal.items, total)
+
+    try:
+        for record in stage.records(source):
+            finished.append(record)
+            if len(finished) == stage.chunk:
+                save()
+    finally:
+        save()
+    journal.finish()
+
+
+def kept(records: Iterable[Record]) -> Iterator[Record]:
+    """Return the records that a stage did not leave out."""
+    return (record for record in records if "reason" not in record)
+
+
+def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
+    """Return the record of an input that a stage left out. `kind` is a short name of the reason, for counts."""
+    return {"line": line, "reason": reason, "kind": kind, **facts}
+
+
+def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Stage:
+    """Read problems from the first of these columns that a record has. Refused records keep an excerpt."""
+
+    def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
+        try:
+            record = parse_line(raw) if isinstance(raw, bytes) else raw
+            return parse_record(line, record, prompt_fields, answer_fields).record()
+        except ValueError as problem:
+            return left_out(line, str(problem), "malformed", excerpt=excerpt(raw))
+
+    return Stage("read", lambda inputs: [one(line, raw) for line, raw in inputs])
+
+
+def distinct_stage(judge: Judge) -> Stage:
+    """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays.
+
+    judge: two answers that are written differently may be equal. Holds 48 bytes per problem, not its text.
+    """
+    first: dict[bytes, int] = {}
+    contradicting: dict[bytes, str] = {}
+
+    def survey(inputs: Inputs) -> None:
+        answers: dict[bytes, bytes] = {}
+        differing: set[bytes] = set()
+        for record in inputs():
+            text, answer = _digest(canonical_text(record["problem"])), _digest(normalised(record["answer"]))
+            if answers.setdefault(text, answer) != answer:
+                differing.add(text)
+        if not differing:
+            return
+        rows: dict[bytes, list[Record]] = {}
+        for record in inputs():
+            text = _digest(canonical_text(record["problem"]))
+            if text in differing:
+                rows.setdefault(text, []).append(record)
+        for text, same in rows.items():
+            wanted = same[0]["answer"]
+            verdicts = judge.verdicts([(judge.shown(record["answer"]), wanted, True) for record in same[1:]])
+            if any(verdict.label != 1.0 for verdict in verdicts):
+                contradicting[text] = ", ".join(str(record["line"]) for record in same[:10])
+
+    def one(record: Record) -> Record:
+        text = _digest(canonical_text(record["problem"]))
+        if text in contradicting:
+            reason = f"the same problem has different answers in lines {contradicting[text]}"
+            return left_out(record["line"], reason, "conflicting")
+        line = first.setdefault(text, record["line"])
+        return record if line == record["line"] else left_out(record["line"], f"repeats line {line}", "repeated")
+
+    return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True, survey=survey)
+
+
+def exclude_stage(contamination: Contamination) -> Stage:
+    """Leave out problems that share their words with a benchmark."""
+
+    def one(record: Record) -> Record:
+        shared = contamination.of(record["problem"])
+        if shared is None:
+            return record
+        reason = f"shares {WORDS} words in a row, or all its words, with line {shared[1]} of {shared[0]}"
+        return left_out(record["line"], reason, f"in {shared[0]}")
+
+    return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096)
+
+
+def reference_stage(judge: Judge) -> Stage:
+    """Leave out problems whose reference answer, written as a response, does not get label 1."""
+
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        verdicts = judge.verdicts([(judge.shown(record["answer"]), record["answer"], True) for record in inputs])
+        records = []
+        for record, verdict in zip(inputs, verdicts, strict=True):
+            why = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
+            reason = f"reference answer {record['answer'][:80]!r}: {why}"
+            records.append(record if verdict.label == 1.0 else left_out(record["line"], reason, "reference"))
+        return records
+
+    return Stage("reference", process)
+
+
+def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
+    """Leave out problems whose whole prompt has more than `limit` tokens."""
+
+    def one(record: Record) -> Record:
+        try:
+            tokens = len(encoder.encode(record["problem"]))
+        except UserError:  # of the tokenizer itself, not of this problem
+            raise
+        except ValueError as problem:
+            return left_out(record["line"], str(problem), "unreadable")
+        if tokens > limit:
+            return left_out(record["line"], f"{tokens} tokens, above the limit of {limit}", "overlong")
+        return {**record, "prompt_tokens": tokens}
+
+    return Stage("length", lambda inputs: list(map(one, inputs)))
+
+
+def measure_stage(measurement: Measurement, question: Callable[[Problem], Question], chunk: int) -> Stage:
+    """Measure the pass rate over k responses."""
+
+    def one(record: Record, responses: Sequence[Judged]) -> Record:
+        rewards = [judged.reward for judged in responses if judged.reward is not None]
+        if not rewards:
+            return left_out(record["line"], "the verifier failed on every response", "unjudged")
+        correct = int(sum(rewards))
+        facts = {
+            "responses": len(rewards),
+            "correct": correct,
+            "failed": len(responses) - len(rewards),
+            "tokens": sum(judged.response.tokens for judged in responses),
+            "pass_rate": correct / len(rewards),
+        }
+        return {**record, **facts}
+
+    def stream(inputs: Iterator[Record]) -> Iterator[Record]:
+        ahead, behind = tee(inputs)
+        drawn = measurement.draw(question(Problem.of(record)) for record in ahead)
+        return (one(record, responses) for record, responses in zip(behind, drawn, strict=True))
+
+    return Stage("measure", lambda inputs: list(stream(iter(inputs))), chunk, stream=stream)
+
+
+def lookup_stage(rates: Mapping[str, Record]) -> Stage:
+    """Look up pass rates that were measured earlier, by problem id."""
+
+    def one(record: Record) -> Record:
+        if record["id"] not in rates:
+            return left_out(record["line"], "the file of pass rates does not have this problem", "unmeasured")
+        return {**record, **rates[record["id"]]}
+
+    return Stage("measure", lambda inputs: list(map(one, inputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class PassRateBand:
+    """Pass rates from low to high. Both ends belong to the band, but not `low` where `above` is set."""
+
+    name: str
+    low: float
+    high: float
+    above: bool = True
+
+    def holds(self, rate: float) -> bool:
+        """Return whether the band includes this pass rate."""
+        return (rate > self.low if self.above else rate >= self.low - ROUNDING) and rate <= self.high + ROUNDING
+
+    def __str__(self) -> str:
+        return f"{self.low:g} {'<' if self.above else '<='} pass rate <= {self.high:g}"
+
+
+# The published filters. The comments say how many of 16 responses are correct.
+BANDS = {
+    band.name: band
+    for band in (
+        PassRateBand("v1", 0.0, 1.0),  # 1 to 16
+        PassRateBand("v3", 0.0, 0.375),  # 1 to 6
+        PassRateBand("easy", 0.0, 0.313),  # 1 to 5
+        PassRateBand("hard", 0.0, 0.125),  # 1 or 2
+    )
+}
+
+
+def parse_band(text: str) -> PassRateBand:
+    """Read a named band, or `low,high` (both included). Raises UserError for anything else."""
+    if text in BANDS:
+        return BANDS[text]
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        known = "; ".join(f"{name}: {band}" for name, band in BANDS.items())
+        raise UserError(f"--band={text}: use a name ({known}) or two numbers such as 0.1,0.9") from None
+    if not 0.0 <= low <= high <= 1.0:
+        raise UserError(f"--band={text}: use two ordered numbers between 0 and 1, such as 0.1,0.9")
+    return PassRateBand(text, low, high, above=False)
+
+
+def band_stage(band: PassRateBand) -> Stage:
+    """Leave out problems whose pass rate lies outside the band."""
+
+    def one(record: Record) -> Record:
+        if band.holds(record["pass_rate"]):
+            return record
+        return left_out(record["line"], f"pass rate {record['pass_rate']:.4g} is outside {band}", "band")
+
+    return Stage("band", lambda inputs: list(map(one, inputs)), 4096)
+
+
+def read_pass_rates(path: Path) -> dict[str, Record]:
+    """Read measured pass rates by problem id, from a pass_rates.jsonl of this program or a similar file.
+
+    Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`.
+
+    Raises:
+        UserError: The file cannot be read, or a line cannot be used.
+    """
+
+    def refuse(number: int, reason: str) -> None:
+        raise UserError(
+            f"--pass-rates={path}: line {number} cannot be used ({reason}); each line needs `problem` or `id`, "
+            "and `pass_rate` or `correct` and `responses`"
+        )
+
+    rates: dict[str, Record] = {}
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except OSError as problem:
+        raise UserError(f"--pass-rates={path} cannot be read: {problem}") from None
+    for number, record in records(content, on_damage=refuse):
+        try:
+            uid, rates_of_problem = _measured(record)
+        except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
+            refuse(number, f"no {problem}" if isinstance(problem, KeyError) else str(problem))
+        else:
+            rates[uid] = rates_of_problem
+    if not rates:
+        raise UserError(f"--pass-rates={path} has no line")
+    return rates
+
+
+def _measured(record: Record) -> tuple[str, Record]:
+    """Return id and pass rate of a line."""
+    uid = record["id"] if "id" in record else problem_id(record["problem"])
+    if not isinstance(uid, str):
+        raise ValueError(f"its id is {type(uid).__name__}, not text")
+    counted = "correct" in record and "responses" in record
+    for key in ("correct", "responses") if counted else ("pass_rate",):
+        if isinstance(record[key], bool) or not isinstance(record[key], int if counted else (int, float)):
+            raise ValueError(f"its {key} is {str(record[key])[:40]!r}")
+    rate = record["correct"] / record["responses"] if counted else float(record["pass_rate"])
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"its pass rate is {rate}, outside [0, 1]")
+    counts = {key: record[key] for key in ("responses", "correct")} if counted else {}
+    return uid, {**counts, "pass_rate": rate}
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:16]

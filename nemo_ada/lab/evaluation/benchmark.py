@@ -1,0 +1,166 @@
+"""Read benchmarks from a YAML in configs/eval, a local file, or a YAML that names several of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
+from nemo_ada.config.parsing import Section, parse
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.source import JSONL_SUFFIXES
+from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.tasks.prompting import PromptFormat
+
+PRESETS = Path("configs") / "eval"
+NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
+RESERVED = ("overall", "settings.json", "results.json")  # a row of the tables, and files beside the folders
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Benchmark(Section):
+    """One set of problems, with its prompts and its verifier."""
+
+    name: Annotated[str, Field(max_length=100)]
+    """Name of its folder and of its row in tables: letters, digits, and . _ - + ( ) or spaces between them."""
+    source: str
+    """A data set of the hub (owner/name), or a .jsonl or .parquet file."""
+    split: str = "test"
+    """Split of a hub data set."""
+    subset: str | None = None
+    """Configuration of a hub data set."""
+    revision: str | None = None
+    """Commit of a hub data set."""
+    prompt_fields: Annotated[tuple[str, ...], Field(min_length=1)] = PROMPT_FIELDS
+    """Columns of the problem. The first one that a row has is used."""
+    answer_fields: Annotated[tuple[str, ...], Field(min_length=1)] = ANSWER_FIELDS
+    """Columns of the reference answer."""
+    verifier: Literal["math", "exact"] = "math"
+    """math: the last box by value. exact: normalised text."""
+    scorer: str | None = None
+    """package.module:function, (answer, reference) -> score in [0, 1], instead of the verifier."""
+    unfinished: Literal["wrong", "judged"] = "wrong"
+    """Responses that were cut off at the token limit."""
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """auto: the tokenizer's chat template if it has one."""
+    system: str | None = None
+    """System message."""
+    suffix: str = ""
+    """Text after every problem."""
+    max_prompt_tokens: PositiveInt = 1024
+    """Longer prompts are listed and not evaluated."""
+    max_new_tokens: PositiveInt = 4096
+    """Longest response, tokens."""
+    expected_problems: PositiveInt | None = None
+    """Problems of the published set. A different number is logged."""
+
+    group_by: tuple[str, ...] = ("level", "subject", "source", "type", "category", "difficulty")
+    """Columns with a table of their own, where the problems have them."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_path(cls, name: str) -> str:
+        if not NAME.fullmatch(name) or name.casefold() in RESERVED:
+            raise ValueError(
+                "must be the name of a folder: letters, digits, spaces and . _ - + ( ), with a letter or digit at both "
+                f"ends, and not {' or '.join(RESERVED)}"
+            )
+        return name
+
+    def prompt_format(self) -> PromptFormat:
+        """Return how a problem becomes a prompt."""
+        return PromptFormat(self.template, self.system, self.suffix)
+
+
+class Suite(Section):
+    """Several benchmarks under one name."""
+
+    benchmarks: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names or paths of their YAML files."""
+
+
+def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
+    """Find the benchmarks that the command line names.
+
+    Args:
+        names: Preset names, YAML files, data files and NAME=FILE (a preset with a local copy of its problems).
+        changes: Settings of the command line. Those that are not None replace a benchmark's own.
+
+    Raises:
+        UserError: A name is unknown, or two benchmarks have the same name.
+    """
+    chosen = {key: value for key, value in changes.items() if value is not None}
+    benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
+    repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
+    if repeated:
+        raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
+    return benchmarks
+
+
+def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> list[Benchmark]:
+    """Return the benchmarks at these revisions of their hub data sets.
+
+    Args:
+        benchmarks: The benchmarks.
+        revisions: NAME=REVISION each, or REVISION alone for a single benchmark.
+
+    Raises:
+        UserError: A name is unknown, or its source is a file, which has no revision.
+    """
+    chosen: dict[str, str] = {}
+    by_name = {benchmark.name: benchmark for benchmark in benchmarks}
+    for given in revisions:
+        name, equals, revision = given.rpartition("=")
+        if not equals and len(benchmarks) > 1:
+            raise UserError(f"--revision={given}: there are {len(benchmarks)} benchmarks; use NAME={given}")
+        name = name if equals else benchmarks[0].name
+        if name not in by_name or not revision:
+            raise UserError(f"--revision={given}: use NAME=REVISION; benchmarks: {', '.join(by_name)}")
+        if Path(by_name[name].source).expanduser().is_file():
+            raise UserError(f"--revision={given}: {name} is the file {by_name[name].source}, which has no revision")
+        chosen[name] = revision
+    return [
+        benchmark.model_copy(update={"revision": chosen.get(benchmark.name, benchmark.revision)})
+        for benchmark in benchmarks
+    ]
+
+
+def presets() -> dict[str, Path]:
+    """Return the YAML files of the presets by name: those of the working directory, else of this checkout."""
+    folder = PRESETS if PRESETS.is_dir() else ROOT / PRESETS
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
+    """Return the settings of the benchmarks of one name, and how messages name each."""
+    known = presets()
+    label, equals, file = name.partition("=")
+    if equals:
+        preset = _load(known[label]) if label in known else {}
+        if "benchmarks" in preset:
+            raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
+        return [(preset | {"name": label, "source": file, "expected_problems": None}, name)]
+    path = Path(name)
+    if name in known or path.suffix in (".yaml", ".yml"):
+        data = _load(known.get(name, path))
+        if "benchmarks" not in data:
+            return [(data, name)]
+        return [one for inner in parse(Suite, data, name).benchmarks for one in _settings(inner)]
+    if path.suffix in (*JSONL_SUFFIXES, ".parquet") or path.exists() or "/" in name:
+        return [({"name": path.stem, "source": name}, name)]
+    raise UserError(f"--data={name}: no preset and no file; presets: {', '.join(known)}; or give a .jsonl file")
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = read_yaml(path, "the benchmark")
+    except UserError as problem:
+        raise UserError(f"--data={path} cannot be read: {problem}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"--data={path} must hold a benchmark's settings, like the files in configs/eval")
+    return data

@@ -1,0 +1,378 @@
+"""`nemo-ada plan` puts the parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.errors import UserError
+from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
+from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
+from nemo_ada.lab.plan.forecast import (
+    Forecast,
+    SamplingTimeModel,
+    StepWork,
+    Time,
+    drain_seconds,
+    of_history,
+    of_roofline,
+    trained_tokens,
+)
+from nemo_ada.lab.plan.history import MAX_VALUE, History
+from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, check_cold_start, clock, parse_time, plan_slots
+from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
+from nemo_ada.lab.plan.roofline import PROMPT_TOKENS
+from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
+from nemo_ada.lab.simulate.steps import Variant
+from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.finding import Finding, error, ok, warning
+from nemo_ada.run.yaml_file import read_yaml
+
+STEPS, STEPS_CAPPED = 24, 20
+MAX_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
+MAX_SAVE_SHARE = 0.05
+MIN_USEFUL = 0.7  # share of a slot's time that steps take, below which `check` warns
+LONGER = ("08:00:00", "12:00:00", "1-00:00:00", "2-00:00:00")  # job lengths that `check` suggests instead
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One preset on these prompts, per step.
+
+    Attributes:
+        name: the preset.
+        responses: responses drawn.
+        sampling: seconds of sampling.
+        step: seconds of the whole step.
+        zero_signal: share of groups without signal. None where every row has an advantage of its own.
+        utilisation: share of the engine's places that are occupied.
+        origin: where these figures come from.
+    """
+
+    name: str
+    responses: float
+    sampling: float
+    step: float
+    zero_signal: float | None
+    utilisation: float
+    origin: str = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The result of `nemo-ada plan`.
+
+    Attributes:
+        rates: where the pass rates come from.
+        lengths: where the lengths come from.
+        forecast: seconds of a step.
+        slots: job slots.
+        caps: values for the budget. None under dynamic sampling, whose batches they would bound one by one, and in
+            asynchronous training, where no longest response holds up a step.
+        steady: the cap that makes steps take equal time. None as above.
+        costs: this plan and the presets.
+        left_out: presets that cannot run with this config, each with the reason.
+        step_cap: the cap for --step-seconds. None without this option.
+        own_run: whether the plan was made from a run with this configuration.
+        warnings: what will not work as its user may expect.
+    """
+
+    rates: str
+    lengths: str
+    forecast: Forecast
+    slots: JobSlots
+    caps: SuggestedCaps | None
+    steady: SteadyCap | None
+    costs: tuple[Cost, ...]
+    left_out: tuple[tuple[str, str], ...]
+    step_cap: StepCap | None
+    own_run: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The options of `nemo-ada plan`.
+
+    Attributes:
+        time: length of a job slot, as SLURM writes it.
+        run: an earlier run's folder.
+        run_steps: use only the first steps of that run.
+        pass_rates: file with one measured pass rate per line.
+        cold_start: seconds from a job's start to its first step.
+        median_tokens: median tokens of a response, where no run says.
+        step_seconds: wanted longest step.
+        steps: simulated steps.
+        compare: simulate the presets, too.
+    """
+
+    time: str
+    run: Path | None = None
+    run_steps: int | None = None
+    pass_rates: Path | None = None
+    cold_start: float | None = None
+    median_tokens: float | None = None
+    step_seconds: float | None = None
+    steps: int = STEPS
+    compare: bool = True
+
+
+def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
+    """The sampling plan of an earlier run and its prompts per step, by its config.yaml.
+
+    None where the folder has no such file, or the file does not say it.
+    """
+    path = run_dir / "config.yaml"
+    config = read_yaml(path, "the run's configuration") if path.is_file() else {}
+    section = config.get("reinforce_ada") if isinstance(config, dict) else None
+    grpo = config.get("grpo", {}) if isinstance(config, dict) else {}
+    if not isinstance(section, dict) or not isinstance(grpo, dict):
+        return None
+    group = grpo.get("num_generations_per_prompt", run.rollout.group)
+    prompts = grpo.get("num_prompts_per_step", run.rollout.prompts_per_step)
+    for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
+            raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
+    return variant(ada_settings(section), group, run.rollout.longest), prompts
+
+
+def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
+    """The plan for a configuration: a YAML and key=value overrides.
+
+    Raises:
+        UserError: for what cannot be planned, with what would work.
+    """
+    if options.run is None and options.run_steps is not None:
+        raise UserError(
+            f"--run-steps={options.run_steps} needs --run with the folder of the run whose first steps it means"
+        )
+    seconds = parse_time(options.time)
+    cold_start = None if options.cold_start is None else check_cold_start(options.cold_start)
+    run = PlannedRun.read(config, overrides)
+    if run.draws_ahead and options.run is not None:
+        raise UserError(
+            "--run: a run of asynchronous training does not say how long sampling took, only how long the learner "
+            "waited for it; plan without --run, or with the median of time/step in its metrics.jsonl"
+        )
+    history = None if options.run is None else History.read(options.run, steps=options.run_steps)
+    rates, rates_origin = rates_of(run.data, options.pass_rates, history, run.rollout.group)
+    lengths, lengths_origin = lengths_of(run.rollout.longest, history, options.median_tokens)
+    simulated = SimulatedRun(run, rates, lengths, options.steps)
+    planned = variant(run.ada, run.rollout.group, run.rollout.longest)
+    same, plan = (planned, run.rollout.prompts_per_step), planned.plan
+    plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
+    past = None if options.run is None else past_run(options.run, run)
+    forecast, work, model = _forecast(simulated, planned, history, past or same)
+    slots = plan_slots(
+        forecast, run.schedule, seconds=seconds, gpus=run.gpus,
+        cold_start=COLD_START[run.backend] if cold_start is None else cold_start,
+        origin="assumed" if cold_start is None else "given",
+    )  # fmt: skip
+    caps, steady = None, None
+    if run.rollout.max_calls == 1 and not run.draws_ahead:
+        if not plan.only_first_waves:
+            caps = suggest_caps(
+                forecast,
+                samples_p95=float(np.quantile(work.responses_S, 0.95)),
+                tokens_p95=float(np.quantile(work.tokens_S, 0.95)),
+                first_wave=run.rollout.first_wave(run.ada),
+                drain=forecast.slow * drain_seconds(model, work, run.rollout.longest),
+                available=slots.step_seconds,
+            )
+        few = min(options.steps, STEPS_CAPPED)
+        steady = steady_cap(lambda cap: simulated.steps_of(capped(planned, cap), model.clock, few))
+    limit = None
+    if options.step_seconds is not None:
+        limit = _step_cap(simulated, planned, forecast, work, model, options.step_seconds)
+    costs, left_out = _costs(simulated, forecast, work, model) if options.compare else ((), ())
+    return Plan(
+        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == same,
+        tuple(_warnings(run, work, slots)),
+    )  # fmt: skip
+
+
+def _step_cap(
+    simulated: SimulatedRun,
+    planned: Variant,
+    forecast: Forecast,
+    work: SimulatedSteps,
+    model: SamplingTimeModel,
+    wanted: float,
+) -> StepCap:
+    """The cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
+    run = simulated.run
+    if not 0 < wanted <= MAX_SECONDS:
+        raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
+    if run.draws_ahead or run.rollout.max_calls > 1:
+        why = (
+            "in asynchronous training sampling and training overlap"
+            if run.draws_ahead
+            else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
+        )
+        raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
+    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.first_issue, run.rollout.longest)
+    first = simulated.steps_of(first_waves, model.clock)
+    drain = forecast.slow * drain_seconds(model, work, run.rollout.longest)
+    return step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
+
+
+def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
+    """Whether a job of this length has time for a step, and spends most of its time on steps.
+
+    Two simulated steps are enough for that.
+    """
+    options = PlanOptions(time, steps=2, compare=False)
+    try:
+        slots = make_plan(config, overrides, options).slots
+        text = f"--time={time}: {slots.steps} steps expected per job, which take {slots.useful:.0%} of its time"
+        if not slots.steps:
+            text = f"--time={time}: 0 steps expected per job, and the chain would never end"
+            return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
+        many = [warning("--time", message) for message in _too_many(slots)]
+        if slots.useful >= MIN_USEFUL or slots.count <= 1:
+            return [*many, ok("--time", text)]
+        others = [make_plan(config, overrides, replace(options, time=other)).slots for other in LONGER]
+    except UserError as problem:
+        return [error("--time", str(problem))]
+    better = max(others, key=lambda other: other.useful)
+    advice = next((other for other in others if other.useful >= MIN_USEFUL), better)
+    return [
+        *many,
+        warning(
+            "--time",
+            f"{text}, for {slots.gpu_hours:.0f} GPU hours in all; --time={clock(advice.seconds)} spends "
+            f"{advice.useful:.0%} on steps, for {advice.gpu_hours:.0f} GPU hours",
+        ),
+    ]
+
+
+def _forecast(
+    simulated: SimulatedRun, planned: Variant, history: History | None, past: tuple[Variant, int]
+) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
+    """The forecast, the simulated steps of the plan and the model of their time. `past`: what `history` sampled."""
+    run, plan = simulated.run, planned.plan
+    save_seconds = run.schedule.save_seconds
+    save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
+    responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
+
+    def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
+        bounds = (*simulated.worst(plan), responses, run.rollout.longest)
+        return StepWork(work, *bounds, run.rollout.rows, plan.budget.max_seconds, live, run.draws_ahead)
+
+    if history is None:
+        if run.roofline is None:
+            raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")
+        uncapped = simulated.steps_of(capped(planned, None))
+        model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
+        work = simulated.steps_of(planned, model.clock)
+        step = step_of(work, live_share(run, run.ada, work))
+        return of_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save), work, model
+    past_variant, prompts = past
+    rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
+    fitted = SamplingTimeModel.fit(history)
+    ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past_variant, fitted.clock)
+    model = fitted.calibrated(history, ran)
+    work = simulated.steps_of(planned, model.clock)
+    carried = None
+    if past != (planned, run.rollout.prompts_per_step):
+        carried = run.rollout.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
+    return of_history(history, model, step_of(work), save=save, carried=carried), work, model
+
+
+def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float:
+    """Share of a step's rows that the learner computes whole.
+
+    Rows without advantage become placeholder rows under Reinforce-Ada, where nothing else of the loss has a gradient
+    for them. A baseline of the prompt's own pass rate gives every row an advantage.
+    """
+    if not run.placeholders or ada.advantage.baseline == "shrunk":
+        return 1.0
+    return 1.0 - work.zero_signal
+
+
+def _costs(
+    simulated: SimulatedRun, forecast: Forecast, work: SimulatedSteps, model: SamplingTimeModel
+) -> tuple[tuple[Cost, ...], tuple[tuple[str, str], ...]]:
+    """This plan and all presets without caps, on these prompts; and the presets that cannot run, with the reason."""
+    planned = simulated.run
+    prompt = 0.0 if planned.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
+    base = prompt + trained_tokens(work, live_share(planned, planned.ada, work))
+
+    def cost(name: str, work: SimulatedSteps, run: PlannedRun, ada: AdaSettings) -> Cost:
+        seconds = float(np.median(model.seconds(work)))
+        responses = float(np.median(work.responses_S))
+        trained = (prompt + trained_tokens(work, live_share(run, ada, work))) / base
+        step = forecast.with_sampling(seconds, trained * run.rollout.rows / planned.rollout.rows)
+        zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
+        return Cost(name, responses, seconds, step, zero_signal, work.utilisation)
+
+    costs, left_out = [cost("this plan", work, planned, planned.ada)], []
+    for name in presets():
+        ada = ada_settings({"preset": name})
+        run, label = planned, name
+        if ada.advantage.baseline == "shrunk":  # single stream: one row per prompt, and as many prompts as rows
+            rollout = replace(
+                planned.rollout,
+                prompts_per_step=planned.rollout.rows,
+                prompts=planned.rollout.prompts * planned.rollout.group,
+                group=1,
+            )
+            run, label = replace(planned, rollout=rollout), f"{name} n=1"
+        try:
+            ada.check_simulation()
+            compared = variant(ada, run.rollout.group, run.rollout.longest)
+            steps = replace(simulated, run=run).steps_of(compared, model.clock)
+        except UserError as problem:
+            left_out.append((name, str(problem)))
+            continue
+        costs.append(cost(label, steps, run, ada))
+    return tuple(costs), tuple(left_out)
+
+
+def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
+    """What will not work as its user may expect."""
+    if run.draws_ahead:
+        yield (
+            "asynchronous training: the forecast takes the longer of sampling and learner, and sampling as if a step's "
+            "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "
+            "run was measured"
+        )
+    if run.gym:
+        yield (
+            "NeMo-Gym: the forecast knows the engine and the learner. Add the seconds of agents, tools and verifiers. "
+            "Lengths are of all turns of a response together"
+        )
+    rollout, save_period = run.rollout, run.schedule.save_period
+    if work.unfilled > 0:
+        yield (
+            f"{work.unfilled:.0%} of the steps do not find {rollout.prompts_per_step} groups with signal in "
+            f"{rollout.max_calls} batches of {rollout.prompts} prompts, and NeMo-RL ends the run there: raise "
+            "grpo.batch_multiplier or grpo.dynamic_sampling_max_gen_batches, or take easier prompts"
+        )
+    if 0 < slots.steps < min(save_period, run.schedule.steps):
+        yield (
+            f"checkpointing.save_period={save_period} is above the {slots.steps} steps of a slot: a node that "
+            f"fails loses the whole slot; {max(1, slots.steps // 3)} would lose a third of it at most"
+        )
+    if slots.save_share > MAX_SAVE_SHARE:
+        yield (
+            f"saves take {slots.save_share:.0%} of a slot's steps (assumed speed of the file system); raise "
+            f"checkpointing.save_period={save_period} to lower that"
+        )
+    yield from _too_many(slots)
+
+
+def _too_many(slots: JobSlots) -> Iterator[str]:
+    """Slots that are more than the jobs of a chain."""
+    given = site_setting("MAX_ATTEMPTS")
+    max_attempts = int(given) if given.isdecimal() else MAX_ATTEMPTS
+    if slots.count > max_attempts:
+        yield (
+            f"{slots.count} slots are more than the {max_attempts} jobs of a chain: raise MAX_ATTEMPTS in "
+            f"slurm/site.env to {slots.count} or more, or ask for a longer --time"
+        )

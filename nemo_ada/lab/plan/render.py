@@ -1,0 +1,109 @@
+"""A plan as text, as JSON, and as the file plan.json of a run directory, which the report reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.lab.plan.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
+from nemo_ada.lab.plan.command import Plan
+from nemo_ada.lab.plan.job_slots import JobSlots, clock
+from nemo_ada.run.files import write_atomically
+
+PLAN_FILE = "plan.json"
+
+
+def render(plan: Plan, *, as_json: bool) -> str:
+    """The text that `nemo-ada plan` prints."""
+    if as_json:
+        return json.dumps(asdict(plan), indent=1)
+    forecast, slots = plan.forecast, plan.slots
+    lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
+    named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
+    lines += [f"{name[:14]:14}{t.p50:8.1f} {t.p95:8.1f} {t.worst:8.1f}   {t.origin}" for name, t in named.items()]
+    if forecast.uncovered:
+        lines += [
+            f"median step: {forecast.low:.0f} to {forecast.high:.0f} s. No published step time that was fitted covers "
+            f"{' or '.join(forecast.uncovered)}: trust a run's own time (--run, or time/step in its metrics.jsonl)"
+        ]
+    elif forecast.low != forecast.high:
+        lines += [f"median step: {forecast.low:.0f} to {forecast.high:.0f} s, by the errors on published step times"]
+    lines += [
+        "",
+        f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
+        f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
+        f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
+        + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
+        f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
+        *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
+        *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
+        *([] if plan.steady is None else [_steady_line(plan.steady)]),
+        "",
+        "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
+    ]
+    lines += [
+        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_share(c.zero_signal):>13} "
+        f"{c.utilisation:16.0%}"
+        for c in plan.costs
+    ]
+    lines += [f"left out: {name}: {why}" for name, why in plan.left_out]
+    lines += ["which preset pays: recipes/guide/choosing.md", *(f"warning: {text}" for text in plan.warnings)]
+    return "\n".join(lines)
+
+
+def write(plan: Plan, run_dir: Path) -> Path:
+    """Write the plan into a run directory, which need not exist yet. Raises UserError."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / PLAN_FILE, render(plan, as_json=True) + "\n")
+    except OSError as problem:
+        raise UserError(f"--write={run_dir}: {problem}; name a folder that can be written") from None
+    return run_dir / PLAN_FILE
+
+
+def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:
+    if caps.max_seconds is None:
+        return "no cap makes the worst step fit: ask for a longer --time, or lower max_new_tokens or prompts per step"
+    state = "fits the slot already" if slots.fits else "does not fit the slot without caps"
+    return (
+        f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
+        f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.origin})"
+    )
+
+
+def _share(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def _step_line(cap: StepCap) -> str:
+    wanted = f"a step within {cap.wanted:g} s: "
+    if cap.max_seconds is None:
+        return (
+            f"{wanted}no cap does it. In the worst case the phases beside sampling take {cap.others:.1f} s, and the "
+            f"longest response in flight {cap.drain:.1f} s more; lower max_new_tokens or grpo.num_prompts_per_step"
+        )
+    first = (
+        ""
+        if cap.first_waves <= cap.max_seconds
+        else (f" First waves are never cut, and they alone take {cap.first_waves:.1f} s in the worst simulated step.")
+    )
+    return (
+        f"{wanted}reinforce_ada.budget.max_seconds={cap.max_seconds:g}. It bounds sampling: no wave starts later, "
+        f"and a running response ends by itself. The phases beside it are not capped; their worst case of "
+        f"{cap.others:.1f} s is left for them.{first}"
+    )
+
+
+def _steady_line(cap: SteadyCap) -> str:
+    spread = f"p95/p50 of the sampling phase without a cap on seconds: {cap.uncapped:.2f} ({cap.origin})"
+    if cap.uncapped <= STEADY:
+        return spread
+    if cap.max_seconds is None:
+        return f"{spread}; no cap makes it smaller: the first waves alone vary as much"
+    rest = "" if cap.capped <= STEADY else f"; no cap brings it to {STEADY}: the first waves alone vary by more"
+    return (
+        f"{spread}; reinforce_ada.budget.max_seconds={cap.max_seconds:g} makes it {cap.capped:.2f} and refuses "
+        f"{cap.cut:.0%} of the prompts another response{rest}"
+    )

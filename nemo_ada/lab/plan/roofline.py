@@ -1,0 +1,133 @@
+"""Seconds of the phases of a step, from what they compute, read and send: a roofline with fitted efficiencies.
+
+Update and log-probabilities take FLOPs / (peak * model-FLOPs utilisation, MFU), and more for the pipeline's bubble. An
+engine step of generation reads the weights and costs a constant. Each of its tokens reads keys and values and computes,
+and takes an engine no less than a constant.
+A refit costs the bytes of the weights that a GPU of vLLM receives. Dense models and mixtures of experts have an MFU and
+a constant each. The refit and the rest of a step are the same for both. `recipes/benchmarks/fit_forecast.py` fits the
+six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_ada.rules.facts.cards import Card
+from nemo_ada.rules.facts.memory import cache_bytes_per_token, vllm_weight_bytes
+from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.nemo_config import NemoConfig
+
+FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
+BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
+ENGINE_TOKEN_SECONDS = 37e-6
+"""Seconds that one engine takes at least for a token with its log-probability, however fast the GPU.
+
+Seen with vLLM 0.20.2 and a 1.5B model on an H200, where the roofline of the GPU is 13e-6 (recipes/results/gpu.md). What
+takes the rest was not measured; vLLM's own work on the CPU is likely.
+"""
+PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """The fitted numbers.
+
+    Attributes:
+        mfu: model-FLOPs utilisation of training, of log-probabilities and of the computing part of generation.
+        layer_step: seconds per layer of an engine step, without reading weights.
+        refit: seconds per GB that a GPU of vLLM receives.
+        rest: seconds of a step outside all phases.
+    """
+
+    mfu: float
+    layer_step: float
+    refit: float
+    rest: float
+
+
+# Fitted (recipes/results/forecast.md).
+DENSE = Efficiencies(mfu=0.356, layer_step=0.000106, refit=0.458, rest=2.87)
+EXPERTS = Efficiencies(mfu=0.106, layer_step=0.000275, refit=0.458, rest=2.87)
+RANGE = (0.66, 1.37)  # published seconds over forecast, of left-out points: the fastest and the slowest
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The seconds of one job's phases.
+
+    Attributes:
+        config: the job's config.
+        shape: the shape of its model.
+        efficiencies: the fitted numbers.
+    """
+
+    config: NemoConfig
+    shape: ModelShape
+    efficiencies: Efficiencies
+
+    @property
+    def gpu(self) -> Card:
+        """The GPUs of the job."""
+        return self.config.card
+
+    @classmethod
+    def of(cls, config: NemoConfig, shape: ModelShape) -> Roofline:
+        """The roofline with the fitted numbers of dense models, or of mixtures of experts."""
+        return cls(config, shape, EXPERTS if shape.experts else DENSE)
+
+    def clock(self, response: float) -> tuple[float, float]:
+        """Seconds of an engine step, and more of it per running response. `response`: mean tokens of a response."""
+        engine = self.config.engine
+        e = self.efficiencies
+        bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
+        context = PROMPT_TOKENS + response / 2
+        weights = vllm_weight_bytes(self.config, self.shape) / bytes_per_second
+        read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
+        compute = self._flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
+        compute *= FP8_SPEED if engine.fp8 else 1.0
+        return weights + e.layer_step * self.shape.layers, max(read + compute, ENGINE_TOKEN_SECONDS) / engine.replicas
+
+    def update(self, rows: float, response: float) -> float:
+        """Seconds of the forward and backward passes of a step's rows.
+
+        Full recomputation adds a forward pass. Under LoRA the backward pass of a frozen weight costs one forward pass
+        and not two, because its weight has no gradient.
+        """
+        learner, batch = self.config.learner, self.config.batch
+        tokens = batch.rows * (PROMPT_TOKENS + response) / learner.replicas  # of an optimizer step on a replica
+        return (
+            (2 + (learner.lora is None) + learner.recompute)
+            * self._forward(rows, response)
+            * self._bubble(tokens / self.config.pack_tokens)
+        )
+
+    def logprobs(self, rows: float, response: float) -> float:
+        """Seconds of the forward passes of the policy and, with a KL penalty, of the reference."""
+        learner, batch = self.config.learner, self.config.batch
+        tokens = rows * (PROMPT_TOKENS + response) / learner.replicas
+        return (
+            learner.logprob_passes
+            * self._forward(rows, response)
+            * self._bubble(tokens / (batch.logprob_rows * batch.length))
+        )
+
+    @property
+    def refit(self) -> float:
+        """Seconds for giving vLLM its weights."""
+        return self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
+
+    def _forward(self, rows: float, response: float) -> float:
+        learner = self.config.learner
+        length = PROMPT_TOKENS + response
+        flops = learner.gpus * self.gpu.flops * self.efficiencies.mfu
+        seconds = rows * length * self._flops(length / 2) / flops
+        return seconds * (FP8_SPEED if learner.fp8 else 1.0)
+
+    def _flops(self, context: float) -> float:
+        """FLOPs of a forward pass, per token after `context` tokens: 2 per weight, and 4 per query width and token."""
+        return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
+
+    def _bubble(self, micro_batches: float) -> float:
+        """The factor by which idle pipeline stages lengthen a pass."""
+        learner = self.config.learner
+        return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

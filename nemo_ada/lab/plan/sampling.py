@@ -1,0 +1,200 @@
+"""The simulated sampling phase of a run's steps: the sampler that trains, on the discrete-event engine.
+
+Arrays have the axes P (prompts) and S (steps).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from math import ceil
+
+import numpy as np
+
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.sampling.exits import FixedExit
+from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
+from nemo_ada.lab.plan.planned_run import PlannedRun
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel
+from nemo_ada.lab.simulate.steps import RateDistribution, Setting, Variant, simulated_steps
+
+WARM_UP = 2  # steps in which the latency model learns
+MAX_PROMPTS = 64  # prompts of a simulated step; engine and prompts are scaled down together
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSteps:
+    """The sampling phases of simulated steps.
+
+    Attributes:
+        engine_steps_S: steps of the engine.
+        tokens_S: tokens that were generated.
+        responses_S: responses that were drawn.
+        seconds_S: seconds by the clock of the simulated engine.
+        zero_signal: mean share of groups without signal.
+        utilisation: mean share of the engine's places that are occupied.
+        cut: mean share of prompts that a cap refused another response.
+        batches: mean rollout calls of a step.
+        unfilled: share of steps that dynamic sampling could not fill.
+    """
+
+    engine_steps_S: FloatArray
+    tokens_S: FloatArray
+    responses_S: FloatArray
+    seconds_S: FloatArray
+    zero_signal: float
+    utilisation: float
+    cut: float
+    batches: float = 1.0
+    unfilled: float = 0.0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens per response."""
+        return float(self.tokens_S.sum() / self.responses_S.sum())
+
+
+@lru_cache(maxsize=128)
+def simulate(
+    variant: Variant, setting: Setting, clock: tuple[float, float] = (1.0, 0.0), seed: int = 0
+) -> SimulatedSteps:
+    """Simulated steps after a warm-up, each with its own prompts.
+
+    Args:
+        variant: the sampling plan.
+        setting: what is simulated. Its number of seeds is not used.
+        clock: seconds of an engine step, and more of it per running response.
+        seed: seed of the prompts and of the engine.
+    """
+    prompts = setting.prompts
+    engine = partial(DiscreteEventSource, slots=setting.slots, step_seconds=clock[0], row_seconds=clock[1])
+    run = simulated_steps(
+        variant, lambda step: setting.rates.draw(prompts, seed * 100_003 + step), setting.lengths,
+        steps=setting.warm_up + setting.steps, seed=seed, engine=engine,
+    )  # fmt: skip
+    measured = [
+        (
+            engine_steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
+            stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
+        )
+        for engine_steps, stats in islice(run, setting.warm_up, None)
+    ]  # fmt: skip
+    steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(measured, np.float64).T
+    zero, busy, cut = (float(share_S.mean()) for share_S in shares)
+    return SimulatedSteps(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
+
+
+def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> SimulatedSteps:
+    """Steps of NeMo-RL's dynamic sampling, which draws batches until enough groups have signal.
+
+    Args:
+        batch: simulated batches, which are drawn with replacement.
+        wanted: groups with signal that a step needs.
+        prompts: prompts of a batch.
+        max_batches: batches of a step, at most.
+        seed: seed of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    count = len(batch.engine_steps_S)
+    parts: list[IntArray] = []
+    unfilled = 0
+    for _ in range(count):
+        live_B = np.cumsum(rng.binomial(prompts, 1.0 - batch.zero_signal, max_batches))
+        enough = int(np.searchsorted(live_B, wanted)) + 1
+        unfilled += enough > max_batches
+        parts.append(rng.integers(count, size=min(enough, max_batches)))
+    steps_S, tokens_S, responses_S, seconds_S = (
+        np.array([column[part].sum() for part in parts])
+        for column in (batch.engine_steps_S, batch.tokens_S, batch.responses_S, batch.seconds_S)
+    )
+    return replace(
+        batch, engine_steps_S=steps_S, tokens_S=tokens_S, responses_S=responses_S, seconds_S=seconds_S,
+        zero_signal=0.0, batches=float(np.mean([len(part) for part in parts])), unfilled=unfilled / count,
+    )  # fmt: skip
+
+
+def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
+    """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
+    responses = prompts * plan.max_responses
+    if plan.budget.max_samples is not None:
+        responses = min(responses, plan.budget.max_samples)
+    tokens = float(responses * longest)
+    if plan.budget.max_tokens is not None and plan.budget.token_reservation == "worst_case":
+        tokens = min(tokens, float(plan.budget.max_tokens))
+    chain = 1 if plan.idle else _max_waves(plan)
+    return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
+
+
+def _max_waves(plan: SamplingPlan) -> int:
+    """The most waves of a prompt that follow one another."""
+    if isinstance(plan.stopping, IssueOrderStopping):
+        return -(-plan.max_responses // plan.stopping.window) + 1
+    if isinstance(plan.exit, FixedExit):
+        return 1
+    return int(plan.stop_rule.judged().sum())
+
+
+def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
+    """The sampling plan of some settings, for groups of `group` rows and responses of at most `longest` tokens."""
+    return Variant("", ada.plan(group, longest), ada.sampler(group, longest, run_seed=0, features=1).allocation)
+
+
+def capped(variant: Variant, max_seconds: float | None) -> Variant:
+    """The variant with another cap on seconds."""
+    return replace(variant, plan=replace(variant.plan, budget=replace(variant.plan.budget, max_seconds=max_seconds)))
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """The sampling phases of a run.
+
+    Where a step has many prompts, MAX_PROMPTS of them are simulated. The places of the engine and the caps on samples
+    and tokens shrink in proportion, so that a phase takes as many engine steps.
+
+    Attributes:
+        run: the run.
+        rates: pass rates of its prompts.
+        lengths: lengths of its responses.
+        steps: steps that are simulated.
+    """
+
+    run: PlannedRun
+    rates: RateDistribution
+    lengths: LengthModel
+    steps: int
+
+    def steps_of(
+        self, variant: Variant, clock: tuple[float, float] = (1.0, 0.0), steps: int | None = None
+    ) -> SimulatedSteps:
+        """Whole steps, of as many batches as dynamic sampling draws.
+
+        Args:
+            variant: the sampling plan.
+            clock: seconds of an engine step, and more of it per running response.
+            steps: steps; the default is the number of this object.
+        """
+        rollout = self.run.rollout
+        prompts = min(rollout.prompts, MAX_PROMPTS)
+        scale = rollout.prompts / prompts
+        caps = variant.plan.budget
+        samples, tokens = (
+            None if cap is None else ceil(cap / scale - 1e-9) for cap in (caps.max_samples, caps.max_tokens)
+        )
+        plan = replace(variant.plan, budget=replace(caps, max_samples=samples, max_tokens=tokens))
+        setting = Setting(
+            self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
+            slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),
+        )  # fmt: skip
+        batch = simulate(replace(variant, plan=plan), setting, (clock[0], clock[1] * scale))
+        batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
+        if rollout.max_calls == 1:
+            return batch
+        return drawn_again(batch, rollout.prompts_per_step, rollout.prompts, rollout.max_calls)
+
+    def worst(self, plan: SamplingPlan) -> tuple[float, float]:
+        """The most engine steps and tokens that a step can take."""
+        rollout = self.run.rollout
+        steps, tokens = worst_work(plan, rollout.prompts, self.run.max_concurrent, rollout.longest)
+        return rollout.max_calls * steps, rollout.max_calls * tokens

@@ -1,0 +1,81 @@
+"""What a configuration asks of SLURM: the options of `nemo-ada plan --sbatch`, and whether a job fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_ada.config.load import RUN_DIR, backend_of
+from nemo_ada.config.values import Values
+from nemo_ada.lab.plan.command import LONGER, MIN_USEFUL, Plan, PlanOptions, make_plan
+from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.finding import Finding, error, ok
+
+TIMES = ("04:00:00", *LONGER[:-1])
+
+
+def sbatch_options(config: Path, overrides: Sequence[str], time: str | None = None) -> list[str]:
+    """Options of sbatch for a run with this configuration.
+
+    Args:
+        config: the YAML.
+        overrides: overlays and key=value.
+        time: length of a job slot, as SLURM writes it. Default: the shortest of TIMES that spends MIN_USEFUL of its
+            time on steps, or the one that spends most.
+
+    Returns:
+        One option per item. A run on the CPU gets its name and one node, because no forecast is known for it.
+
+    Raises:
+        UserError: for what cannot be planned.
+    """
+    loaded = load_config(config, overrides)
+    name = [f"--job-name={Path(str(loaded.get(RUN_DIR, config.stem))).name}"]
+    if backend_of(loaded) == "embedded":
+        return [*name, "--nodes=1"]
+    nodes, gpus = _cluster(Values(loaded))
+    chosen, plan = _slot(config, overrides, TIMES if time is None else (time,))
+    lead = plan.slots.lead
+    return [*name, f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", f"--signal=B:USR1@{lead}"]
+
+
+def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:
+    """Whether a job has the nodes and the GPUs per node that the configuration asks for.
+
+    Args:
+        config: the YAML.
+        overrides: overlays and key=value.
+        nodes: value of the job's --nodes. A range, such as 2-4, and an empty text are not judged.
+        gpus: value of the job's --gpus-per-node, such as 8 or h100:8. An empty text is not judged.
+    """
+    loaded = load_config(config, overrides)
+    if backend_of(loaded) == "embedded":
+        return
+    wanted = dict(zip(("num_nodes", "gpus_per_node"), _cluster(Values(loaded)), strict=True))
+    options = {"num_nodes": ("--nodes", nodes), "gpus_per_node": ("--gpus-per-node", gpus.rpartition(":")[2])}
+    for key, (option, given) in options.items():
+        if not given.isdecimal():
+            continue
+        if int(given) == wanted[key]:
+            yield ok(option, f"{given}, as cluster.{key}")
+        else:
+            yield error(
+                option,
+                f"the job has {given}, cluster.{key} is {wanted[key]}: give {option}={wanted[key]}, set "
+                f"cluster.{key}={given}, or submit with slurm/train.sh, which asks for what the configuration needs",
+            )
+
+
+def _cluster(values: Values) -> tuple[int, int]:
+    """Nodes and GPUs per node."""
+    return values.integer("cluster.num_nodes", 1), values.integer("cluster.gpus_per_node", 8)
+
+
+def _slot(config: Path, overrides: Sequence[str], times: Sequence[str]) -> tuple[str, Plan]:
+    """The shortest time that spends MIN_USEFUL of itself on steps, or the one that spends most, with its plan."""
+    plans: dict[str, Plan] = {}
+    for time in times:
+        plans[time] = make_plan(config, overrides, PlanOptions(time, compare=False))
+        if plans[time].slots.useful >= MIN_USEFUL:
+            return time, plans[time]
+    return max(plans.items(), key=lambda item: item[1].slots.useful)

@@ -1,0 +1,156 @@
+"""Methods over seeds: which runs belong together, the band of their curves, and comparisons on the axes of cost.
+
+A method's score on an axis of cost (algorithm.md section 11) is the area under its held-out accuracy curve up to a
+common cost. The common cost is the largest one that both compared runs reached. Seeds are paired, so the interval is
+that of the mean difference (Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nemo_ada.lab.evaluation.statistics import student_quantile
+from nemo_ada.lab.report.run import Run
+from nemo_ada.lab.report.series import MAX_POINTS
+from nemo_ada.run.folder import VOLATILE, of_class
+
+ALL_AXES = ("step", "total/responses", "total/engine_steps", "total/live_rows", "total/seconds", "total/rows")
+FINAL = "final accuracy"
+HALFWAY = "at half the responses - final"
+SEED = "grpo.seed"
+SEPARATORS = "-_. /="  # what stands between a method's name and the number of its seed
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean difference over seeds with its 95 % interval.
+
+    Attributes:
+        mean: The mean, nan where there is none.
+        half_width: Half of the interval, nan for one seed.
+    """
+
+    mean: float
+    half_width: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "none"
+        return f"{self.mean:+.3f}" + ("" if math.isnan(self.half_width) else f" ±{self.half_width:.3f}")
+
+
+def difference(values: Sequence[float]) -> Difference:
+    """Return the mean and the 95 % interval of paired differences."""
+    value_S = np.asarray(values, np.float64)
+    if len(value_S) < 2:
+        return Difference(float(value_S.mean()), float("nan"))
+    error = float(value_S.std(ddof=1)) / len(value_S) ** 0.5
+    return Difference(float(value_S.mean()), student_quantile(len(value_S) - 1) * error)
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
+    """Find the runs that differ only in their seed.
+
+    Returns:
+        Per method its name and the positions of its runs. A run without such a sibling is a method of its own.
+    """
+    volatile = [name for name in (*VOLATILE, SEED) if name != "grpo.max_num_steps"]
+    groups: dict[object, list[int]] = {}
+    for i, run in enumerate(runs):
+        settings = frozenset((key, value) for key, value in run.config.items() if not of_class(key, volatile))
+        groups.setdefault(settings or i, []).append(i)
+    methods: dict[str, list[int]] = {}
+    for members in groups.values():
+        seeds = {runs[i].config.get(SEED) for i in members}
+        if len(members) == 1 or len(seeds) < len(members):  # a repeated seed is not another sample
+            methods |= {runs[i].name: [i] for i in members}
+        else:
+            methods[f"{_shared_name([runs[i].name for i in members])} ({len(members)} seeds)"] = members
+    return methods
+
+
+def _shared_name(names: Sequence[str]) -> str:
+    """Return what the names begin or end with, without the word seed, or the first name where that is little."""
+    start = os.path.commonprefix(names)  # noqa: RUF071 - of characters: the seeds may differ within a word
+    end = os.path.commonprefix([name[::-1] for name in names])[::-1]  # noqa: RUF071
+    shared = max(start.strip(SEPARATORS).removesuffix("seed"), end, key=len).strip(SEPARATORS)
+    return shared if len(shared) > 2 else names[0]
+
+
+def band(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Average the curves of at least two seeds, over the stretch of the horizontal axis that all of them have.
+
+    Args:
+        curves: Places and values of each seed. The curves are linear between their points.
+
+    Returns:
+        Places, the mean at each place, and half of its 95 % interval (Student's t).
+    """
+    finite = [(x[known], y[known]) for x, y in curves for known in [np.isfinite(x) & np.isfinite(y)]]
+    if not all(len(x) for x, _ in finite):
+        return np.empty(0), np.empty(0), np.empty(0)
+    places = np.unique(np.concatenate([x for x, _ in finite]))
+    low, high = max(x[0] for x, _ in finite), min(x[-1] for x, _ in finite)
+    places = places[(places >= low) & (places <= high)]
+    if len(places) > 2 * MAX_POINTS:
+        places = np.linspace(low, high, 2 * MAX_POINTS)
+    value_SN = np.stack([np.interp(places, x, y) for x, y in finite])
+    error = value_SN.std(axis=0, ddof=1) / len(value_SN) ** 0.5
+    return places, value_SN.mean(axis=0), student_quantile(len(value_SN) - 1.0) * error
+
+
+def against(
+    runs: Mapping[str, Sequence[Run]], baseline: str, key: str = "val/accuracy"
+) -> dict[str, dict[str, Difference]]:
+    """Compare each method with a baseline.
+
+    The common cost of an axis is that of one method and the baseline, so a cheap method does not cut the others short.
+
+    Args:
+        runs: Per method its runs. Run i of every method has the same seed.
+        baseline: The name of the method that the others are compared with.
+        key: The score of an evaluation.
+
+    Returns:
+        Per method and axis the paired difference of the area to the baseline. FINAL and HALFWAY are the method's score
+        at all and at half of the baseline's responses, minus the baseline's last score. They are nan where the method
+        drew fewer responses.
+    """
+
+    def gain(run: Run, base: Run, axis: str) -> float:
+        limit = min(run.curve(axis, key)[0][-1], base.curve(axis, key)[0][-1])
+        return run.area(axis, limit, key) - base.area(axis, limit, key)
+
+    def accuracy(run: Run, base: Run, share: float) -> float:
+        """Return the score at this share of the baseline's responses, minus the baseline's last one."""
+        responses, final = base.curve("total/responses", key)
+        return float(np.interp(share * responses[-1], *run.curve("total/responses", key), right=np.nan) - final[-1])
+
+    differences = {}
+    for name, members in runs.items():
+        if name != baseline:
+            pairs = list(zip(members, runs[baseline], strict=True))
+            differences[name] = {axis: difference([gain(*pair, axis) for pair in pairs]) for axis in ALL_AXES}
+            differences[name][FINAL] = difference([accuracy(*pair, 1.0) for pair in pairs])
+            differences[name][HALFWAY] = difference([accuracy(*pair, 0.5) for pair in pairs])
+    return differences
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a Markdown table."""
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(_cell(value) for value in row.values()) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:.3f}" if isinstance(value, float) and value < 10 else f"{value:,.0f}"

@@ -1,0 +1,445 @@
+"""The figures of the report, made from the metrics that a run records.
+
+core/metrics.py names those under ada/. The back ends record train/, time/ and total/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from nemo_ada.core.metrics import BOUNDS, RATE_BINS, TENTHS
+from nemo_ada.lab.report.curves import band, by_method
+from nemo_ada.lab.report.draw import MAX_PALE_LINES, Line, draw_bars, draw_lines, draw_ranges, draw_shares
+from nemo_ada.lab.report.run import Run, score_keys
+from nemo_ada.lab.report.series import (
+    AXES,
+    NOT_RECORDED,
+    TREND,
+    Figure,
+    Panel,
+    block_size,
+    in_blocks,
+    ratio,
+    span,
+    trend,
+)  # fmt: skip
+
+MAX_HEAT_COLUMNS = 48
+PHASES = ("sampling", "update", "refit", "evaluation")
+TIME_COLUMNS = ("times", "mean s", "p50 s", "p95 s", "longest s", "planned p50 s", "planned p95 s")
+ROLLING = (
+    f" Lines are rolling means over {TREND} points. The values themselves are in the table and, with at most "
+    f"{MAX_PALE_LINES} lines, behind the lines in pale."
+)
+BANDS = " Runs that differ only in their seed are one line, their mean, with its 95 % interval over seeds as a band."
+HISTOGRAM = "ada/pass_rate_histogram"
+PREDICTED = ("responses", "correct")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A metric per step, or its ratio to another one.
+
+    Attributes:
+        title: The headline of the panel.
+        metric: The name of the metric in metrics.jsonl.
+        per: The metric that it is divided by, if one is named. A running total stands for its increase in the step.
+        scale: Quantities of a figure with the same scale share their vertical range.
+    """
+
+    title: str
+    metric: str
+    per: str = ""
+    scale: str = ""
+
+    def values(self, run: Run) -> np.ndarray:
+        """Return the quantity over the run's steps [N], nan where it is not recorded."""
+        value_N = run.column(self.metric)
+        if not self.per:
+            return value_N
+        per_N = run.column(self.per)
+        if self.per.startswith("total/"):
+            per_N = np.diff(per_N, prepend=0.0 if run.column("step")[0] == 1 else np.nan)
+        return ratio(value_N, per_N)
+
+
+PROMPTS = "ada/prompts_drawn"
+SAMPLING = Figure(
+    "sampling",
+    "Sampling dynamics",
+    "Shares of the prompts that responses were drawn for. A prompt is resolved when its pool meets the exit condition. "
+    "An unresolved prompt lacks correct or incorrect responses; a positive or fixed exit allows only one of the two. "
+    "A zero-signal group has equal labels throughout and teaches nothing. The last panel is the share that GRPO "
+    "would have had on the same prompts.",
+)
+SAMPLING_QUANTITIES = (
+    Quantity("responses drawn per prompt", "ada/samples_drawn", PROMPTS),
+    Quantity("resolved in the first wave (share)", "ada/resolved_in_first_wave", PROMPTS),
+    Quantity("unresolved: lacks correct (share)", "ada/missing_positive", PROMPTS, "missing"),
+    Quantity("unresolved: lacks incorrect (share)", "ada/missing_negative", PROMPTS, "missing"),
+    Quantity("zero-signal groups (share)", "ada/zero_signal_groups", scale="signal"),
+    Quantity("zero-signal groups if GRPO (share)", "ada/zero_signal_groups_if_grpo", scale="signal"),
+)
+POOLS = Figure(
+    "pools",
+    "Pools over time",
+    "Sizes and rewards of the pools. Where kept rows are balanced between correct and incorrect ones, their mean "
+    "reward lies near one half and says little about the policy.",
+)
+POOLS_QUANTITIES = (
+    Quantity("pool size, mean (responses)", "ada/pool_size_mean", scale="size"),
+    Quantity("pool size, p95 (responses)", "ada/pool_size_p95", scale="size"),
+    Quantity("pass rate, mean over prompts", "ada/pass_rate", scale="rate"),
+    Quantity("mean reward of kept rows", "ada/batch_reward", scale="rate"),
+    Quantity("tokens per response in pools", "ada/response_length_pools", scale="length"),
+    Quantity("tokens per kept response", "ada/response_length_kept", scale="length"),
+)
+BUDGET = Figure(
+    "budget",
+    "Budget",
+    "Use of each cap that a run has set, and what a step costs. The last panel shows the share of steps that each cap "
+    "bound: in them it refused a prompt another response. Colours inside its bars are caps, not runs.",
+)
+CAPS_QUANTITIES = (
+    Quantity("used share of max_samples", "ada/budget_used_samples", scale="used"),
+    Quantity("used share of max_tokens", "ada/budget_used_tokens", scale="used"),
+    Quantity("used share of max_seconds", "ada/budget_used_seconds", scale="used"),
+)
+COST_QUANTITIES = (
+    Quantity("responses drawn per step", "ada/samples_drawn"),
+    Quantity("generated tokens per step", "ada/tokens_drawn"),
+    Quantity("sampling seconds per step", "ada/sampling_seconds"),
+    Quantity("engine utilisation (of peak)", "ada/engine_utilisation"),
+    Quantity("prompts refused a response (share)", "ada/prompts_cut", PROMPTS),
+)
+UNCAPPED = "None of these runs has set a cap. The panels show what a step costs."
+WEIGHTS = Figure(
+    "weights",
+    "Weights and live rows",
+    "The explicit weight of each prompt's advantages (1 for the linear objective), and the share of kept rows that "
+    "have a gradient.",
+)
+WEIGHTS_QUANTITIES = (
+    Quantity("gradient weight per prompt, mean", "ada/weight_mean"),
+    Quantity("gradient weight per prompt, maximum", "ada/weight_max"),
+    Quantity("rows with non-zero advantage (share)", "ada/live_rows", "total/rows"),
+)
+OPTIMISER = Figure(
+    "optimiser",
+    "Optimiser",
+    "Health of the update. An entropy that falls towards 0 leaves nothing to explore. A KL divergence that grows shows "
+    "that the policy leaves the one that drew the responses, or the reference. A length that grows without a better "
+    "score costs time and buys nothing.",
+)
+OPTIMISER_QUANTITIES = (
+    Quantity("loss", "train/loss"),
+    Quantity("policy entropy (nats per token)", "train/entropy"),
+    Quantity("KL to the policy before the update", "train/approx_kl"),
+    Quantity("KL to the reference policy", "train/kl_penalty"),
+    Quantity("KL between rollout and learner", "train/gen_kl_error"),
+    Quantity("tokens per response", "train/mean_gen_tokens_per_sample"),
+    Quantity("gradient norm before clipping", "train/grad_norm"),
+    Quantity("clipped tokens (share)", "train/clip_fraction"),
+    Quantity("learning rate", "train/lr"),
+)
+
+
+def all_figures(runs: Sequence[Run]) -> list[Figure]:
+    """Return every figure of the report, in reading order."""
+    return [
+        *(_score(runs, key) for key in score_keys(runs)),
+        _pass_rate(runs),
+        rates_over_time(runs),
+        *predictions(runs),
+        over_steps(SAMPLING, SAMPLING_QUANTITIES, runs),
+        over_steps(POOLS, POOLS_QUANTITIES, runs),
+        budget(runs),
+        step_time(runs),
+        over_steps(WEIGHTS, WEIGHTS_QUANTITIES, runs),
+        over_steps(OPTIMISER, OPTIMISER_QUANTITIES, runs),
+    ]
+
+
+def over_steps(empty: Figure, quantities: Sequence[Quantity], runs: Sequence[Run]) -> Figure:
+    """Return the figure with a panel for each quantity that any run has recorded."""
+    tables = [
+        in_blocks(pd.DataFrame({"step": run.column("step")} | {q.title: q.values(run) for q in quantities}))
+        for run in runs
+    ]
+    shown = [quantity for quantity in quantities if any(table[quantity.title].notna().any() for table in tables)]
+    if not shown:
+        return replace(empty, caption=NOT_RECORDED)
+    panels = []
+    for quantity in shown:
+        alike = [other for other in shown if other is quantity or (other.scale and other.scale == quantity.scale)]
+        lines = _lines(runs, [(table["step"], table[quantity.title]) for table in tables], smooth=True)
+        y_range = span([table[other.title].to_numpy() for other in alike for table in tables], zero=True)
+        panels.append((_curves(quantity.title, AXES["step"], lines, y_range), lines))
+    return _with_lines(empty, panels, _table(runs, tables, [quantity.title for quantity in shown]))
+
+
+def _lines(runs: Sequence[Run], curves: Sequence[tuple[pd.Series, pd.Series]], *, smooth: bool = False) -> list[Line]:
+    """Return one line per method that has values.
+
+    Args:
+        runs: The runs.
+        curves: Places and values of each run.
+        smooth: Whether long lines are rolling means.
+    """
+    lines = []
+    for method, members in enumerate(by_method(runs).values()):
+        known = [curves[i] for i in members if (curves[i][0].notna() & curves[i][1].notna()).any()]
+        trends = [trend(y) if smooth else None for _, y in known]
+        if len(known) == 1:
+            (x, y), rolling = known[0], trends[0]
+            lines.append(Line(method, x.to_numpy(), y.to_numpy(), None if rolling is None else rolling.to_numpy()))
+        elif known:
+            smoothed = [(x, y if rolling is None else rolling) for (x, y), rolling in zip(known, trends, strict=True)]
+            places, mean, half_width = band((x.to_numpy(), y.to_numpy()) for x, y in smoothed)
+            if len(places):
+                lines.append(Line(method, places, mean, half_width=half_width))
+    return lines
+
+
+def _with_lines(empty: Figure, panels: Sequence[tuple[Panel, Sequence[Line]]], table: pd.DataFrame) -> Figure:
+    """Return the figure with panels of lines. Its caption explains rolling means and bands where there are some."""
+    lines = [line for _, shown in panels for line in shown]
+    rolling = ROLLING if any(line.trend is not None for line in lines) else ""
+    bands = BANDS if any(line.half_width is not None for line in lines) else ""
+    methods = sorted({line.method for line in lines})
+    caption = empty.caption + rolling + bands
+    return replace(empty, caption=caption, panels=[panel for panel, _ in panels], table=table, methods=methods)
+
+
+def _table(runs: Sequence[Run], tables: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """Return the values of all runs below each other."""
+    parts = [table[list(columns)].reset_index(names="steps") for table in tables]
+    for run, part in zip(runs, parts, strict=True):
+        part.insert(0, "run", run.name)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _curves(title: str, x_label: str, lines: Sequence[Line], y_range: tuple[float, float]) -> Panel:
+    drawing = partial(draw_lines, lines=lines, y_range=y_range)
+    return Panel(title, x_label, f"{len(lines)} line{'s' if len(lines) != 1 else ''} over {x_label}", drawing)
+
+
+def _score(runs: Sequence[Run], key: str) -> Figure:
+    name = key.removeprefix("val/")
+    empty = Figure(
+        f"heldout-{name.replace('@', '-at-')}",
+        f"Held-out {name}",
+        f"Held-out {name} against measures of cost. The measure that counts is what the run pays for. At equal steps a "
+        "method that draws more responses has an advantage, at equal responses one that draws few. Differences between "
+        "single runs contain the noise of evaluation and of one seed. Compare several seeds before you choose.",
+    )
+    return _over_costs(empty, f"held-out {name}", runs, [run.evaluation_column for run in runs], key)
+
+
+def _pass_rate(runs: Sequence[Run]) -> Figure:
+    empty = Figure(
+        "pass-rate",
+        "Training reward (pass rate)",
+        "Share of correct responses on the training prompts, mean over prompts. GRPO logs the same as its reward, so "
+        "methods can be compared. The mean over kept rows cannot be compared (see pools below).",
+    )
+    return _over_costs(empty, "pass rate", runs, [run.column for run in runs], "ada/pass_rate", smooth=True)
+
+
+def _over_costs(
+    empty: Figure,
+    y_name: str,
+    runs: Sequence[Run],
+    columns: Sequence[Callable[[str], np.ndarray]],
+    key: str,
+    *,
+    smooth: bool = False,
+) -> Figure:
+    """Return the figure of one metric against each axis of cost. columns[i] looks up a metric of run i."""
+    tables = [
+        in_blocks(pd.DataFrame({axis: column(axis) for axis in AXES} | {y_name: column(key)})) for column in columns
+    ]
+    panels = []
+    y_range = span([table[y_name].to_numpy() for table in tables])
+    for axis, label in AXES.items():
+        lines = _lines(runs, [(table[axis], table[y_name]) for table in tables], smooth=smooth)
+        if lines:
+            panels.append((_curves(y_name, label, lines, y_range), lines))
+    if not panels:
+        return replace(empty, caption=NOT_RECORDED)
+    recorded = [(run, table) for run, table in zip(runs, tables, strict=True) if table[y_name].notna().any()]
+    costs = {axis: label for axis, label in AXES.items() if axis != "step"}
+    table = _table([run for run, _ in recorded], [table for _, table in recorded], [*costs, y_name])
+    return _with_lines(empty, panels, table.rename(columns=costs))
+
+
+def rates_over_time(runs: Sequence[Run]) -> Figure:
+    """Return how the prompts spread between never and always solved: a heat map per run that has recorded it."""
+    panels: list[Panel] = []
+    tables: dict[int, pd.DataFrame] = {}
+    names = [f"exactly {RATE_BINS[0]}", *(f"about {name}" for name in RATE_BINS[1:-1]), f"exactly {RATE_BINS[-1]}"]
+    for i, run in enumerate(runs):
+        count_NB = run.counts(HISTOGRAM, len(RATE_BINS))
+        if not count_NB.any():
+            continue
+        step_N = run.column("step")
+        blocks = in_blocks(pd.DataFrame({"step": step_N} | dict(zip(names, count_NB.T, strict=True))), MAX_HEAT_COLUMNS)
+        starts = np.arange(0, len(step_N), block_size(len(step_N), MAX_HEAT_COLUMNS))
+        total_C = np.add.reduceat(count_NB.sum(axis=1), starts)
+        count_CB = np.add.reduceat(count_NB, starts)
+        share_CB = np.divide(count_CB, total_C[:, None], out=np.zeros_like(count_CB), where=total_C[:, None] > 0)
+        edges_C = np.append(step_N[starts] - 0.5, step_N[-1] + 0.5)
+        first, last = ([f"{share_CB[c, b]:.0%}" for b in (0, -1)] for c in (0, -1))
+        summary = f"first column: rate 0 {first[0]}, rate 1 {first[1]}; last: {last[0]}, {last[1]}"
+        drawing = partial(draw_shares, bins=RATE_BINS, edges_C=edges_C, share_BC=share_CB.T)
+        panels.append(Panel(run.name, AXES["step"], summary, drawing))
+        shares = [
+            [f"{share:.1%}" if total else "–" for share in row] for total, row in zip(total_C, share_CB, strict=True)
+        ]
+        tables[i] = pd.DataFrame(shares, columns=names, index=blocks.index)
+        tables[i].insert(0, "prompts", total_C)
+    without = [run.name for i, run in enumerate(runs) if i not in tables]
+    caption = (
+        "Share of the training prompts at each estimated pass rate. Each panel is one run, each column a step or a "
+        "block of steps. Shades mean the same in all panels. The lowest row holds prompts without a correct response, "
+        "the highest those without an incorrect one: GRPO learns from neither. The estimate is unbiased: the first "
+        "wave's share of correct responses, or path counts where prompts stop at the exact response. It comes from "
+        "few responses, so the true rates are spread less, and a first wave of 4 fills every other row only."
+    )
+    if not panels:
+        return Figure("pass-rates", "Pass rates over time", NOT_RECORDED)
+    if without:
+        caption += f" Not recorded by: {', '.join(without)}."
+    table = _table([runs[i] for i in tables], list(tables.values()), ["prompts", *names])
+    return Figure("pass-rates", "Pass rates over time", caption, panels, table)
+
+
+def predictions(runs: Sequence[Run]) -> list[Figure]:
+    """Return observed against predicted pass rates, for runs with an estimator. Without one there is no figure."""
+    tables: list[pd.DataFrame] = []
+    for run in runs:
+        half = len(run.steps) // 2  # the estimator knows little at the start
+        total_B, correct_B = (run.counts(f"ada/predicted_{name}", TENTHS)[half:].sum(axis=0) for name in PREDICTED)
+        tables.append(
+            pd.DataFrame(
+                {
+                    "predicted": [f"{b / TENTHS:.1f} to {(b + 1) / TENTHS:.1f}" for b in range(TENTHS)],
+                    "first-wave responses": total_B,
+                    "observed": ratio(correct_B, total_B),
+                }
+            )
+        )
+    middle_B = pd.Series((np.arange(TENTHS) + 0.5) / TENTHS)
+    lines = _lines(runs, [(middle_B, table["observed"]) for table in tables])
+    if not lines:
+        return []
+    empty = Figure(
+        "predictions",
+        "Predicted pass rates",
+        "Do prompts pass as often as the estimator predicted before the step? Each point is a tenth of the predicted "
+        "pass rates, over the later half of the steps. A good estimator lies on the diagonal and uses all of it.",
+    )
+    panels = [(_curves("observed pass rate", "predicted pass rate", lines, (0.0, 1.0)), lines)]
+    for run, table in zip(runs, tables, strict=True):
+        table.insert(0, "run", run.name)
+    used = [table for table in tables if table["first-wave responses"].any()]
+    return [_with_lines(empty, panels, pd.concat(used, ignore_index=True))]
+
+
+def budget(runs: Sequence[Run]) -> Figure:
+    """Return what was used per step, of which cap, and which cap refused prompts."""
+    capped = any(np.isfinite(cap.values(run)).any() for cap in CAPS_QUANTITIES for run in runs)
+    empty = BUDGET if capped else replace(BUDGET, caption=UNCAPPED)
+    figure = over_steps(empty, (*CAPS_QUANTITIES, *COST_QUANTITIES), runs)
+    shares = {}
+    for i, run in enumerate(runs):
+        bound_N = run.column("ada/budget_bound")
+        bound_N = bound_N[np.isfinite(bound_N)]
+        if len(bound_N):
+            shares[i] = [float((bound_N == k).mean()) for k in range(len(BOUNDS))]
+    if not any(map(any, shares.values())):
+        return figure
+    panel = _bars("what bound (share of steps)", "share of steps", BOUNDS, runs, shares)
+    bound = [
+        {"run": runs[i].name, "steps": f"all: bound by {name}: {share:.1%}"}
+        for i, of_run in shares.items()
+        for name, share in zip(BOUNDS, of_run, strict=True)
+    ]
+    table = pd.concat([figure.table, pd.DataFrame(bound)], ignore_index=True)
+    return replace(figure, panels=[*figure.panels, panel], table=table)
+
+
+def _bars(
+    title: str, x_label: str, parts: Sequence[str], runs: Sequence[Run], values: Mapping[int, Sequence[float]]
+) -> Panel:
+    """Return stacked bars of some runs. Values whose axis is a share are written as percentages."""
+    names = [runs[i].name for i in values]
+    drawing = partial(
+        draw_bars, names=names, methods=_methods(runs, values), parts=parts,
+        value_RK=np.array(list(values.values())), percent=x_label.startswith("share"),
+    )  # fmt: skip
+    return Panel(title, x_label, _count(len(names)), drawing, rows=len(names) + 1)
+
+
+def _methods(runs: Sequence[Run], positions: Iterable[int]) -> list[int]:
+    """Return the number of the method of each of these runs."""
+    method_of = {i: method for method, members in enumerate(by_method(runs).values()) for i in members}
+    return [method_of[i] for i in positions]
+
+
+def _count(runs: int) -> str:
+    return f"{runs} run{'s' if runs > 1 else ''}"
+
+
+def step_time(runs: Sequence[Run]) -> Figure:
+    """Return where the seconds go: mean per step and phase, p50 and p95, and the plan's prediction."""
+    seconds = [_durations(run) for run in runs]
+    timed = [i for i, times in enumerate(seconds) if any(len(times[phase]) for phase in PHASES)]
+    if not timed:
+        return Figure("time", "Step time", NOT_RECORDED)
+    per_step = {i: [seconds[i][phase].sum() / len(runs[i].steps) for phase in PHASES] for i in timed}
+    panels = [_bars("mean seconds per step by phase", "seconds per step", PHASES, runs, per_step)]
+    rows: list[dict[str, float | str]] = []
+    for phase in ("step", *PHASES):
+        ranges: dict[int, tuple[float, ...]] = {}
+        for i in timed:
+            times = seconds[i][phase]
+            if not len(times):
+                continue
+            p50, p95 = (float(value) for value in np.percentile(times, (50, 95)))
+            planned = runs[i].planned_seconds(phase)
+            ranges[i] = (p50, p95, *planned)
+            values = (float(len(times)), float(times.mean()), p50, p95, float(times.max()), *planned)
+            rows.append({"run": runs[i].name, "phase": phase} | dict(zip(TIME_COLUMNS, values, strict=True)))
+        if ranges:
+            names = [runs[i].name for i in ranges]
+            seconds_R4 = np.array(list(ranges.values()))
+            drawing = partial(draw_ranges, names=names, methods=_methods(runs, ranges), seconds_R4=seconds_R4)
+            title = f"{phase}: p50 to p95 (seconds)"
+            panels.append(Panel(title, "seconds", _count(len(ranges)), drawing, rows=len(ranges)))
+    if any(np.isfinite(runs[i].planned_seconds("step")[0]) for i in timed):
+        plan = "Hollow diamonds are the p50 and p95 that plan.json predicted; see Plan for the whole step."
+    else:
+        plan = "No run has a plan.json to compare with (nemo-ada plan CONFIG --write RUN)."
+    caption = (
+        "The first panel is the mean over all steps of the run: a phase that only some steps have, and the "
+        "evaluations, are spread over all of them. Colours inside its bars are phases. The other panels show "
+        "a dot at p50 and a bar to p95, over the steps that have the phase. A step is sampling, update and refit. "
+        f"Evaluations are timed one by one. {plan}"
+    )
+    table = pd.DataFrame(rows).sort_values(
+        "run", key=lambda names: names.map([run.name for run in runs].index), kind="stable"
+    )
+    return Figure("time", "Step time", caption, panels, table)
+
+
+def _durations(run: Run) -> dict[str, np.ndarray]:
+    """Return the finite seconds of each phase."""
+    columns = {name: run.column(f"time/{name}") for name in ("step", *PHASES[:3])}
+    columns["evaluation"] = run.evaluation_column("time/evaluation")
+    return {name: values[np.isfinite(values)] for name, values in columns.items()}

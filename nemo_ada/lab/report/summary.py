@@ -1,0 +1,264 @@
+"""Tables with one row per run, for the page and for the terminal: results, costs, plans, differences, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from nemo_ada.core.metrics import RATE_BINS
+from nemo_ada.lab.report.curves import by_method, difference
+from nemo_ada.lab.report.run import Run, as_mapping, clean, number, score_keys
+from nemo_ada.lab.report.series import AXES, number_text
+from nemo_ada.run import policy_gap
+from nemo_ada.run.folder import VOLATILE, of_class
+
+CAPS = ("max_samples", "max_tokens", "max_seconds")
+MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
+RATE_HISTOGRAM = "ada/pass_rate_histogram"
+COLLAPSE_STEPS, WRONG_RISE, LENGTH_RISE = 20, 0.1, 1.2  # of the first and the last fifth of at least so many steps
+LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
+
+
+def overview(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return state, scores before and after, sampling and cost: a row per run, as texts."""
+    columns: dict[str, Callable[[Run], str]] = {"state": lambda run: clean(run.state), "steps": _steps}
+    for key in score_keys(runs):
+        columns[f"{key.removeprefix('val/')} first → last"] = _first_last(key)
+    columns |= {
+        "pass rate at the end": lambda run: number_text(_end(run.column("ada/pass_rate"))),
+        "responses per prompt": lambda run: number_text(_ratio(run, "ada/samples_drawn", "ada/prompts_drawn")),
+        "zero-signal groups": lambda run: _percent(run.column("ada/zero_signal_groups")),
+        "zero-signal groups if GRPO": lambda run: _percent(run.column("ada/zero_signal_groups_if_grpo")),
+    }
+    for axis, name in AXES.items():
+        if axis not in ("step", "total/rows"):
+            columns[name.replace("update rows with non-zero advantage", "non-zero rows")] = _last(axis)
+    columns["step p50 / p95 (s)"] = _step_times
+    return _frame(runs, {name: [cell(run) for run in runs] for name, cell in columns.items()})
+
+
+def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one row per run: what it reached and what it cost."""
+    rows: list[dict[str, Any]] = overview(runs).reset_index().to_dict("records")
+    return rows
+
+
+def equal_cost(runs: Sequence[Run]) -> pd.DataFrame | None:
+    """Compare the runs at the cost that every run reached.
+
+    Returns:
+        Per run and axis of cost the mean held-out accuracy up to the common cost. Methods with several seeds have a
+        row with mean and 95 % half-width. None where the runs cannot be compared.
+    """
+    curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in AXES}
+    if len(runs) < 2 or any(len(x) < 2 for lines in curves.values() for x in lines):
+        return None
+    limits = {axis: min(float(x.max()) for x in lines) for axis, lines in curves.items()}
+    areas = {
+        f"up to {number_text(limit)} {AXES[axis]}": [run.area(axis, limit) for run in runs]
+        for axis, limit in limits.items()
+        if limit > 0
+    }
+    table = _frame(runs, {name: [f"{area:.4f}" for area in column] for name, column in areas.items()})
+    for method, members in by_method(runs).items():
+        if len(members) > 1:
+            means = [difference([column[i] for i in members]) for column in areas.values()]
+            table.loc[method] = [f"{mean.mean:.4f} ± {mean.half_width:.4f}" for mean in means]
+    return table
+
+
+def _frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    return pd.DataFrame(columns, index=pd.Index([run.name for run in runs], name="run"))
+
+
+def samples(run: Run) -> pd.DataFrame | None:
+    """Return held-out problems with the answers of the first and of the last evaluation, None where there are none."""
+    answers = {evaluation: run.samples(evaluation) for evaluation in range(len(run.evaluations))}
+    answered = [evaluation for evaluation, texts in answers.items() if texts]
+    if not answered:
+        return None
+    chosen = list(dict.fromkeys((answered[0], answered[-1])))
+    rows = []
+    for row in zip(*(answers[evaluation] for evaluation in chosen), strict=False):
+        cells = [f"{answer.get('response')!s} [reward {number_text(number(answer.get('reward')))}]" for answer in row]
+        rows.append([str(row[0].get("problem")), str(row[0].get("reference")), *cells])
+    steps = [f"step {_step_of(run, evaluation)}" for evaluation in chosen]
+    return pd.DataFrame(rows, columns=["problem", "reference", *steps]).set_index("problem")
+
+
+def _step_of(run: Run, evaluation: int) -> int:
+    return int(run.evaluations[evaluation]["step"])
+
+
+def predictions(runs: Sequence[Run]) -> pd.DataFrame | None:
+    """Return what `nemo-ada plan` predicted beside what happened: a row per run with a plan, None without one."""
+    rows = {run.name: _prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run") if rows else None
+
+
+def _prediction(run: Run) -> dict[str, str]:
+    step = run.forecast("step")
+    p50, p95 = run.planned_seconds("step")
+    worst = number(step.get("worst"))
+    caps = as_mapping(run.plan.get("caps"))
+    suggested = [(name, number(caps.get(name))) for name in CAPS]
+    listed = ", ".join(f"{name} {number_text(value)}" for name, value in suggested if np.isfinite(value))
+    itself = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
+    seen = ("–", "–", "–", "–")
+    seen_N = _known(run.column("time/step"))
+    if len(seen_N):
+        quantiles = (*np.percentile(seen_N, (50, 95)), seen_N.max())
+        seen = (_joined(quantiles), number_text(quantiles[0] / p50), _above(seen_N, p95), _above(seen_N, worst))
+    return {
+        "step planned p50 / p95 / worst (s)": _joined((p50, p95, worst)),
+        "step seen p50 / p95 / longest (s)": seen[0],
+        "seen p50 / planned p50": seen[1],
+        "steps above planned p95": seen[2],
+        "steps above planned worst": seen[3],
+        "caps that the plan suggests": listed or "–",
+        "source of the plan": clean(step.get("origin") or "not recorded") + itself,
+    }
+
+
+def _joined(values: Iterable[float]) -> str:
+    return " / ".join(number_text(float(value)) for value in values)
+
+
+def _above(seen_N: np.ndarray, limit: float) -> str:
+    return f"{(seen_N > limit).mean():.1%}" if np.isfinite(limit) else "–"
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
+
+
+def differences(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the configuration keys whose values differ between the runs, without folders and the like."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    volatile = [name for name in VOLATILE if name.split(".")[0] != "grpo"]
+    rows = {}
+    for key in keys:
+        values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
+        if len({run.config.get(key) for run in runs if run.config}) > 1 and not of_class(key, volatile):
+            rows[key] = values
+    names = [run.name for run in runs]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("key")
+
+
+def provenance(run: Run) -> Mapping[str, str]:
+    """Return where a run comes from: folder, command, commit, versions."""
+    environment = run.environment
+    versions = as_mapping(environment.get("packages"))
+    names = ("command", "commit", "started", "nemo_ada", "python", "platform")
+    facts = {"folder": clean(run.folder), "state": clean(run.state)}
+    facts |= {name: clean(environment.get(name) or "not recorded") for name in names}
+    facts["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
+    return facts
+
+
+def warnings(runs: Sequence[Run]) -> list[str]:
+    """Return what a reader must know before comparing."""
+    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    for run in runs:
+        planned = number(run.status.get("max_steps"))
+        if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
+            notes.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
+        notes += _mismatch(run)
+        notes += _collapse(run)
+    for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
+        seen = {
+            tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
+            for run in runs
+            if run.config
+        }
+        if len(seen) > 1:
+            notes.append(f"the runs have different {what} ({section}): their held-out scores are not comparable")
+    return [clean(text) for text in notes]
+
+
+def narrow(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with runs as columns where they are few, because that is narrower."""
+    return table.T.rename_axis(table.index.name) if len(table) <= MAX_TURNED else table
+
+
+def terminal_table(table: pd.DataFrame, title: str) -> Table:
+    """Return a table with one row per run for a terminal."""
+    printed = Table(title=Text(title, "bold"), title_justify="left", header_style="bold")
+    shown = narrow(table)
+    for place, name in enumerate([shown.index.name, *shown.columns]):
+        printed.add_column(Text(clean(name)), justify="right" if place else "left", overflow="fold")
+    for row in shown.itertuples():
+        printed.add_row(*(Text(clean(cell)) for cell in row))
+    return printed
+
+
+def _mismatch(run: Run) -> Iterator[str]:
+    values = run.column(f"train/{policy_gap.METRIC}")
+    high = np.flatnonzero(values > policy_gap.HIGHEST)  # a value that is no number has a note of its own
+    if len(high):
+        first = int(run.column("step")[high[0]])
+        where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
+        yield policy_gap.advice(where, float(values[high].max()))
+
+
+def _collapse(run: Run) -> Iterator[str]:
+    """Warn when responses grow while more and more prompts have no correct one.
+
+    The authors of Never Give Up saw this before a run collapsed: responses reach the length limit, and fail there.
+    """
+    count_NB, length_N = run.counts(RATE_HISTOGRAM, len(RATE_BINS)), run.column("ada/response_length_pools")
+    known = np.flatnonzero((count_NB.sum(axis=1) > 0) & np.isfinite(length_N))
+    if len(known) < COLLAPSE_STEPS:
+        return
+    first, last = known[: len(known) // 5], known[-(len(known) // 5) :]
+    wrong = [float(count_NB[part, 0].sum() / count_NB[part].sum()) for part in (first, last)]
+    length = [float(length_N[part].mean()) for part in (first, last)]
+    if wrong[1] - wrong[0] > WRONG_RISE and length[1] > LENGTH_RISE * length[0]:
+        yield (
+            f"{run.name}: prompts without a correct first wave rose from {wrong[0]:.0%} to {wrong[1]:.0%} while "
+            f"responses grew from {length[0]:.0f} to {length[1]:.0f} tokens. So responses may run into the length "
+            "limit and fail there: look at some, and lower the learning rate or raise the limit"
+        )
+
+
+def _steps(run: Run) -> str:
+    done, planned = run.column("step")[-1], number(run.status.get("max_steps"))
+    return number_text(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
+
+
+def _first_last(key: str) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        y = run.curve("step", key)[1]
+        return f"{y[0]:.3f} → {y[-1]:.3f}" if len(y) else "–"
+
+    return cell
+
+
+def _last(key: str) -> Callable[[Run], str]:
+    return lambda run: number_text(float(run.column(key)[-1]))
+
+
+def _end(values: np.ndarray) -> float:
+    tail = _known(values[-max(1, round(len(values) * LAST_SHARE)) :])
+    return float(tail.mean()) if len(tail) else float("nan")
+
+
+def _ratio(run: Run, above: str, below: str) -> float:
+    a, b = run.column(above), run.column(below)
+    both = np.isfinite(a) & np.isfinite(b)
+    return float(a[both].sum() / b[both].sum()) if b[both].sum() > 0 else float("nan")
+
+
+def _percent(values: np.ndarray) -> str:
+    known = _known(values)
+    return f"{known.mean():.1%}" if len(known) else "–"
+
+
+def _step_times(run: Run) -> str:
+    known = _known(run.column("time/step"))
+    return _joined(np.percentile(known, (50, 95))) if len(known) else "–"

@@ -1,0 +1,347 @@
+"""Simulate whole training steps on the discrete-event engine, to see what a sampling plan costs and yields.
+
+Use it to choose exit condition, wave size, cap and budget before spending GPU hours. It runs the sampler that trains
+over simulated responses, so waves, windows, budgets and idle mode behave as in training. All variants see the same
+responses. For one pass rate without scheduling, `nemo_ada.lab.simulate.exact` gives the exact numbers. A step has P
+prompts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import islice
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.learning.settings import RowSettings
+from nemo_ada.core.metrics import BOUNDS
+from nemo_ada.core.prompts.allocation import Allocation
+from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.plan import SamplingPlan
+from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
+from nemo_ada.run.files import read_bounded, write_result
+from nemo_ada.run.json_lines import numbered
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MADE_BY = {"png": {"Software": "nemo-ada"}, "pdf": {"Creator": "nemo-ada"}, "svg": {"Creator": "nemo-ada"}}
+MAX_BYTES = 100_000_000  # largest file of pass rates that is read
+
+
+@dataclass(frozen=True, slots=True)
+class BetaRates:
+    """Pass rates from Beta(a, b). With a < b most prompts are hard. With both below 1 most are near 0 or near 1."""
+
+    a: float
+    b: float
+
+    def draw(self, prompts: int, seed: int) -> FloatArray:
+        """Pass rates [P] of `prompts` prompts."""
+        return beta_pass_rates(prompts, self.a, self.b, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRates:
+    """Pass rates from a list of measured ones, with replacement."""
+
+    rates: tuple[float, ...]
+
+    def draw(self, prompts: int, seed: int) -> FloatArray:
+        """Pass rates [P] of `prompts` prompts."""
+        return np.random.default_rng(seed).choice(np.array(self.rates), prompts)
+
+    @classmethod
+    def read(cls, path: Path) -> MeasuredRates:
+        """Read a file with one pass rate per line, as a number or in a JSON object with the key `pass_rate`.
+
+        Raises:
+            UserError: The file cannot be read, or a line has no pass rate in [0, 1]. The message names the line.
+        """
+        rates: list[float] = []
+        try:
+            content = read_bounded(path, MAX_BYTES)
+        except OSError as problem:
+            raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
+        for number, line in numbered(content.split(b"\n")):
+            rates.append(_rate(line.decode("utf-8", errors="replace"), f"{path}:{number}"))
+        if not rates:
+            raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")
+        return cls(tuple(rates))
+
+
+RateDistribution = BetaRates | MeasuredRates
+
+
+def _rate(line: str, where: str) -> float:
+    """The pass rate of a line. Raises UserError that begins with `where`."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        value = value.get("pass_rate")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise UserError(
+            f"{where}: {line.strip()[:60]!r} is no pass rate; write a number in [0, 1], or a JSON object with it under "
+            f"'pass_rate'"
+        )
+    return float(value)
+
+
+class KnownRates:
+    """A pass-rate estimator that knows the true rates, which is the limit of a good estimator.
+
+    The id of a prompt is its position in the step.
+
+    Attributes:
+        rate_P: True pass rates of the step.
+    """
+
+    def __init__(self) -> None:
+        self.rate_P = np.zeros(0)
+
+    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """(a, b) of each prompt's Beta prior [P]: its true rate with the weight of one response."""
+        rate_P = self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
+        return rate_P, 1.0 - rate_P
+
+    def update(
+        self,
+        prompt_ids: Sequence[str],
+        pos_P: IntArray | FloatArray,
+        total_P: IntArray,
+        features_PF: FloatArray | None = None,
+    ) -> None:
+        """Do nothing, because the rates are known."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, which is empty."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do nothing, because there is no state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A sampling plan under a name.
+
+    Attributes:
+        name: Name in tables.
+        plan: How responses are drawn.
+        allocation: Allocation of the estimation variant, which gets the true pass rates. None for other variants.
+        prompts_each: Factor on the setting's prompts. With it, groups of 1 draw as many responses as groups of n.
+        own_baseline: Whether every row has a baseline of its own. Zero-signal groups have no meaning then.
+    """
+
+    name: str
+    plan: SamplingPlan
+    allocation: Allocation | None = None
+    prompts_each: int = 1
+    own_baseline: bool = False
+
+
+def simulated_steps(
+    variant: Variant,
+    rates: Callable[[int], FloatArray],
+    lengths: LengthModel,
+    *,
+    steps: int,
+    seed: int = 0,
+    engine: Callable[[Draw], DiscreteEventSource] = DiscreteEventSource,
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Simulate consecutive training steps of one run, with the sampler that trains.
+
+    Args:
+        variant: Sampling plan.
+        rates: Gives the pass rates [P] of a step's prompts.
+        lengths: Lengths of the responses.
+        steps: Number of training steps.
+        seed: Seed of the run.
+        engine: Makes the engine of a step: DiscreteEventSource, or a partial of it with a duration or slots.
+
+    Yields:
+        Engine steps and metrics of a training step.
+
+    Raises:
+        UserError: The budget is too small for the first waves.
+    """
+    plan, known = variant.plan, KnownRates()
+    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+    sampler = AdaSampler(plan, rows, run_seed=seed, estimator=known, allocation=variant.allocation)
+    for step in range(steps):
+        known.rate_P = rates(step)
+        workload = Workload(known.rate_P, lengths, seed=seed, step=step)
+        source = engine(workload.draw)
+        sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
+        if sampled is None:
+            raise InvariantError("a simulated step was dropped")
+        yield source.steps, sampled.sampling_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The simulated training. Its clock counts engine steps.
+
+    Attributes:
+        rates: Pass rates of the prompts.
+        prompts: Prompts per training step.
+        lengths: Lengths of the responses.
+        seeds: Number of repetitions with different seeds.
+        warm_up: Training steps before the measured ones. The latency model learns in them, for idle mode and the cap on
+            seconds.
+        steps: Measured training steps.
+        slots: Largest number of requests that the engine runs at once. None means that all run.
+    """
+
+    rates: RateDistribution
+    prompts: int = 64
+    lengths: LengthModel = field(default_factory=LengthModel)
+    seeds: int = 10
+    warm_up: int = 1
+    steps: int = 2
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanAndError:
+    """A mean over seeds with its standard error, which is nan for one seed."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "n/a"
+        digits = 3 if abs(self.mean) < 10 else 1
+        return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.error) else f" ± {self.error:.{digits}f}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedVariant:
+    """Cost and yield of a variant, per training step.
+
+    Attributes:
+        name: Name of the variant.
+        responses: Requested responses.
+        kept_responses: Responses in pools.
+        tokens: Generated tokens.
+        engine_steps: Duration of the sampling phase in engine steps.
+        seconds: Duration of the sampling phase by the engine's clock.
+        zero_signal: Share of groups whose labels are all equal.
+        resolved: Share of prompts that met the exit condition.
+        budget_hits: Share of training steps in which a cap refused a prompt.
+    """
+
+    name: str
+    responses: MeanAndError
+    kept_responses: MeanAndError
+    tokens: MeanAndError
+    engine_steps: MeanAndError
+    seconds: MeanAndError
+    zero_signal: MeanAndError
+    resolved: MeanAndError
+    budget_hits: MeanAndError
+
+
+_FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
+_CAPS = {BOUNDS.index(name) for name in ("max_samples", "max_tokens", "max_seconds")}
+
+
+def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
+    """Simulate each variant on the same prompts, labels and lengths.
+
+    Raises:
+        UserError: A variant's budget is too small for its first waves.
+    """
+    simulated = []
+    for variant in variants:
+        steps_SF = np.array([list(_run(variant, setting, seed)) for seed in range(setting.seeds)])
+        mean_SF = steps_SF.mean(axis=1)
+        spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
+        error_F = spread_F / math.sqrt(setting.seeds)
+        figures = [MeanAndError(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
+        row = SimulatedVariant(variant.name, *figures)
+        simulated.append(replace(row, zero_signal=MeanAndError(nan, nan)) if variant.own_baseline else row)
+    return simulated
+
+
+def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
+    """The measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
+    prompts = setting.prompts * variant.prompts_each
+    rate_P = setting.rates.draw(prompts, seed)
+    steps = setting.warm_up + setting.steps
+    engine = partial(DiscreteEventSource, slots=setting.slots)
+    run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, engine=engine)
+    for engine_steps, stats in islice(run, setting.warm_up, None):
+        yield [
+            stats["samples_drawn"],
+            stats["samples_in_pools"],
+            stats["tokens_drawn"],
+            engine_steps,
+            stats["sampling_seconds"],
+            stats["zero_signal_groups"],
+            stats["prompts_resolved"] / prompts,
+            float(stats["budget_bound"] in _CAPS),
+        ]
+
+
+def render_table(rows: Sequence[SimulatedVariant]) -> Table:
+    """A table with one line per variant. It shows means with their standard errors over seeds."""
+    from rich.table import Table
+
+    table = Table(title="per step, mean ± standard error over seeds")
+    table.add_column("variant")
+    for name in _FIGURES:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(row.name, *(str(getattr(row, name)) for name in _FIGURES))
+    return table
+
+
+def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
+    """Draw responses, tokens, engine steps and zero-signal groups. Each has a panel with a bar per variant.
+
+    Args:
+        rows: The simulated variants.
+        path: File of the figure. Its suffix selects the format.
+
+    Raises:
+        UserError: The suffix names no format, or the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    shown = ("responses", "tokens", "engine_steps", "zero_signal")
+    canvas = Canvas(figsize=(13, 1.6 + 0.35 * len(rows)), layout="constrained")
+    FigureCanvasAgg(canvas)
+    names = [row.name for row in rows]
+    for axes, quantity in zip(canvas.subplots(1, len(shown), sharey=True), shown, strict=True):
+        figures = [getattr(row, quantity) for row in rows]
+        errors = [0.0 if math.isnan(figure.error) else figure.error for figure in figures]
+        axes.barh(names, [figure.mean for figure in figures], xerr=errors, color="#4477aa", ecolor="#222222")
+        axes.set_title(
+            quantity.replace("_", " ") + (" (share of groups)" if quantity == "zero_signal" else " per step")
+        )
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+    canvas.axes[0].invert_yaxis()
+    drawn = io.BytesIO()
+    form = path.suffix.removeprefix(".") or "png"
+    try:
+        canvas.savefig(drawn, format=form, dpi=120, metadata=MADE_BY.get(form))
+        write_result(path, drawn.getvalue(), "--plot")
+    except ValueError as problem:  # UserError as well
+        raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None

@@ -1,0 +1,353 @@
+"""What each way of sampling would have cost and given, from the pass rates of a log.
+
+Rules that look at one prompt at a time are computed exactly (`simulate.exact`), for every pass rate. Idle mode, the
+estimation variant, the single stream and caps of a step depend on the whole step. These figures, and all times, come
+from the simulated engine (`simulate.steps`) with the logged lengths.
+Axes: J pass rates of the mixture, E endings of a pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nemo_ada.config.ada import AdaSettings, SequentialSampling
+from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core.arrays import FloatArray
+from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.errors import UserError
+from nemo_ada.lab.simulate import exact
+from nemo_ada.lab.simulate.engine import LengthModel
+from nemo_ada.lab.simulate.steps import MeanAndError, MeasuredRates, Setting, SimulatedVariant, Variant, compare
+from nemo_ada.lab.simulate.variants import preset_variant
+from nemo_ada.lab.whatif.mixture import RATE_J, Figure, Mixture
+
+GRPO, NEVER_GIVE_UP, REFILL = "grpo", "ngu", "dapo"
+MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
+DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
+ERRORS = 2.0  # standard errors of the simulation that a bound adds
+MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
+UNKNOWN = Figure(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The training whose steps are asked for.
+
+    Attributes:
+        group: The group size n.
+        prompts: Prompts per step.
+        lengths: Lengths of the responses.
+        tokens_J: Mean tokens of a correct and of an incorrect response by pass rate, [2, J]. None where nobody knows.
+        token_error: Relative standard error of the mean tokens.
+        slots: Largest number of responses that the engine runs at once. None means that all run.
+        caps: The caps of a step, with seconds in engine steps.
+        seeds: Repetitions of the simulation.
+    """
+
+    group: int
+    prompts: int
+    lengths: LengthModel
+    tokens_J: FloatArray | None
+    token_error: float
+    slots: int | None = None
+    caps: Budget = field(default_factory=Budget)
+    seeds: int = 3
+
+    @property
+    def capped(self) -> bool:
+        """Whether a step has caps."""
+        return any(cap is not None for cap in (self.caps.max_samples, self.caps.max_tokens, self.caps.max_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way of sampling. Figures are per prompt of a step.
+
+    Attributes:
+        name: The preset, or the method of others.
+        max_responses: Largest number of responses per prompt. None where there is none.
+        responses: Responses.
+        tokens: Generated tokens.
+        zero_signal: Share of groups whose labels are all equal. NaN where equal labels teach.
+        signal: Expected update along the gradient of the pass rate, relative to GRPO with n responses. NaN where the
+            rows have other weights.
+        signal_per_response: The same per response.
+        time: Duration of the sampling phase, relative to GRPO with n responses.
+        simulated: Whether the responses come from the simulated engine. Otherwise they are computed.
+    """
+
+    name: str
+    max_responses: int | None
+    responses: Figure
+    tokens: Figure
+    zero_signal: Figure
+    signal: Figure
+    signal_per_response: Figure
+    time: Figure
+    simulated: bool = False
+
+
+def rows(
+    mixture: Mixture, setup: Setup, names: Sequence[str] = (), max_responses: Sequence[int] = ()
+) -> tuple[list[Row], list[str]]:
+    """Compute the rows of presets, of DAPO's refill and of Never Give Up.
+
+    Args:
+        mixture: The pass rates.
+        setup: The training.
+        names: Presets, and `dapo` for its refill. Without any, all that fit the group size.
+        max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
+            decide.
+
+    Returns:
+        The rows, and the presets that were left out, each with its reason.
+
+    Raises:
+        UserError: A preset that was named does not fit.
+    """
+    engine = Engine(mixture, setup)
+    found, left_out = [], list[str]()
+    for name in names or presets():
+        if name in (NEVER_GIVE_UP, REFILL):  # below, because no preset's simulation covers them
+            continue
+        try:
+            settings = ada_settings({"preset": name})
+            variant = preset_variant(name, settings, setup.group, setup.lengths)
+        except UserError as unfit:
+            if names:
+                raise
+            left_out.append(f"{name}: {unfit}")
+            continue
+        variant = replace(variant, name=variant.name.removesuffix(f" (n={setup.group})"))
+        found.append(_row(engine, settings, variant))
+        for cap in sorted(set(max_responses)) if settings_vary(settings, setup.group) else []:
+            if cap != variant.plan.max_responses:
+                found += _with_cap(engine, name, cap, left_out)
+    methods = {REFILL: _refill, NEVER_GIVE_UP: _never_give_up}
+    return [*found, *(row(engine) for name, row in methods.items() if not names or name in names)], left_out
+
+
+def settings_vary(settings: AdaSettings, group: int) -> bool:
+    """Whether labels decide how many responses a prompt gets, between n and a largest number."""
+    sampling = settings.sampling
+    return isinstance(sampling, SequentialSampling) and sampling.max_responses is not None
+
+
+def _with_cap(engine: Engine, name: str, cap: int, left_out: list[str]) -> Iterator[Row]:
+    """The row of a preset with another largest number of responses. None where it does not fit."""
+    setup = engine.setup
+    try:
+        settings = ada_settings({"preset": name, "sampling": {"max_responses": cap}})
+        variant = preset_variant(name, settings, setup.group, setup.lengths)
+    except UserError as unfit:
+        left_out.append(f"{name} with at most {cap} responses: {unfit}")
+        return
+    yield _row(engine, settings, replace(variant, name=name))
+
+
+def _row(engine: Engine, settings: AdaSettings, variant: Variant) -> Row:
+    """The row of a preset."""
+    plan, setup = variant.plan, engine.setup
+    alone = isinstance(settings.sampling, SequentialSampling) and not plan.idle and not variant.own_baseline
+    if not alone or setup.capped:
+        return engine.simulated(variant)
+    by_rate = figures_by_rate(plan.stop_rule, setup.group)
+    reference = settings.advantage.weighting == "reference"
+    tokens_J = None if setup.tokens_J is None else (by_rate.answers_J * setup.tokens_J).sum(axis=0)
+    row = engine.exact(variant.name, plan.max_responses, by_rate.responses_J, tokens_J, by_rate.zero_J)
+    signal, per_response = engine.signal(by_rate.signal_J, row.responses) if reference else (UNKNOWN, UNKNOWN)
+    time = engine.time(variant, by_rate.responses_J)
+    return replace(row, signal=signal, signal_per_response=per_response, time=time)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRate:
+    """Expectations for each pass rate of the mixture.
+
+    Attributes:
+        responses_J: Responses of a pool.
+        answers_J: Correct and incorrect responses, [2, J].
+        zero_J: Probability that all labels are equal.
+        signal_J: Expected update of a group of n rows along the gradient of the pass rate.
+    """
+
+    responses_J: FloatArray
+    answers_J: FloatArray
+    zero_J: FloatArray
+    signal_J: FloatArray
+
+
+def figures_by_rate(rule: StopRule, group: int) -> ByRate:
+    """Compute the expectations of a rule."""
+    found = []
+    for p in RATE_J.tolist():
+        summary, end = exact.summary(rule, p), exact.endings(rule, p)
+        inside = 0.0 < p < 1.0
+        factor = exact.gradient_factor(rule, p, n=group, weighting="reference") if inside else 0.0
+        pos = end.mean(end.pos_E)
+        signal = group * p * (1.0 - p) * factor
+        found.append((summary.expected_samples, pos, summary.expected_samples - pos, summary.p_zero_signal, signal))
+    responses_J, pos_J, neg_J, zero_J, signal_J = np.array(found).T
+    return ByRate(responses_J, np.stack([pos_J, neg_J]), zero_J, signal_J)
+
+
+class Engine:
+    """Figures under the mixture, and the simulated engine with its reference: GRPO with n responses."""
+
+    def __init__(self, mixture: Mixture, setup: Setup) -> None:
+        self.mixture, self.setup = mixture, setup
+        self._grpo = preset_variant(GRPO, ada_settings({"preset": GRPO}), setup.group, setup.lengths)
+        self._scale = max(1.0, setup.prompts / MOST_PROMPTS)
+        self._references: dict[bytes, SimulatedVariant] = {}
+        n = setup.group
+        self.zero_J = RATE_J**n + (1.0 - RATE_J) ** n
+        self._grpo_signal_J = (n - 1) * RATE_J * (1.0 - RATE_J)
+
+    def exact(
+        self, name: str, cap: int | None, responses_J: FloatArray, tokens_J: FloatArray | None, zero_J: FloatArray
+    ) -> Row:
+        """A row of computed figures, without signal and time."""
+        mean = self.mixture.mean
+        tokens = UNKNOWN if tokens_J is None else self._with_token_error(mean(tokens_J))
+        return Row(name, cap, mean(responses_J), tokens, mean(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
+
+    def signal(self, signal_J: FloatArray, responses: Figure) -> tuple[Figure, Figure]:
+        """The signal of a group relative to GRPO's, and the same per response."""
+        signal = self.mixture.mean(signal_J, self._grpo_signal_J)
+        n = self.setup.group
+        per_response = Figure(
+            signal.value * n / responses.value, signal.low * n / responses.high, signal.high * n / responses.low
+        )
+        return signal, per_response
+
+    def _with_token_error(self, tokens: Figure) -> Figure:
+        wider = ERRORS * self.setup.token_error
+        return Figure(tokens.value, tokens.low * max(0.0, 1.0 - wider), tokens.high * (1.0 + wider))
+
+    def grpo_steps(self) -> float:
+        """Engine steps of GRPO's sampling phase with n responses."""
+        return self._reference(self.mixture.weight_J).engine_steps.mean
+
+    def time(self, variant: Variant, responses_J: FloatArray) -> Figure:
+        """The duration of the sampling phase, at the likely pass rates and at the two extreme ones for responses."""
+        if variant.plan == self._grpo.plan:
+            return Figure(1.0, 1.0, 1.0)
+        ratios = []
+        for weight_J in (self.mixture.weight_J, *self.mixture.extremes(responses_J)):
+            there, reference = self._run(variant, weight_J), self._reference(weight_J)
+            ratios.append(_ratio(there.engine_steps, reference.engine_steps))
+        return _hull(ratios)
+
+    def simulated(self, variant: Variant) -> Row:
+        """A row whose figures all come from the simulated engine."""
+        found, n = list[tuple[MeanAndError, ...]](), self.setup.group
+        for weight_J in (self.mixture.weight_J, *self.mixture.extremes(self.zero_J)):
+            there, reference = self._run(variant, weight_J), self._reference(weight_J)
+            per_prompt = [_per(figure, self._prompts) for figure in (there.responses, there.tokens)]
+            found.append((*per_prompt, there.zero_signal, _ratio(there.engine_steps, reference.engine_steps)))
+        responses, tokens, zero, time = (_hull(column) for column in zip(*found, strict=True))
+        known = self.setup.tokens_J is not None
+        cap = n if variant.own_baseline else variant.plan.max_responses
+        tokens = self._with_token_error(tokens) if known else UNKNOWN
+        return Row(variant.name, cap, responses, tokens, zero, UNKNOWN, UNKNOWN, time, simulated=True)
+
+    @property
+    def _prompts(self) -> int:
+        return min(self.setup.prompts, MOST_PROMPTS)
+
+    def _reference(self, weight_J: FloatArray) -> SimulatedVariant:
+        """GRPO with n responses."""
+        key = weight_J.tobytes()
+        if key not in self._references:
+            self._references[key] = self._run(self._grpo, weight_J, capped=False)
+        return self._references[key]
+
+    def _run(self, variant: Variant, weight_J: FloatArray, *, capped: bool = True) -> SimulatedVariant:
+        """Simulate a variant over pass rates with these weights."""
+        place_R = (np.arange(DRAWN_RATES) + 0.5) / DRAWN_RATES
+        chosen_R = np.searchsorted(np.cumsum(weight_J) / weight_J.sum(), place_R)
+        rates = MeasuredRates(tuple(RATE_J[np.minimum(chosen_R, len(RATE_J) - 1)].tolist()))
+        caps, slots = self.setup.caps, self.setup.slots
+        if capped and self.setup.capped:
+            shrunk = replace(
+                variant.plan.budget,
+                max_samples=None if caps.max_samples is None else math.ceil(caps.max_samples / self._scale),
+                max_tokens=None if caps.max_tokens is None else math.ceil(caps.max_tokens / self._scale),
+                max_seconds=caps.max_seconds,
+            )
+            variant = replace(variant, plan=replace(variant.plan, budget=shrunk))
+        slots = None if slots is None else max(1, round(slots / self._scale))
+        setting = Setting(rates, self._prompts, self.setup.lengths, self.setup.seeds, slots=slots)
+        return compare([variant], setting)[0]
+
+
+def _refill(engine: Engine) -> Row:
+    """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts."""
+    from scipy.stats import binom
+
+    n, prompts = engine.setup.group, engine.setup.prompts
+    zero = engine.mixture.mean(engine.zero_J)
+    share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]  # of groups without signal
+    drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
+    batches_S = 1.0 + np.array([binom.cdf(prompts - 1, drawn * prompts, 1.0 - share).sum() for share in share_S])
+    signal_S = 1.0 / np.maximum(1.0 - share_S, 1e-9)  # the mean over groups with both labels
+    tokens = UNKNOWN
+    grpo_J = _grpo_tokens(engine)
+    if grpo_J is not None:
+        per_batch, count = engine.exact("", n, grpo_J, grpo_J, engine.zero_J).tokens, _over(batches_S)
+        tokens = Figure(per_batch.value * count.value, per_batch.low * count.low, per_batch.high * count.high)
+    return Row(
+        f"DAPO's refill, at most {MAX_BATCHES} batches", None, _over(n * batches_S), tokens, Figure(0.0, 0.0, 0.0),
+        _over(signal_S), _over(signal_S / batches_S), _over(batches_S),
+    )  # fmt: skip
+
+
+def _over(value_S: FloatArray) -> Figure:
+    """The first value, with bounds around all of them."""
+    return Figure(float(value_S[0]), float(value_S.min()), float(value_S.max()))
+
+
+def _never_give_up(engine: Engine) -> Row:
+    """Never Give Up: a prompt without a correct response is drawn again with some probability, under equal weights.
+
+    The attempts of a prompt make one group. They are spread over steps, so a step takes as long as GRPO's and the
+    figures are per prompt that is finished.
+    """
+    n, retry = engine.setup.group, ada_settings({"preset": NEVER_GIVE_UP}).retry_probability
+    wrong_J, right_J = (1.0 - RATE_J) ** n, RATE_J**n
+    attempts_J = 1.0 / (1.0 - retry * wrong_J)
+    zero_J = right_J + wrong_J * (1.0 - retry) * attempts_J
+    tokens_J = _grpo_tokens(engine)
+    tokens_J = None if tokens_J is None else tokens_J * attempts_J
+    row = engine.exact(f"{NEVER_GIVE_UP} (Never Give Up, retry {retry:g})", None, n * attempts_J, tokens_J, zero_J)
+    return replace(row, time=engine.mixture.mean(attempts_J))
+
+
+def _grpo_tokens(engine: Engine) -> FloatArray | None:
+    """Tokens of n responses by pass rate."""
+    tokens_J = engine.setup.tokens_J
+    return None if tokens_J is None else engine.setup.group * (RATE_J * tokens_J[0] + (1.0 - RATE_J) * tokens_J[1])
+
+
+def _per(figure: MeanAndError, count: int) -> MeanAndError:
+    return MeanAndError(figure.mean / count, figure.error / count)
+
+
+def _ratio(above: MeanAndError, below: MeanAndError) -> MeanAndError:
+    """The ratio of two simulated figures. Its error takes them as independent, which is too large here."""
+    ratio = above.mean / below.mean
+    parts = [figure.error / figure.mean for figure in (above, below) if figure.mean and math.isfinite(figure.error)]
+    return MeanAndError(ratio, ratio * math.hypot(*parts))
+
+
+def _hull(figures: Sequence[MeanAndError]) -> Figure:
+    """The first figure, with bounds around all of them. No figure here can be below 0."""
+    errors = [figure.error if math.isfinite(figure.error) else 0.0 for figure in figures]
+    low = min(figure.mean - ERRORS * error for figure, error in zip(figures, errors, strict=True))
+    high = max(figure.mean + ERRORS * error for figure, error in zip(figures, errors, strict=True))
+    return Figure(figures[0].mean, max(low, 0.0), high)

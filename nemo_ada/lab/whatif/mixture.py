@@ -1,0 +1,255 @@
+"""The distribution of pass rates behind groups of labels, and what follows from it for pools that nobody drew.
+
+The distribution is a mixture over fixed pass rates, so no shape is assumed. Its weights have the largest likelihood.
+Groups of n responses say only little about much deeper pools: many distributions give the same groups of n. So each
+figure has bounds. They are its smallest and largest value over all distributions whose shares of groups with 0 to n
+correct responses lie within an interval around the logged shares. The intervals hold jointly with CONFIDENCE, so all
+figures are within their bounds together with that confidence (the F-localization of Ignatiadis and Wager, 2022).
+Axes: J pass rates, G groups, K numbers of correct responses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.errors import UserError
+from nemo_ada.lab.evaluation.statistics import CONFIDENCE, wilson
+
+ROUNDS, PRECISION = 4000, 1e-9
+SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
+
+
+def pass_rates() -> FloatArray:
+    """The pass rates of the mixture: 0, 1, and others that are dense near both."""
+    angles = np.sin(np.linspace(0.0, np.pi / 2.0, 63)[1:-1]) ** 2
+    tail = np.geomspace(1e-5, angles[0], 9)[:-1]
+    return np.concatenate([[0.0], tail, angles, (1.0 - tail)[::-1], [1.0]])
+
+
+RATE_J = pass_rates()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A quantity with its bounds.
+
+    Attributes:
+        value: The value under the most likely distribution.
+        low: The smallest value that the logs allow.
+        high: The largest value that the logs allow.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Figure:
+        """The figure in another unit."""
+        return Figure(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of groups.
+
+    Attributes:
+        pos_G: Correct responses.
+        total_G: Responses with a label.
+        prompt_G: Prompt of the group. Groups of one prompt are not independent.
+        step_G: Position of its step.
+        depth: A number of responses that nearly all groups have.
+        first_pos_G: Correct ones among the first `depth` responses.
+        deep_G: Whether the group has as many responses.
+    """
+
+    pos_G: IntArray
+    total_G: IntArray
+    prompt_G: IntArray
+    step_G: IntArray
+    depth: int
+    first_pos_G: IntArray
+    deep_G: BoolArray
+
+
+def labels(
+    group_N: IntArray, reward_N: FloatArray, prompt_G: IntArray, step_G: IntArray, threshold: float,
+    first: int | None = None,
+) -> Labels:  # fmt: skip
+    """Count the labels of each group.
+
+    Args:
+        group_N: Group of each response, in the order of the log.
+        reward_N: Reward. Responses with NaN have no label.
+        prompt_G: Prompt of each group.
+        step_G: Position of its step.
+        threshold: A response is correct when its reward is above this.
+        first: Use only so many responses of each group. None uses all.
+
+    Raises:
+        UserError: Most groups have fewer than two responses.
+    """
+    keep_N = np.isfinite(reward_N)
+    group_N, correct_N = group_N[keep_N], reward_N[keep_N] > threshold
+    index_N = positions(group_N)
+    if first is not None:
+        group_N, correct_N, index_N = (column[index_N < first] for column in (group_N, correct_N, index_N))
+    groups = len(prompt_G)
+    total_G = np.bincount(group_N, minlength=groups)
+    pos_G = np.bincount(group_N[correct_N], minlength=groups)
+    there_G = total_G > 0
+    if not there_G.any():
+        raise UserError("no response of the logs has a reward")
+    depth = int(np.quantile(total_G[there_G], 1.0 - SHARE_WITH_DEPTH, method="lower"))
+    if depth < 2:
+        raise UserError(
+            f"{np.mean(total_G[there_G] < 2):.0%} of the {there_G.sum():,} groups have one response; pass rates need "
+            "at least two responses per prompt (is the prompt the right field? name it with --column prompt=FIELD)"
+        )
+    early_N = correct_N & (index_N < depth)
+    first_pos_G = np.bincount(group_N[early_N], minlength=groups)
+    return Labels(
+        pos_G[there_G], total_G[there_G], prompt_G[there_G], step_G[there_G], depth, first_pos_G[there_G],
+        total_G[there_G] >= depth,
+    )  # fmt: skip
+
+
+def positions(group_N: IntArray) -> IntArray:
+    """The number of each response within its group [N], from 0, in the order of the log."""
+    order_N = np.argsort(group_N, kind="stable")
+    sorted_N = group_N[order_N]
+    starts_N = np.flatnonzero(np.r_[True, sorted_N[1:] != sorted_N[:-1]]) if len(group_N) else np.zeros(0, np.int64)
+    index_N = np.empty(len(group_N), np.int64)
+    index_N[order_N] = np.arange(len(group_N)) - np.repeat(starts_N, np.diff(np.r_[starts_N, len(group_N)]))
+    return index_N
+
+
+def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
+    """The probability of `pos` correct ones among `total` responses [K, J]."""
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    pos_K1, total_K1 = np.asarray(pos_K, np.float64)[:, None], np.asarray(total_K, np.float64)[:, None]
+    ways_K1 = gammaln(total_K1 + 1) - gammaln(pos_K1 + 1) - gammaln(total_K1 - pos_K1 + 1)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.exp(ways_K1 + xlogy(pos_K1, RATE_J) + xlog1py(total_K1 - pos_K1, -RATE_J)))
+
+
+def weights(pos_G: IntArray, total_G: IntArray) -> FloatArray:
+    """The weights [J] with the largest likelihood, by the EM algorithm from equal weights."""
+    size = int(total_G.max()) + 1
+    code_K, count_K = np.unique(total_G * size + pos_G, return_counts=True)
+    chance_KJ = binomial(code_K % size, code_K // size)
+    weight_J = np.full(len(RATE_J), 1.0 / len(RATE_J))
+    for _ in range(ROUNDS):
+        share_KJ = chance_KJ * weight_J
+        share_KJ /= share_KJ.sum(axis=1, keepdims=True)
+        new_J = count_K @ share_KJ / count_K.sum()
+        moved, weight_J = np.abs(new_J - weight_J).max(), new_J
+        if moved < PRECISION:
+            break
+    return weight_J
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The distribution of pass rates of a log.
+
+    Attributes:
+        weight_J: The most likely weights.
+        chance_KJ: Probability of each number of correct responses among `depth`, by pass rate.
+        low_K: Lower ends of the shares of groups with that number.
+        high_K: Upper ends.
+        widened: By how much the intervals had to grow until a distribution fits. 0 for independent responses.
+    """
+
+    weight_J: FloatArray
+    chance_KJ: FloatArray
+    low_K: FloatArray
+    high_K: FloatArray
+    widened: float = 0.0
+
+    @classmethod
+    def fit(cls, logged: Labels) -> Mixture:
+        """Fit the distribution of some groups."""
+        depth, pos_G = logged.depth, logged.first_pos_G[logged.deep_G]
+        share_K = np.bincount(pos_G, minlength=depth + 1) / len(pos_G)
+        quantile = NormalDist().inv_cdf(1.0 - (1.0 - CONFIDENCE) / (2.0 * (depth + 1)))
+        prompt_G = logged.prompt_G[logged.deep_G]
+        ends = [
+            wilson(float(share), _independent(pos_G == k, float(share), prompt_G), quantile)
+            for k, share in enumerate(share_K)
+        ]
+        low_K, high_K = np.array(ends).T
+        chance_KJ = binomial(np.arange(depth + 1), np.full(depth + 1, depth))
+        widened = _widening(chance_KJ, low_K, high_K)
+        if widened > 0.0:
+            half_K = (high_K - low_K) / 2.0 * widened
+            low_K, high_K = low_K - half_K, high_K + half_K
+        return cls(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K, widened)
+
+    def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Figure:
+        """The mean of a quantity over prompts, or the ratio of two means.
+
+        Args:
+            value_J: The quantity by pass rate.
+            per_J: The quantity of the denominator, which is positive somewhere. None for 1.
+        """
+        below_J = np.ones(len(RATE_J)) if per_J is None else per_J
+        total = float(self.weight_J @ below_J)
+        if total <= 0.0:
+            return Figure(np.nan, np.nan, np.nan)
+        value = float(self.weight_J @ value_J) / total
+        low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
+        return Figure(value, min(low, value), max(-high, value))
+
+    def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The weights [J] with the smallest and with the largest mean of a quantity."""
+        ones = np.ones(len(RATE_J))
+        return self._extreme(value_J, ones)[1], self._extreme(-value_J, ones)[1]
+
+    def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
+        """The smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
+
+        The variables are the weights times a factor t, and t, so that the denominator is 1.
+        """
+        from scipy.optimize import linprog
+
+        bands = np.vstack(
+            [np.c_[self.chance_KJ, -self.high_K], np.c_[-self.chance_KJ, self.low_K]]
+        )  # low * t <= chance @ y <= high * t
+        equal = np.vstack([np.r_[below_J, 0.0], np.r_[np.ones(len(RATE_J)), -1.0]])
+        done = linprog(
+            np.r_[value_J, 0.0], A_ub=bands, b_ub=np.zeros(len(bands)), A_eq=equal, b_eq=[1.0, 0.0], method="highs"
+        )
+        if done.x is None or done.status != 0:  # the denominator may be 0 within the bounds
+            return -np.inf, self.weight_J
+        weight_J = np.maximum(done.x[:-1], 0.0)
+        return float(done.fun), weight_J / weight_J.sum()
+
+
+def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
+    """The number of independent groups that say as much about a share as these, which share prompts."""
+    count = len(hit_G)
+    deviation_U = np.bincount(prompt_G, hit_G - share)
+    squares = float((deviation_U**2).sum())
+    if squares <= 0.0:
+        return float(len(np.unique(prompt_G)))
+    return min(float(count), share * (1.0 - share) * count**2 / squares)
+
+
+def _widening(chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> float:
+    """The smallest factor by which the half widths of the intervals must grow until some distribution fits."""
+    from scipy.optimize import linprog
+
+    half_K = (high_K - low_K) / 2.0
+    bands = np.vstack([np.c_[chance_KJ, -half_K], np.c_[-chance_KJ, -half_K]])
+    nodes = chance_KJ.shape[1]
+    done = linprog(
+        np.r_[np.zeros(nodes), 1.0], A_ub=bands, b_ub=np.r_[high_K, -low_K],
+        A_eq=np.r_[np.ones(nodes), 0.0][None], b_eq=[1.0], method="highs",
+    )  # fmt: skip
+    widening = float(done.x[-1])
+    return 0.0 if widening < 1e-9 else widening * 1.001 + 1e-9

@@ -1,0 +1,179 @@
+"""`nemo-ada export` writes the newest complete checkpoint of a run as a Hugging Face folder.
+
+A checkpoint of the CPU back end contains such a folder. NeMo-RL's own examples/converters convert its checkpoints, in
+the interpreter of its Megatron workers. A checkpoint of LoRA has adapters only. Its export is the merged model, or with
+`adapter` a folder for PEFT.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.hub import missing_files
+from nemo_ada.rules.facts.nemo_config import HOME
+from nemo_ada.rules.facts.site import site_setting, worker_python
+from nemo_ada.run.files import MANIFEST, duplicate, verify_folder, write_folder
+from nemo_ada.run.folder import RunDir
+from nemo_ada.run.yaml_file import read_yaml
+
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+TO_SAFETENSORS = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+weights = Path(sys.argv[1]) / "pytorch_model.bin"
+if weights.is_file():
+    tensors = torch.load(weights, map_location="cpu", weights_only=True)
+    whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    save_file(whole, weights.with_name("model.safetensors"), {"format": "pt"})
+    weights.unlink()
+"""  # the converter of DTensor's files writes a pickle
+
+
+def export(
+    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False
+) -> Path:
+    """Write the folder, check it file by file, and return it.
+
+    Args:
+        run: the run's folder.
+        step: step of the checkpoint. None for the newest.
+        out: the folder to write. None for a folder in the run's.
+        say: shows a line to the user.
+        adapter: write only the adapters of LoRA, in PEFT's format.
+
+    Raises:
+        UserError: there is no such checkpoint, the folder exists, or the converter failed.
+    """
+    folder = newest(run, step)
+    base = _lora_base(folder)
+    if adapter and base is None:
+        raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA on Megatron; leave it out")
+    target = out or run / ("adapter" if adapter else "hf") / folder.name
+    if target.exists():
+        raise UserError(f"{target} is there already; name another folder with --out, or remove it")
+    say(f"{folder} -> {target}")
+
+    def fill(place: Path) -> None:
+        if (folder / "hf").is_dir():
+            duplicate(folder / "hf", place)
+        else:
+            _convert(folder, place, base, adapter)
+        for file in (folder / "policy/tokenizer").glob("*"):
+            if not (place / file.name).exists():
+                duplicate(file, place / file.name)
+        broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
+        broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
+        broken += [] if adapter else missing_files(place, weights=True)
+        if broken:
+            raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
+
+    write_folder(target, fill)
+    size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+    say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
+    return target
+
+
+def newest(run: Path, step: int | None) -> Path:
+    """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
+    for folder in reversed(RunDir(run).checkpoints()):
+        if step is not None and int(folder.name.removeprefix("step_")) != step:
+            continue
+        try:
+            if (folder / MANIFEST).is_file():
+                verify_folder(folder)
+            elif not (folder / "policy/weights").is_dir():
+                continue
+        except UserError:
+            continue
+        return folder
+    raise UserError(
+        f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
+    )
+
+
+def _lora_base(folder: Path) -> Path | None:
+    """The converted model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
+
+    Raises:
+        UserError: the converted model is not where the run found it.
+    """
+    for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
+        file = iteration / "run_config.yaml"
+        told = read_yaml(file, "the checkpoint's configuration", written=True) if file.is_file() else {}
+        if not told.get("peft"):
+            continue
+        base = Path(str((told.get("checkpoint") or {}).get("pretrained_checkpoint")))
+        found = sorted(base.glob("iter_*"))
+        if not found:
+            raise UserError(
+                f"{folder} has adapters of LoRA, and the converted model that they belong to is not at {base}; put it "
+                "back there, or convert it again with `nemo-ada prepare CONFIG` and the same HF_HOME"
+            )
+        return found[-1]
+    return None
+
+
+def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> None:
+    """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face.
+
+    Args:
+        folder: the checkpoint.
+        place: folder for the files.
+        base: the converted model that its adapters belong to. None for a checkpoint without adapters.
+        adapter: write only the adapters.
+    """
+    weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
+    iterations = sorted(weights.glob("iter_*"))
+    if (weights / "model/consolidated").is_dir():
+        duplicate(weights / "model/consolidated", place)
+        return
+    kind, flag, checkpoint, worker = (
+        ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
+        if iterations
+        else ("dcp", "--dcp-ckpt-path", weights, "dtensor|automodel")
+    )
+    script = home / f"examples/converters/convert_{kind}_to_hf.py"
+    if not script.is_file():
+        raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
+    out = place / "converted"  # a folder that the converter makes itself
+    python = worker_python(worker) or Path(sys.executable)
+    command: list[str | Path] = [python, script, "--config", folder / "config.yaml", flag, checkpoint]
+    if base is not None:
+        script = home / "examples/converters/convert_lora_to_hf.py"
+        model = str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
+        command = [python, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint, "--hf-model-name", model]
+        command += ["--adapter-only"] if adapter else []
+    _run(script.name, [*command, "--hf-ckpt-path", out])
+    if not out.is_dir():
+        raise UserError(f"{script.name} wrote nothing in {python}; run it in NeMo-RL's container")
+    _run("safetensors", [python, "-c", TO_SAFETENSORS, out])
+    for file in out.iterdir():
+        file.rename(place / file.name)
+    out.rmdir()
+
+
+def _run(name: str, command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
+
+
+def _whole(file: Path) -> bool:
+    """Whether a safetensors file has all the bytes that its header lists."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            header = json.loads(stream.read(min(length, 1 << 28)))
+        except ValueError:
+            return False
+    header.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    return file.stat().st_size == 8 + length + end

@@ -1,0 +1,148 @@
+"""`nemo-ada prepare` puts what a config loads from the hub into the shared cache. Then it loads it without a network.
+
+Both halves run as child processes, `python -m nemo_ada.nemo.launch.prepare fetch|load ITEMS`, because the libraries
+read HF_HOME and the proxies only once, from their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from nemo_ada.config.values import Values
+from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.hub import BUILT_IN, Kind, cache_home, missing_files, needs
+from nemo_ada.rules.facts.nemo_config import HOME, load_config
+from nemo_ada.rules.facts.site import site_said, site_setting, worker_python
+from nemo_ada.run.files import private_folder, write_atomically
+
+Item = tuple[str, Kind, bool]  # repository, kind, with weights
+SAID = "* "  # begins our lines in a child's output
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a model; no copies in other formats
+NAMESPACE = ("unshare", "--map-root-user", "--net")  # a network without a route
+REFUSING = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+CONVERT = """
+import sys
+from nemo_rl.models.megatron.setup import handle_model_import, validate_model_paths
+from omegaconf import OmegaConf
+policy = OmegaConf.to_container(OmegaConf.load(sys.argv[1]), resolve=True)
+handle_model_import(policy, *validate_model_paths(policy))
+"""
+ONE_GPU = ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor")  # parallel sizes set to 1
+
+
+def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callable[[str], object]) -> None:
+    """Fetch everything, convert the model, and load everything again. Raises UserError for the first failure."""
+    values = Values(load_config(path, overrides))
+    wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
+    environment = {**os.environ, "HF_HOME": str(cache_home())}
+    online = {key: value for key, value in environment.items() if key not in OFFLINE}
+    say(f"site settings: {site_said()}")
+    say(f"cache: {cache_home()}")
+    say(_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
+    if convert:
+        say(_convert(values, environment))
+    prefix, how = isolation()
+    say(_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
+    say(f"all of it was loaded again {how}")
+    for split in ("train", "validation"):
+        dataset = values.get(f"data.{split}.dataset_name", "ResponseDataset")
+        if dataset not in (*BUILT_IN, "ResponseDataset"):
+            say(f"not prepared: data.{split}.dataset_name={dataset}, which NeMo-RL's own code fetches")
+
+
+def isolation() -> tuple[Sequence[str], str]:
+    """A prefix that runs a command without a network, where the kernel allows it, and a name for that."""
+    try:
+        allowed = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        allowed = False
+    return (NAMESPACE, "in a network without a route") if allowed else ((), "with a proxy that refuses")
+
+
+def _child(
+    what: str, wanted: Sequence[Item], environment: Mapping[str, str], prefix: Sequence[str], otherwise: str
+) -> str:
+    command = [*prefix, sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted)]
+    done = subprocess.run(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    lines = done.stdout.strip().splitlines() or ["no message"]
+    if done.returncode:
+        raise UserError(f"{lines[-1][:500]}: {otherwise}")
+    return "\n".join(line for line in lines if line.startswith(SAID)) or "nothing is needed of the hub"
+
+
+def _convert(values: Values, environment: Mapping[str, str]) -> str:
+    """Convert the model on one GPU. Without a GPU the first job does it."""
+    python = worker_python("megatron")
+    if python is None or not Path("/dev/nvidiactl").exists():
+        return "not converted to Megatron's format: no GPU or no Megatron worker here; the first job converts"
+    return convert(values, python, {**environment, "PYTHONPATH": site_setting(HOME)})
+
+
+def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str:
+    """Convert from Hugging Face to Megatron with NeMo-RL's own code, in one process of `python`. Returns the outcome.
+
+    Later jobs use the converted files.
+    """
+    policy = dict(values.get("policy"))
+    policy["megatron_cfg"] = {**policy["megatron_cfg"], "sequence_parallel": False}
+    policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
+    with private_folder() as folder:
+        write_atomically(folder / "policy.yaml", yaml.safe_dump(policy))
+        done = subprocess.run(
+            [python, "-c", CONVERT, str(folder / "policy.yaml")],
+            env={**environment, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": "29517"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return "converted to Megatron's format" if done.returncode == 0 else f"not converted ({last[:200]}); the job will"
+
+
+def fetch(name: str, kind: Kind, *, weights: bool) -> str:
+    """Download one repository. Returns a description of what was downloaded."""
+    if kind == "dataset":
+        return load(name, kind, weights=False)
+    from huggingface_hub import snapshot_download
+
+    patterns = FILES if weights else [pattern for pattern in FILES if pattern != "*.safetensors"]
+    folder = Path(snapshot_download(name, allow_patterns=patterns))
+    lacks = missing_files(folder, weights=weights)
+    if lacks:
+        raise UserError(f"{folder} lacks {', '.join(lacks[:5])}")
+    return f"{sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()) / 2**30:.2f} GiB"
+
+
+def load(name: str, kind: Kind, *, weights: bool) -> str:
+    """Load one repository with the libraries that NeMo-RL uses. Returns a description of what was loaded."""
+    if kind == "dataset":
+        import datasets  # type: ignore[import-not-found]
+
+        return ", ".join(f"{len(rows)} rows in {split}" for split, rows in datasets.load_dataset(name).items())
+    from transformers import AutoConfig, AutoTokenizer
+
+    tokens = len(AutoTokenizer.from_pretrained(name))
+    return f"{tokens} tokens" + (f", a {AutoConfig.from_pretrained(name).model_type}" if weights else "")
+
+
+def main(what: str, wanted: str) -> None:
+    """Run as the child process: fetch or load all items. The last line names the item that failed."""
+    for name, kind, weights in json.loads(wanted):
+        try:
+            outcome = {"fetch": fetch, "load": load}[what](name, kind, weights=weights)
+        except Exception as problem:  # noqa: BLE001 - of libraries; the parent says what would work
+            sys.exit(f"{name}: {type(problem).__name__}: {' '.join(str(problem).split())[:400]}")
+        sys.stdout.write(f"{SAID}{what} {name}: {outcome}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,179 @@
+"""`nemo-ada check` gathers the facts of a configuration, runs every check and reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemo_ada.config.load import backend_of, load_yaml, split_words
+from nemo_ada.config.parsing import parse
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.run import RunConfig
+from nemo_ada.config.values import Values
+from nemo_ada.errors import UserError
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.bounds import bounds
+from nemo_ada.rules.check import gpu
+from nemo_ada.rules.check.capacity import checkpoint_disk, learner_memory, rollout_memory
+from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
+from nemo_ada.rules.check.site import image
+from nemo_ada.rules.check.site import site as site_findings
+from nemo_ada.rules.check.verifier import verifier as verifier_findings
+from nemo_ada.rules.facts.cards import Card, card_of
+from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig, load_config, upstream_part
+from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
+from nemo_ada.rules.layout import LAYOUT
+from nemo_ada.rules.method import ASYNC
+from nemo_ada.rules.single_controller import CONTROLLER
+
+LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
+MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
+
+
+def examine(
+    path: Path, overrides: Sequence[str] = (), *, on_gpu: bool = False, verifier: bool = True, site: bool = True
+) -> list[Finding]:
+    """All findings on a configuration of either back end.
+
+    Args:
+        path: the YAML.
+        overrides: key=value.
+        on_gpu: check the GPUs of this machine, too.
+        verifier: start math-verify for its self-test, which takes a few seconds.
+        site: check caches, folders and keys as a job needs them.
+    """
+    try:
+        config = load_config(path, overrides)
+        backend = backend_of(config)
+    except UserError as problem:
+        return [rulebook.of_error(problem)]
+    of_gpus, gib = gpu.node(Values(config)) if on_gpu else ([], None)
+    if backend == "embedded":
+        findings = examine_embedded(config)
+    else:
+        try:
+            findings = [
+                *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
+                *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
+                *replaced_loop(Values(config), split_words(path, overrides)[0]),
+                *(site_findings(Values(config)) if site else ()),
+            ]
+        except UserError as problem:
+            findings = [rulebook.of_error(problem)]
+    return [*findings, *(verifier_findings() if verifier else ()), *of_gpus]
+
+
+def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
+    """A YAML for the older asynchronous loop has no effect in front of one for the single controller.
+
+    Args:
+        values: the merged config.
+        paths: the YAMLs that a user has named, in their order.
+    """
+    if Loop.of(values) is not Loop.CONTROLLER:
+        return
+    for path in paths:
+        if OmegaConf.select(load_yaml(path), ASYNC):
+            yield warning(
+                CONTROLLER,
+                f"{path.name} asks for NeMo-RL's older asynchronous loop, and a later YAML replaces that by the single "
+                "controller; leave one of them out",
+            )
+
+
+def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
+    """A CPU run: the strict schema, and what its trainer refuses before it starts anything."""
+    try:
+        run = parse(RunConfig, config)
+        from nemo_ada.cpu.stack import run_task
+        from nemo_ada.cpu.trainer import check_run
+
+        task = run_task(run)
+        shape = check_run(run, task)
+    except UserError as problem:
+        return [rulebook.of_error(problem)]
+    policy = run.policy
+    text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
+    return [
+        ok("policy.model", text),
+        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts"),
+        ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
+           f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
+    ]  # fmt: skip
+
+
+def examine_nemo_rl(
+    config: Mapping[str, Any],
+    upstream: Mapping[str, Any] | None = None,
+    *,
+    gpu_gib: float | None = None,
+    site: bool = False,
+) -> list[Finding]:
+    """A NeMo-RL config: all rules, then what fits into a GPU and onto the disk.
+
+    Args:
+        config: the resolved config.
+        upstream: the part of it that comes from NeMo-RL's own files; see `rulebook.findings`.
+        gpu_gib: measured memory of a GPU in GiB. Without it the config's card decides.
+        site: check as for a job, where an unknown model or a full disk is an error.
+    """
+    values = Values(config)
+    findings = rulebook.findings(config, upstream)
+    if list(bounds(values)):
+        return findings
+    if site:
+        findings = [_as_error(finding) if _of_unknown_model(finding) else finding for finding in findings]
+    return [*findings, *capacity(values, gpu_gib=gpu_gib, site=site), *image()]
+
+
+def assumed(card: Card) -> str:
+    """What `check` says of GPUs that it has not seen."""
+    return f"GPUs are assumed to be {card.name} ({card.gib} GiB); --card names another, --gpu on a GPU node measures"
+
+
+def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
+    """Memory, disk and apex's kernel. Nothing is said where the rules have refused what the numbers would come from."""
+    if not values.get("policy.megatron_cfg.enabled", False):
+        return
+    try:
+        config, known = NemoConfig.of_megatron(values.config), rulebook.model_shape(values)
+    except UserError:
+        return
+    if known is None:
+        return
+    shape = known[0]
+    gpu_gib = config.card.gib if gpu_gib is None else gpu_gib
+    yield from fused_weight_gradient(values)
+    layout = [finding for rule in LAYOUT for finding in rule(config, shape)]
+    if any(finding.level == "error" and finding.key.startswith(LAYOUT_KEYS) for finding in layout):
+        return
+    yield from learner_memory(config, shape, gpu_gib)
+    yield from checkpoint_disk(config, shape, error if site else warning)
+    try:
+        first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
+    except UserError:  # a rule has said so
+        return
+    yield from rollout_memory(config, shape, first_wave, gpu_gib)
+
+
+def _of_unknown_model(finding: Finding) -> bool:
+    return finding.key == "policy.model_name" and finding.level == "warning"
+
+
+def _as_error(finding: Finding) -> Finding:
+    return error(finding.key, finding.message)
+
+
+def report(findings: Sequence[Finding], *, as_json: bool) -> str:
+    """The text that `nemo-ada check` prints."""
+    code = exit_code(findings)
+    if as_json:
+        return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
+    lines = [f"{MARKS[finding.level]} {finding.key}: {finding.message}" for finding in findings]
+    count = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
+    return "\n".join([*lines, f"{count['error']} errors, {count['warning']} warnings"])

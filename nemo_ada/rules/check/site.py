@@ -1,0 +1,201 @@
+"""What a config needs of the site: the hub's files, NeMo-RL's checkout, the image, folders to write, a W&B key."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from nemo_ada.config.values import Values
+from nemo_ada.rules.facts import hub
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, HOME, Loop
+from nemo_ada.rules.facts.site import site_file, site_said, site_setting
+from nemo_ada.rules.facts.upstream import ADVICE, misfits
+from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
+from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.rules.setup import OUR_ENVIRONMENT
+from nemo_ada.run.files import text_of
+
+
+def site(values: Values) -> Findings:
+    """Everything that a job needs of the site, except the image."""
+    yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
+    yield from repositories(values)
+    yield from model_code(values)
+    yield from checkout(values)
+    yield from folders(values)
+    yield from wandb(values)
+
+
+def repositories(values: Values) -> Findings:
+    """Each repository is complete in the shared cache. Otherwise the hub has it, and nodes may ask the hub."""
+    prepare = "`nemo-ada prepare CONFIG` puts it there"
+    for key, name, kind in hub.needs(values):
+        folder = hub.snapshot(name, kind)
+        if kind == "dataset":
+            cached, lacks = hub.prepared(name), []
+        else:
+            lacks = [] if folder is None else hub.missing_files(folder, weights=key == "policy.model_name")
+            cached = folder is not None and not lacks
+        if cached:
+            yield ok(key, f"{name}: in the cache {hub.cache_home()}")
+        elif hub.offline():
+            what = f"lacks {', '.join(lacks[:3])} in" if lacks else "is not in"
+            yield error(
+                key, f"{name} {what} the cache HF_HOME={hub.cache_home()}, and HF_HUB_OFFLINE is set; {prepare}"
+            )
+        else:
+            yield _on_the_hub(key, name, kind, prepare)
+    tokenizer = Path(str(values.get("policy.tokenizer.name", values.get("policy.model_name", ""))))
+    if tokenizer.is_dir() and hub.missing_files(tokenizer, weights=False):
+        yield error("policy.tokenizer.name", f"{tokenizer} has no tokenizer.json; name a folder or repository with one")
+
+
+def model_code(values: Values) -> Findings:
+    """A model's or tokenizer's folder that brings code. NeMo-RL sets trust_remote_code, so it runs."""
+    for key in ("policy.model_name", "policy.tokenizer.name"):
+        name = str(values.get(key, ""))
+        folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
+        if folder is None:
+            continue
+        files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.py"))
+        mapped = [file.name for file in sorted(folder.glob("*.json")) if '"auto_map"' in _text(file)]
+        if files or mapped:
+            shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
+            yield warning(
+                key,
+                f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); "
+                "read it, or name a model whose class transformers has itself",
+            )
+
+
+def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
+    answer = hub.ask(name, kind)
+    if answer == "there":
+        return ok(key, f"{name}: on the hub, not in the cache yet; {prepare}")
+    if answer == "gated":
+        return error(key, f"{name} is gated: accept its licence on the hub and export HF_TOKEN")
+    if answer == "missing":
+        return error(key, f"the hub has no {kind} {name}; mend the name (private ones need HF_TOKEN), or give a path")
+    return error(
+        key,
+        f"{name} is not in the cache HF_HOME={hub.cache_home()}, and the hub gives no answer here; {prepare} where "
+        "there is internet",
+    )
+
+
+def checkout(values: Values) -> Findings:
+    """NeMo-RL's checkout has what the hooks need, and the environments and data sets of the config.
+
+    The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
+    """
+    home = Path(site_setting(HOME) or ".missing")
+    if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
+        problems = list(misfits(Checkout(home), Loop.of(values), gym=uses_gym(values)))
+        for problem in problems:
+            yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
+        if not problems:
+            yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces")
+    environments = _keys(home / "nemo_rl/environments/utils.py", "ENV_REGISTRY")
+    sets = _keys(home / "nemo_rl/data/datasets/response_datasets/__init__.py", "DATASET_REGISTRY")
+    if not environments or not sets:
+        yield skipped(HOME, "no checkout of NeMo-RL here: environments and data sets were not looked up")
+        return
+    for split in ("default", "train", "validation"):
+        name = values.get(f"data.{split}.env_name")
+        custom = values.get(f"env.{name}.class") is not None
+        if name is not None and not custom and name not in (*environments, OUR_ENVIRONMENT):
+            yield error(
+                f"data.{split}.env_name",
+                f"{name}: NeMo-RL has no such environment; {OUR_ENVIRONMENT} or math would work, or name your own: "
+                f"env.{name}.class=MODULE.CLASS",
+            )
+        dataset = values.get(f"data.{split}.dataset_name")
+        if dataset is not None and dataset not in sets and "." not in str(dataset):
+            yield error(
+                f"data.{split}.dataset_name",
+                f"{dataset}: NeMo-RL has no such data set; ResponseDataset with a data_path would work, or one of "
+                f"{', '.join(sorted(sets))}",
+            )
+
+
+def image() -> Findings:
+    """CONTAINER, as slurm/site.env sets it: a file must exist, a registry's name cannot be looked up here."""
+    name = site_setting("CONTAINER")
+    if not name:
+        yield skipped("CONTAINER", "not set: bare nodes, or site.env was not read here")
+    elif name.startswith(("/", ".")) and not Path(name).is_file():
+        yield error(
+            "CONTAINER", f"{name} is not there; import the image first (docker/README.md) or correct slurm/site.env"
+        )
+    elif name.startswith(("/", ".")):
+        yield ok("CONTAINER", name)
+    else:
+        yield skipped("CONTAINER", f"{name}: an image of a registry is not looked up")
+
+
+def _keys(path: Path, name: str) -> list[str]:
+    """The keys of a dictionary in a source file. The file is read as text and does not run."""
+    _, _, rest = _text(path).partition(f"\n{name}")
+    return re.findall(r'^    "([^"]+)":', rest.partition("\n}")[0], re.M)
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_of(path)
+    except (OSError, ValueError):
+        return ""
+
+
+def job_folder(name: str) -> Path:
+    """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
+    path, root = Path(name), site_setting("RUN_ROOT")
+    return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
+
+
+def folders(values: Values) -> Findings:
+    """The run folder and the checkpoint folder can be created and written."""
+    for key in ("run_dir", "checkpointing.checkpoint_dir"):
+        folder = job_folder(str(values.get(key, DEFAULT_RUN_DIR)))
+        above = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as problem:
+            yield error(
+                key, f"{folder} cannot be written ({above}: {problem.strerror}); set RUN_ROOT in slurm/site.env"
+            )
+            continue
+        if key == "checkpointing.checkpoint_dir" and _in_memory(above):
+            yield error(
+                key, f"{folder} is in the memory of this machine (tmpfs): other nodes do not see it, and it is empty "
+                "after the job; set RUN_ROOT in slurm/site.env to a shared folder",
+            )  # fmt: skip
+
+
+def _in_memory(folder: Path) -> bool:
+    """Whether the folder's file system is a tmpfs."""
+    best, kind = 0, ""
+    for line in _text(Path("/proc/mounts")).splitlines():
+        words = line.split()
+        if len(words) > 2 and folder.is_relative_to(words[1]) and len(words[1]) >= best:
+            best, kind = len(words[1]), words[2]
+    return kind in ("tmpfs", "ramfs")
+
+
+def wandb(values: Values) -> Findings:
+    """W&B has a key. Without one it would wait for a person to type it."""
+    if not values.get("logger.wandb_enabled", False) or site_setting("WANDB_MODE") in ("offline", "disabled"):
+        return
+    try:
+        has_key = netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, netrc.NetrcParseError):
+        has_key = False
+    if not has_key and not os.environ.get("WANDB_API_KEY"):
+        yield error(
+            "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
+        )

@@ -1,0 +1,327 @@
+"""A checkout of NeMo-RL read as source: what a name is, what a function takes and returns, which keys a config has."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import text_of
+
+PACKAGE = "nemo_rl"
+MAX_HOPS = 8  # re-exports and base classes that are followed for one name
+NO_VALUE = "nothing"
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef | ast.expr
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a dotted name is defined.
+
+    Attributes:
+        module: dotted name of the module that defines it.
+        node: its syntax tree; None for a module.
+    """
+
+    module: str
+    node: Definition | None
+
+
+def is_theirs(path: Path, home: Path) -> bool:
+    """Whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
+
+    git says which files it tracks. Where git does not answer, every file counts that has no section `reinforce_ada`.
+    """
+    tracked = _tracked(home.resolve())
+    if tracked is not None:
+        return path.resolve() in tracked
+    try:
+        return "\nreinforce_ada:" not in "\n" + text_of(path)
+    except (OSError, ValueError):
+        return False
+
+
+@functools.cache
+def _tracked(home: Path) -> frozenset[Path] | None:
+    """The files that git tracks below a checkout. None where the folder is no checkout of git, or git fails."""
+    if not (home / ".git").exists():
+        return None
+    # A shared checkout may belong to another user, and git refuses those unless it is told not to.
+    command = ["git", "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return frozenset(home / name for name in done.stdout.split("\0")) if done.returncode == 0 else None
+
+
+class Checkout:
+    """The source of one checkout.
+
+    Args:
+        root: the folder that holds the folder nemo_rl.
+
+    Raises:
+        UserError: the folder holds no NeMo-RL.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not (root / PACKAGE).is_dir():
+            raise UserError(f"{root} holds no folder {PACKAGE}; name a checkout of NeMo-RL")
+        self.root = root
+
+    def path(self, module: str) -> Path | None:
+        """The file of a module; None where there is none."""
+        relative = Path(*module.split("."))
+        for path in (self.root / relative.with_suffix(".py"), self.root / relative / "__init__.py"):
+            if path.is_file():
+                return path
+        return None
+
+    @functools.cache  # noqa: B019 - a checkout lives as long as the command
+    def tree(self, module: str) -> ast.Module | None:
+        """The syntax tree of a module; None where the module does not exist.
+
+        Raises:
+            UserError: the file is not Python.
+        """
+        path = self.path(module)
+        if path is None:
+            return None
+        try:
+            return ast.parse(text_of(path))
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"{path} is not Python ({error}); restore it, such as with `git checkout`") from None
+
+    def find(self, dotted: str) -> Found | None:
+        """The definition of a dotted name, such as `nemo_rl.utils.logger.Logger.log_metrics`.
+
+        Re-exports are followed to the module that defines the name, and methods to the base classes. None where the
+        name does not exist, or where it comes from another library.
+        """
+        parts = dotted.split(".")
+        for count in range(len(parts), 0, -1):
+            module = ".".join(parts[:count])
+            if self.path(module) is not None:
+                return self._inside(module, parts[count:], MAX_HOPS)
+        return None
+
+    def _inside(self, module: str, names: list[str], hops: int) -> Found | None:
+        tree = self.tree(module)
+        if tree is None or hops == 0:
+            return None
+        if not names:
+            return Found(module, None)
+        first, *rest = names
+        for node in _statements(tree.body):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == first:
+                        origin = self._absolute(module, node)
+                        if self.path(f"{origin}.{alias.name}") is not None:
+                            return self._inside(f"{origin}.{alias.name}", rest, hops - 1)
+                        return self._inside(origin, [alias.name, *rest], hops - 1)
+            definition = _definition(node, first)
+            if definition is not None:
+                return self._member(module, definition, rest, hops)
+        return None
+
+    def _member(self, module: str, definition: Definition, names: list[str], hops: int) -> Found | None:
+        if not names:
+            return Found(module, definition)
+        if not isinstance(definition, ast.ClassDef):
+            return None
+        for node in _statements(definition.body):
+            member = _definition(node, names[0])
+            if member is not None:
+                return self._member(module, member, names[1:], hops)
+        for base in definition.bases:
+            found = self._inside(module, [*ast.unparse(base).split("[")[0].split("."), *names], hops - 1)
+            if found is not None:
+                return found
+        return None
+
+    def _absolute(self, module: str, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        path = self.path(module)
+        own = module if path is not None and path.name == "__init__.py" else module.rpartition(".")[0]
+        base = own.split(".")[: len(own.split(".")) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+    def keys(
+        self, dotted: str, prefix: str = "", *, containers: bool = True, seen: frozenset[str] = frozenset()
+    ) -> dict[str, str]:
+        """The keys of a configuration class and of the classes that its fields name.
+
+        Args:
+            dotted: the class, such as `nemo_rl.algorithms.grpo.MasterConfig`.
+            prefix: section that the class describes, with a dot at its end.
+            containers: whether the classes of items in lists and dictionaries count, too.
+            seen: classes on the way here.
+
+        Returns:
+            Dotted key -> type, and the default where the class has one.
+        """
+        found = self.find(dotted)
+        if found is None or not isinstance(found.node, ast.ClassDef) or dotted in seen:
+            return {}
+        result: dict[str, str] = {}
+        for base in found.node.bases:
+            result |= self.keys(
+                f"{found.module}.{ast.unparse(base)}", prefix, containers=containers, seen=seen | {dotted}
+            )
+        for node in found.node.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            key = prefix + node.target.id
+            kind = " ".join(ast.unparse(node.annotation).split())
+            default = f" = {ast.unparse(node.value)}" if isinstance(node.value, ast.Constant) else ""
+            result[key] = kind + default
+            for name in _named_classes(node.annotation, containers):
+                result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
+        return result
+
+    def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:
+        """Strings that some functions of a module use in one way.
+
+        Args:
+            module: dotted name.
+            functions: names of functions or of classes in it; those that do not exist count as empty.
+            kind: `files` for the parts of paths that are joined, `metrics` for keys of mappings named metrics.
+        """
+        collect = _joined if kind == "files" else _metric_names
+        trees = [found.node for name in functions if (found := self.find(f"{module}.{name}")) and found.node]
+        return {text for tree in trees for text in collect(tree)}
+
+
+def parameters(function: Function) -> tuple[str, ...]:
+    """The parameters in order. `*` marks those that are given by name only; `=` marks those with a default."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = len(positional) - len(arguments.defaults)
+    names = [argument.arg + ("=" if index >= without else "") for index, argument in enumerate(positional)]
+    if arguments.vararg:
+        names.append("*" + arguments.vararg.arg)
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        names.append(f"*, {argument.arg}" + ("=" if default is not None else ""))
+    if arguments.kwarg:
+        names.append("**" + arguments.kwarg.arg)
+    return tuple(names)
+
+
+def returned(function: Function) -> str:
+    """What a function hands back, such as `2 values`, `1 or 3 values`, `nothing` or `a generator`.
+
+    A returned name counts as several values where it is assigned one tuple and nothing else. What another call returns
+    is counted by the declared type.
+    """
+    nodes = list(_own(function))
+    kind = "a coroutine of " if isinstance(function, ast.AsyncFunctionDef) else ""
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
+        return "an asynchronous generator" if kind else "a generator"
+    declared = _declared(function.returns)
+    counts = sorted({_count(node.value, nodes, declared) for node in nodes if isinstance(node, ast.Return)} - {0})
+    if not counts:
+        return kind + NO_VALUE
+    return kind + " or ".join(map(str, counts)) + (" value" if counts == [1] else " values")
+
+
+def annotation(function: Function) -> str:
+    """The declared type of the result; empty where there is none."""
+    return "" if function.returns is None else " ".join(ast.unparse(function.returns).split())
+
+
+def _declared(annotation: ast.expr | None) -> int:
+    """The number of values that a declared type stands for."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) in ("tuple", "Tuple", "typing.Tuple"):
+        inner = annotation.slice
+        if isinstance(inner, ast.Tuple) and not any(isinstance(x, ast.Constant) and x.value is ... for x in inner.elts):
+            return len(inner.elts)
+    return 1
+
+
+def _count(value: ast.expr | None, nodes: list[ast.AST], declared: int) -> int:
+    if value is None or (isinstance(value, ast.Constant) and value.value is None):
+        return 0
+    if isinstance(value, ast.Tuple):
+        return len(value.elts)
+    if isinstance(value, ast.Name):
+        assigned = [
+            node.value for node in nodes
+            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == value.id for t in node.targets)
+        ]  # fmt: skip
+        if len(assigned) == 1 and isinstance(assigned[0], ast.Tuple):
+            return len(assigned[0].elts)
+    return declared if isinstance(value, ast.Call | ast.Await | ast.Name) else 1
+
+
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function without those of functions and classes inside it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield node
+            yield from _own(node)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements at the top level, also inside `if`, `try` and `with`."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            handlers = [line for handler in getattr(node, "handlers", []) for line in handler.body]
+            yield from _statements([*node.body, *getattr(node, "orelse", []), *handlers])
+        else:
+            yield node
+
+
+def _definition(node: ast.stmt, name: str) -> Definition | None:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node if node.name == name else None
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    for target in targets:
+        if isinstance(target, ast.Name) and target.id == name:
+            value = getattr(node, "value", None)
+            return value if value is not None else target
+    return None
+
+
+def _named_classes(node: ast.AST, containers: bool) -> Iterator[str]:
+    if isinstance(node, ast.Subscript) and not containers and ast.unparse(node.value).lower() in ("list", "dict"):
+        return
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from _named_classes(child, containers)
+
+
+def _joined(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.path.join":
+            parts = [part.value for part in node.args if isinstance(part, ast.Constant)]
+            if parts:
+                yield "/".join(map(str, parts))
+
+
+def _metric_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        keys: list[ast.expr | None] = []
+        if isinstance(node, ast.Subscript) and "metrics" in ast.unparse(node.value):
+            keys = [node.slice]
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            if any("metrics" in ast.unparse(target) for target in node.targets):
+                keys = list(node.value.keys)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("metrics.update"):
+            keys = [key for given in node.args if isinstance(given, ast.Dict) for key in given.keys]
+        yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))

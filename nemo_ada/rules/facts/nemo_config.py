@@ -1,0 +1,438 @@
+"""The one reader of a NeMo-RL config. `NemoConfig` holds what the rules, the hooks, `check` and `plan` derive from it.
+
+Nothing here imports NeMo-RL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import lcm
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
+from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
+from nemo_ada.config.values import Values
+from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.cards import Card, card_of
+from nemo_ada.rules.facts.checkout import is_theirs
+from nemo_ada.rules.facts.lora import Lora
+from nemo_ada.rules.facts.site import site_setting
+
+HOME = "NEMO_RL_HOME"
+EXAMPLES = "examples/configs"  # of a checkout
+DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
+# The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
+ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
+_ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """A YAML of either back end, with its `defaults`, overlays, overrides and interpolations resolved.
+
+    `overrides` may name overlays, too: more YAMLs, such as configs/methods/grpo8.yaml.
+
+    Raises:
+        UserError: for a YAML that cannot be read. It says what to set where NEMO_RL_HOME is missing.
+    """
+    for name, rule in _ARITHMETIC.items():  # NeMo-RL's own files use them
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, rule)
+    home = site_setting(HOME)
+    if home and HOME not in os.environ and Path(home).is_dir():
+        os.environ[HOME] = home  # the YAML's interpolations read it from there
+    try:
+        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0])
+    except UserError as problem:
+        works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
+        if HOME in str(problem):
+            raise UserError(f"{path} builds on NeMo-RL's own files; {works}, or in slurm/site.env") from None
+        if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
+            raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
+        raise
+
+
+def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
+    taken = OmegaConf.merge(*map(_upstream, split_words(path, overrides)[0]))
+    return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
+
+
+def _upstream(path: Path) -> DictConfig:
+    home = os.environ.get(HOME)
+    if home is not None and Path(home).resolve() in path.resolve().parents and is_theirs(path, Path(home)):
+        return load_yaml(path)
+    merged = OmegaConf.create({})
+    parents = cast(DictConfig, OmegaConf.load(path)).get("defaults", [])
+    for name in [parents] if isinstance(parents, str) else parents:
+        merged.merge_with(_upstream(path.parent / name))
+    return merged
+
+
+class Loop(Enum):
+    """NeMo-RL's training loops. The value is the setting that chooses one."""
+
+    SYNC = ""
+    ASYNC = "grpo.async_grpo.enabled=true"
+    CONTROLLER = "async_rl"
+    DATA_PLANE = "data_plane.enabled=true"
+
+    @classmethod
+    def of(cls, values: Values) -> Loop:
+        """The loop that a config chooses. A section `async_rl` is read by the single controller only."""
+        if values.get(cls.CONTROLLER.value) is not None:
+            return cls.CONTROLLER
+        if values.get("grpo.async_grpo.enabled", False):
+            return cls.ASYNC
+        return cls.DATA_PLANE if values.get("data_plane.enabled", False) else cls.SYNC
+
+    @property
+    def draws_ahead(self) -> bool:
+        """Whether it draws every group by itself and ahead of its step: asynchronous training."""
+        return self in (Loop.ASYNC, Loop.CONTROLLER)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What a step samples.
+
+    Attributes:
+        prompts_per_step: prompts that a step trains on.
+        prompts: prompts of one rollout call. Dynamic sampling draws grpo.batch_multiplier times the prompts of a step.
+        max_calls: rollout calls of a step at most. It is above 1 under dynamic sampling only.
+        group: rows that are kept per prompt.
+        max_prompt: tokens of the longest prompt.
+        max_new: tokens of the longest response of one turn.
+        longest: tokens of the longest response over all of its turns.
+    """
+
+    prompts_per_step: int
+    prompts: int
+    max_calls: int
+    group: int
+    max_prompt: int
+    max_new: int
+    longest: int
+
+    @classmethod
+    def of(cls, values: Values) -> Rollout:
+        """Read it from a config. Raises UserError."""
+        dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
+        multiplier = values.number("grpo.batch_multiplier") or 1.0
+        prompts, length = (
+            values.integer("grpo.num_prompts_per_step"),
+            values.integer("policy.max_total_sequence_length"),
+        )
+        max_new = values.integer("policy.generation.max_new_tokens", length)
+        max_prompt = values.integer("data.max_input_seq_length", length)
+        turns = values.integer("grpo.max_rollout_turns", 1)
+        if values.get("env.should_use_nemo_gym", False):  # it does not cut prompts, and its agents count their turns
+            max_prompt, turns = max(length - max_new, 1), length
+        return cls(
+            prompts_per_step=prompts,
+            prompts=max(1, int(prompts * multiplier)) if dynamic else prompts,
+            # NeMo-RL lets one batch more through than dynamic_sampling_max_gen_batches.
+            max_calls=values.integer("grpo.dynamic_sampling_max_gen_batches", 10) + 1 if dynamic else 1,
+            group=values.integer("grpo.num_generations_per_prompt"),
+            max_prompt=max_prompt,
+            max_new=max_new,
+            longest=min(max_new * turns, length),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows of a step."""
+        return self.prompts_per_step * self.group
+
+    def reserved_responses(self, ada: AdaSettings) -> int | None:
+        """Responses of a rollout call that the estimation variant divides. None for the sequential variant."""
+        return self.prompts * self.group if isinstance(ada.sampling, EstimationSampling) else None
+
+    def first_wave(self, ada: AdaSettings) -> int:
+        """Responses of a rollout call that are issued before the first label. Raises UserError."""
+        reserved = self.reserved_responses(ada)
+        return self.prompts * ada.plan(self.group, self.longest).first_issue if reserved is None else reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How the learner cuts the rows of a step.
+
+    Attributes:
+        rows: rows of one optimizer step.
+        micro_rows: rows of one training micro-batch.
+        logprob_rows: rows of one micro-batch of the pass for log-probabilities.
+        length: tokens of the longest row.
+        packing: whether rows are packed.
+        dynamic: whether micro-batches are made by their tokens.
+        train_tokens: tokens of one training micro-batch. None where the rows decide.
+        logprob_tokens: the same for the pass for log-probabilities.
+    """
+
+    rows: int
+    micro_rows: int
+    logprob_rows: int
+    length: int
+    packing: bool
+    dynamic: bool
+    train_tokens: int | None
+    logprob_tokens: int | None
+
+    @classmethod
+    def of(cls, values: Values, rows: int) -> Batch:
+        """Read it from a config whose steps have `rows` rows. Raises UserError."""
+        micro = values.integer("policy.train_micro_batch_size", None if _uses_megatron(values) else 1)
+        packing = bool(values.get("policy.sequence_packing.enabled", False))
+        dynamic = bool(values.get("policy.dynamic_batching.enabled", False))
+        section = "policy.sequence_packing" if packing else "policy.dynamic_batching"
+        by_tokens = packing or dynamic
+        return cls(
+            rows=values.integer("policy.train_global_batch_size", rows),
+            micro_rows=micro,
+            logprob_rows=values.integer("policy.logprob_batch_size", micro),
+            length=values.integer("policy.max_total_sequence_length"),
+            packing=packing,
+            dynamic=dynamic,
+            train_tokens=values.optional_integer(f"{section}.train_mb_tokens") if by_tokens else None,
+            logprob_tokens=values.optional_integer(f"{section}.logprob_mb_tokens") if by_tokens else None,
+        )
+
+    def micro_batch_tokens(self, rows: int, tokens: int | None) -> int:
+        """Tokens of a micro-batch of `rows` rows, or of `tokens` tokens where they are set. A pack holds any row."""
+        wanted = rows * self.length if tokens is None else tokens
+        return max(wanted, self.length) if self.packing else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """vLLM.
+
+    Attributes:
+        gpus: GPUs that it uses.
+        tp: tensor-parallel size.
+        pp: pipeline-parallel size.
+        fp8: whether its weights are FP8.
+        fp8_cache: whether its key-value cache is FP8.
+        memory_share: its share of a GPU's memory.
+        max_num_seqs: responses that one engine decodes at once, however large its cache is.
+    """
+
+    gpus: int
+    tp: int
+    pp: int
+    fp8: bool
+    fp8_cache: bool
+    memory_share: float
+    max_num_seqs: int
+
+    @classmethod
+    def of(cls, values: Values, nodes: int, gpus_per_node: int) -> Engine:
+        """Read it from a config. Raises UserError."""
+        vllm, resources = "policy.generation.vllm_cfg", "policy.generation.colocated.resources"
+        gpus = nodes * gpus_per_node
+        if not values.get("policy.generation.colocated.enabled", True):
+            engine_nodes = 1 if nodes == 1 else values.integer(f"{resources}.num_nodes", 1)
+            gpus = engine_nodes * values.integer(f"{resources}.gpus_per_node", gpus_per_node)
+        default = ASYNC_MAX_NUM_SEQS if values.get(f"{vllm}.async_engine", False) else SYNC_MAX_NUM_SEQS
+        share = values.number(f"{vllm}.gpu_memory_utilization")
+        return cls(
+            gpus=gpus,
+            tp=values.integer(f"{vllm}.tensor_parallel_size", 1),
+            pp=values.integer(f"{vllm}.pipeline_parallel_size", 1),
+            fp8=values.get(f"{vllm}.precision") == "fp8",
+            fp8_cache=str(values.get(f"{vllm}.kv_cache_dtype", "auto")).startswith("fp8"),
+            memory_share=0.9 if share is None else share,
+            max_num_seqs=values.integer("policy.generation.vllm_kwargs.max_num_seqs", default),
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that generate."""
+        return max(1, self.gpus // (self.tp * self.pp))
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """Megatron's layout.
+
+    Attributes:
+        gpus: GPUs that it uses.
+        tp: tensor-parallel size.
+        pp: pipeline-parallel size.
+        cp: context-parallel size.
+        ep: expert-parallel size.
+        etp: tensor-parallel size of the experts.
+        first_stage: layers of the first pipeline stage. None where the layers divide evenly.
+        last_stage: layers of the last pipeline stage. None as above.
+        sequence_parallel: whether the tensor-parallel ranks split the tokens of the norms, too.
+        fp8: whether it trains in FP8.
+        recompute: whether it recomputes all activations.
+        logprob_passes: forward passes of a step for log-probabilities: the policy's and the reference's, as needed.
+        lora: the adapters that train. None where all weights do.
+    """
+
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    etp: int
+    first_stage: int | None
+    last_stage: int | None
+    sequence_parallel: bool
+    fp8: bool
+    recompute: bool
+    logprob_passes: int
+    lora: Lora | None
+
+    @classmethod
+    def of(cls, values: Values, gpus: int) -> Learner:
+        """Read it from a config. Without Megatron all sizes are 1. Raises UserError."""
+        here, default = "policy.megatron_cfg", None if _uses_megatron(values) else 1
+        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
+        policy = not values.get("loss_fn.force_on_policy_ratio", False)
+        reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
+        return cls(
+            gpus=gpus,
+            tp=values.integer(f"{here}.tensor_model_parallel_size", default),
+            pp=values.integer(f"{here}.pipeline_model_parallel_size", default),
+            cp=values.integer(f"{here}.context_parallel_size", 1),
+            ep=values.integer(f"{here}.expert_model_parallel_size", 1),
+            etp=values.integer(f"{here}.expert_tensor_parallel_size", 1),
+            first_stage=values.optional_integer(f"{here}.num_layers_in_first_pipeline_stage"),
+            last_stage=values.optional_integer(f"{here}.num_layers_in_last_pipeline_stage"),
+            sequence_parallel=bool(values.get(f"{here}.sequence_parallel", False)),
+            fp8=bool(values.get(f"{here}.fp8_cfg.enabled", False)),
+            recompute=bool(values.get(f"{here}.activation_checkpointing", False)) and recompute,
+            logprob_passes=int(policy) + int(reference),
+            lora=Lora.of(values.section(f"{here}.peft")),
+        )
+
+    @property
+    def model_parallel(self) -> int:
+        """GPUs that share one replica."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel replicas."""
+        return max(1, self.gpus // self.model_parallel)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Data-parallel replicas of the experts."""
+        return max(1, self.gpus // (self.ep * self.etp * self.pp))
+
+    @property
+    def length_unit(self) -> int:
+        """The number of tokens of a row must be a multiple of this."""
+        return (self.tp if self.sequence_parallel else 1) * (2 * self.cp if self.cp > 1 else 1)
+
+    @property
+    def pack_unit(self) -> int:
+        """Packs (or rows) are padded to a multiple of this many tokens."""
+        if self.fp8:
+            return lcm(self.length_unit, 128 * (2 * self.cp if self.cp > 1 else 1) * self.tp)
+        return self.length_unit
+
+    def stage_layers(self, layers: int) -> tuple[int, int]:
+        """Layers of the first and of the last pipeline stage, rounded up where they do not divide."""
+        given = [n for n in (self.first_stage, self.last_stage) if n is not None]
+        stages = self.pp - len(given)
+        each = -(-(layers - sum(given)) // stages) if stages > 0 else 0
+        return (
+            self.first_stage if self.first_stage is not None else each,
+            self.last_stage if self.last_stage is not None else each,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NemoConfig:
+    """What this project derives from a resolved NeMo-RL config.
+
+    Attributes:
+        values: the config itself, for keys that only one reader needs.
+        card: its GPUs.
+        model_name: a folder or a repository of the hub.
+        nodes: nodes of the job.
+        gpus_per_node: GPUs of a node.
+        loop: NeMo-RL's training loop.
+        rollout: what a step samples.
+        batch: how the learner cuts the rows of a step.
+        engine: vLLM.
+        learner: Megatron's layout.
+    """
+
+    values: Values
+    card: Card
+    model_name: str
+    nodes: int
+    gpus_per_node: int
+    loop: Loop
+    rollout: Rollout
+    batch: Batch
+    engine: Engine
+    learner: Learner
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> NemoConfig:
+        """Read a resolved NeMo-RL config. Raises UserError for what is missing or of a wrong kind."""
+        values = Values(config)
+        default = None if _uses_megatron(values) else 1
+        nodes = values.integer("cluster.num_nodes", default)
+        gpus_per_node = values.integer("cluster.gpus_per_node", default)
+        rollout, engine = Rollout.of(values), Engine.of(values, nodes, gpus_per_node)
+        gpus = nodes * gpus_per_node
+        return cls(
+            values=values,
+            card=card_of(config),
+            model_name=str(values.get("policy.model_name", "")),
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            loop=Loop.of(values),
+            rollout=rollout,
+            batch=Batch.of(values, rollout.rows),
+            engine=engine,
+            learner=Learner.of(values, gpus if engine.gpus == gpus else gpus - engine.gpus),
+        )
+
+    @classmethod
+    def of_megatron(cls, config: Mapping[str, Any]) -> NemoConfig:
+        """The same for a reader that needs Megatron's layout. Raises UserError for another learner."""
+        if not _uses_megatron(Values(config)):
+            raise UserError(
+                "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
+                f"{other_learner(Values(config))}.enabled to false)",
+                key="policy.megatron_cfg.enabled",
+            )
+        return cls.of(config)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def pack_tokens(self) -> int:
+        """Tokens of one training micro-batch with its padding, before context parallelism splits it."""
+        tokens = self.batch.micro_batch_tokens(self.batch.micro_rows, self.batch.train_tokens)
+        return -(-tokens // self.learner.pack_unit) * self.learner.pack_unit
+
+    @property
+    def logprob_tokens(self) -> int:
+        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
+        return self.batch.micro_batch_tokens(self.batch.logprob_rows, self.batch.logprob_tokens)
+
+
+def other_learner(values: Values) -> str:
+    """The section of the learner that is not Megatron: DTensor, which v0.8.0 calls Automodel (pull request 4282)."""
+    return "policy.dtensor_cfg" if values.get("policy.automodel_cfg") is None else "policy.automodel_cfg"
+
+
+def _uses_megatron(values: Values) -> bool:
+    return bool(values.get("policy.megatron_cfg.enabled", False))

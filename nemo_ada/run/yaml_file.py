@@ -1,0 +1,113 @@
+"""The one reader of YAML files: bounded size, no repeated keys, no exploding aliases.
+
+PyYAML silently takes the last of two equal keys. It copies nothing for an alias, so ten lines can stand for billions of
+values in a configuration. For values such as `!!bool x` it raises bare errors of its constructors. All of these are
+errors here, with the file and the line where there is one. `1e-8` is a number.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import read_bounded
+
+MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
+MAX_VALUES = 100_000  # with every alias written out
+MAX_DEPTH = 100
+_PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
+
+
+class _Written(yaml.SafeLoader):
+    """SafeLoader that refuses repeated keys and deep nesting."""
+
+    _level = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._level > MAX_DEPTH:
+            raise RecursionError
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, Any] = {}
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
+                first = seen[key_node.value].start_mark.line + 1
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key {key_node.value[:80]!r} was given on line {first} already",
+                    key_node.start_mark,
+                )
+            seen[key_node.value] = key_node
+        return dict(super().construct_mapping(node, deep))
+
+
+class _Loader(_Written):
+    """Reads what people write."""
+
+
+# PyYAML wants a point and a sign in `1.0e-8`. OmegaConf, which reads NeMo-RL's files there, does not.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False) -> Any:
+    """Read a YAML file.
+
+    Args:
+        path: the file.
+        what: what messages call it.
+        written: whether a program wrote the file. `1e-8` is then the text that the program had.
+
+    Raises:
+        UserError: the file cannot be read, or is not what this reader takes.
+    """
+    try:
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8
+        raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
+    try:
+        content = yaml.load(text, _Written if written else _Loader)
+        _count(content, 0, {})
+    except _PARSER_ERRORS as error:
+        raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}") from None
+    return content
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
+    if isinstance(error, RecursionError):
+        return f"it is nested deeper than {MAX_DEPTH} levels"
+    text = " ".join(str(error).split())[:200]
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".strip()
+
+
+def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
+    """Number of values below a node with every alias written out. Raises ValueError when there are too many."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels (or refers to itself)")
+    if not isinstance(node, (dict, list, tuple, set)):
+        return 1
+    if id(node) not in sizes:
+        parts = [*node.keys(), *node.values()] if isinstance(node, dict) else node
+        sizes[id(node)] = 1 + sum(_count(part, depth + 1, sizes) for part in parts)
+    if sizes[id(node)] > MAX_VALUES:
+        raise ValueError(f"it stands for more than {MAX_VALUES:,} values (aliases of aliases)")
+    return sizes[id(node)]

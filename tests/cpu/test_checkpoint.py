@@ -1,0 +1,54 @@
+"""Step folders: how many are kept, and what happens when the disk refuses one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_ada.errors import InvariantError
+from nemo_ada.run.folder import RunDir
+from tests.lazy import Lazy
+
+checkpoint = Lazy("nemo_ada.cpu.checkpoint")
+
+
+class FilesOnly:
+    """The two calls that a save makes of a learner."""
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"weights")
+
+    def export_hf(self, folder: Path, extra: dict[str, Any]) -> None:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+
+class FullDisk(FilesOnly):
+    def export_hf(self, folder: Path, extra: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def save(config, task, step: int, learner: FilesOnly) -> None:
+    state = checkpoint.SavedState(step, 0, dict.fromkeys(checkpoint.TOTALS, 0), {}, {})
+    checkpoint.save(RunDir(config.folder), state, config, learner, task.tokenizer)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_newest_checkpoints_are_kept_as_many_as_keep_says(make, task, keep):
+    config = make(f"keep-{keep}", f"checkpointing.keep={keep}")
+    for step in (2, 4, 6, 8):
+        save(config, task, step, FilesOnly())
+    kept = [path.name for path in RunDir(config.folder).checkpoints()]
+    assert kept == [f"step_{step:06d}" for step in (2, 4, 6, 8)][-keep:]
+    assert [path.name for path in (config.folder / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_disk_leaves_the_checkpoints_before_it(make, task):
+    config = make("full-disk")
+    save(config, task, 2, FilesOnly())
+    with pytest.raises(InvariantError, match="No space left on device; those before it stay"):
+        save(config, task, 4, FullDisk())
+    assert [path.name for path in RunDir(config.folder).checkpoints()] == ["step_000002"]

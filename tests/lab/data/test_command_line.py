@@ -1,0 +1,120 @@
+"""`nemo-ada data` and `nemo-ada eval` as a user meets them: exit code 2 and one line that says what would work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nemo_ada.cli import data as cli_data
+from nemo_ada.cli import evaluate as cli_evaluate
+from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.progress import LineProgress
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.providers import Limits
+from nemo_ada.lab.evaluation.benchmark import at_revisions, resolve
+
+
+def run(*words) -> int:
+    return guarded(lambda: app([str(word) for word in words], standalone_mode=False))
+
+
+def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
+    out = tmp_path / "set"
+    assert run("data", "prepare", messy, "--out", out, "--verifier", "exact", "--max-prompt-tokens", 0) == 0
+    assert json.loads((out / "card.json").read_text())["problems"] == 61
+    printed = capsys.readouterr()
+    assert "malformed 6" in printed.out and "reference" in printed.err
+    listed = printed.out.split("left out, the first 5; all are in ")[1].splitlines()
+    assert listed[0] == f"{out / 'rejected.jsonl'}:" and len(listed) == 6
+    assert listed[1].startswith("  line 4 (read): not JSON (")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier=maths: no such choice; choices: math, exact"),
+        (["data", "prepare", "FILE"], "--max-prompt-tokens=700 needs a tokenizer"),
+        (["data", "prepare", "FILE", "--max-prompt-tokens", "0", "--band", "v9"], "--band=v9: "),
+        (["data", "prepare", "FILE", "--k", "0"], "--k=0 must be at least 1"),
+        (["data", "prepare", "nowhere.jsonl"], "no such file"),
+        (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
+        (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model"),
+        (["eval", "nowhere", "--data", "mth500"], "--data=mth500: no preset and no file"),
+        (["eval", "nowhere", "--data", "FILE"], "is no Hugging Face model folder"),
+        (["eval", "compare", "nowhere", "nowhere"], "holds no complete evaluation"),
+    ],
+)
+def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
+    given = [str(messy) if word == "FILE" else word for word in words]
+    if "compare" not in given:
+        given += ["--out", str(tmp_path / "out")]
+    assert run(*given) == 2
+    error = capfd.readouterr().err
+    assert message in error and "Traceback" not in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["data", "prepare", "FILE", "--model"], ["eval", "--data", "FILE"]])
+def test_sampling_options_reach_the_model(messy, tmp_path, monkeypatch, words):
+    reached = []
+
+    def open_provider(_server, _folder, _tokenizer, limits, _access):
+        reached.append(limits)
+        raise UserError("no further")
+
+    for module in (cli_data, cli_evaluate):
+        monkeypatch.setattr(module, "open_provider", open_provider)
+    given = [str(messy) if word == "FILE" else word for word in words]
+    options = {"max-prompt-tokens": 7, "max-new-tokens": 6, "temperature": 0.5, "top-p": 0.9, "max-num-seqs": 3}
+    run(*given, tmp_path, "--out", tmp_path / "out", *(word for k, v in options.items() for word in (f"--{k}", v)))
+    assert reached == [Limits(7, 6, 0.5, 0.9, 3)]
+
+
+def test_a_wrong_tokenizer_rejects_no_problem_and_the_corrected_command_goes_on(messy, tmp_path, capfd):
+    out = tmp_path / "set"
+    asked = ("data", "prepare", messy, "--out", out, "--verifier", "exact")
+    assert run(*asked, "--tokenizer", "/nope") == 2
+    assert "give a folder with a tokenizer.json" in capfd.readouterr().err
+    assert not (out / "rejected.jsonl").exists()
+    assert run(*asked, "--max-prompt-tokens", 0) == 0
+    assert json.loads((out / "card.json").read_text())["problems"] == 61
+
+
+def test_a_log_shows_progress_at_most_once_a_minute_and_the_end():
+    clock, said = iter([0.0, 10.0, 70.0, 100.0, 7270.0, 7280.0, 7290.0]), []
+    progress = LineProgress("problem", said.append, lambda: next(clock))
+    for done in (0, 10, 20, 30, 40, 100):
+        progress("math500", done, 100)
+    progress("aime", 3, 9)
+    assert said == [
+        "math500: problem 1 of 100",
+        "math500: 20 of 100 done in 1 min 10 s, about 4 min 40 s left",
+        "math500: 40 of 100 done in 2 h 1 min, about 3 h 1 min left",
+        "math500: 100 of 100 done in 2 h 1 min",
+        "aime: problem 4 of 9",
+    ]
+
+
+def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
+    source = tmp_path / "a.jsonl"
+    rows = [{"problem": f"p {n}", "answer": n if n != 150 else "1" * 300} for n in range(200)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for verifier in ("math", "exact"):
+        words = ["--out", tmp_path / verifier, "--verifier", verifier, "--max-prompt-tokens", 0]
+        assert run("data", "prepare", source, *words) == 0
+        printed = capsys.readouterr().out
+        assert ("judges `exact` by default" in printed) == (verifier == "math")
+        assert "the answer in line 151 has 300 characters, 99 % have at most 3" in printed
+
+
+def test_a_revision_is_for_one_benchmark_of_the_hub(tmp_path, messy, capfd):
+    suite = ["eval", tmp_path, "--data", "math500", "--data", messy, "--out", tmp_path / "out"]
+    for revision, message in (
+        ("abc", "there are 2 benchmarks; use NAME=abc"),
+        ("mth=abc", "benchmarks: math500, messy"),
+        ("messy=abc", "messy is the file"),
+    ):
+        assert run(*suite, "--revision", revision) == 2
+        assert message in capfd.readouterr().err
+    (own,) = at_revisions(resolve(["math500"], {}), ["abc"])
+    assert own.revision == "abc"

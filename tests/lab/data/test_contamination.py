@@ -1,0 +1,47 @@
+"""`data prepare --exclude BENCH` leaves out problems that are in a benchmark."""
+
+from __future__ import annotations
+
+import json
+
+from tests.lab.data.test_command_line import run
+
+LONG = "Find the count of ordered pairs of positive integers (a, b) with a + b = 1000 so that neither has a zero digit."
+
+
+def rows(path, texts):
+    path.write_text("".join(json.dumps({"problem": text, "answer": n}) + "\n" for n, text in enumerate(texts)))
+    return path
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_problems_of_a_benchmark_are_left_out_with_the_line_that_they_share(tmp_path, capfd):
+    bench = rows(tmp_path / "bench.jsonl", [LONG, "What is $2+3$?", "Another"])
+    hidden = "Let us try: " + LONG.upper().replace("1000", "$1000$,").replace(" ", "  ") + " Explain why."
+    train = rows(
+        tmp_path / "train.jsonl", ["what is 2 + 3", "What is 2+3+4?", LONG, hidden, "A new problem", LONG[:40]]
+    )
+    out = tmp_path / "set"
+    words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", out]
+    assert run("data", "prepare", train, *words, "--exclude", bench) == 0
+    assert [row["line"] for row in lines(out / "dataset.jsonl")] == [2, 5, 6]
+    reasons = [row["reason"].partition("words, with ")[2] for row in lines(out / "rejected.jsonl")]
+    assert reasons == ["line 2 of bench", "line 1 of bench", "line 1 of bench"]
+    card = json.loads((out / "card.json").read_text())
+    assert card["stages"]["exclude"]["left_out"] == {"in bench": 3}
+    assert card["settings"]["exclude"]["bench"]["file"] == "bench.jsonl"
+    capfd.readouterr()
+    assert run("data", "prepare", train, *words) == 2
+    assert "exclude.bench.file: 'bench.jsonl' -> None" in capfd.readouterr().err
+
+
+def test_a_benchmark_without_a_problem_is_refused(tmp_path, capfd):
+    bench, train = rows(tmp_path / "bench.jsonl", []), rows(tmp_path / "train.jsonl", ["a"])
+    words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", tmp_path / "set", "--exclude", bench]
+    assert run("data", "prepare", train, *words) == 2
+    assert (
+        "--exclude=bench: no problem can be read from its columns problem, prompt, question" in capfd.readouterr().err
+    )

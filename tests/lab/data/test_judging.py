@@ -1,0 +1,49 @@
+"""A scorer of the user's, in data preparation and evaluation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.judging import judge_of
+from tests.lab.data.fake_server import completion, model_folder, serving
+from tests.lab.data.test_command_line import run
+
+SCORER = """
+def near(answer, reference):
+    if answer == "hang":
+        while True:
+            pass
+    return float(abs(float(answer) - float(reference)) < 0.1)
+"""
+
+
+def test_an_evaluation_asks_the_users_scorer_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch, capfd):
+    (tmp_path / "my_scorer.py").write_text(SCORER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "*")
+    source, model = tmp_path / "a.jsonl", model_folder(tmp_path / "model")
+    source.write_text(
+        json.dumps({"problem": "1+1=", "answer": "2"}) + "\n" + json.dumps({"problem": "2+2=", "answer": "4"})
+    )
+    texts = iter([r"\boxed{2.04}", r"\boxed{hang}", r"\boxed{7}", "2"])
+    with serving(model, lambda _asked: completion(next(texts))) as server:
+        words = ["--data", source, "--out", tmp_path / "out", "--server", server.url, "--max-num-seqs", 1, "--k", 2]
+        words += ["--max-prompt-tokens", 8, "--max-new-tokens", 16, "--scorer", "my_scorer:near"]
+        assert run("eval", model, *words) == 0
+    responses = [json.loads(line) for line in (tmp_path / "out" / "a" / "responses.jsonl").read_text().splitlines()]
+    assert [(r["reward"], r.get("cause")) for r in responses] == [
+        (1.0, None), (0.0, "verifier_timeout"), (0.0, None), (0.0, None)
+    ]  # fmt: skip
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert content["settings"]["benchmarks"]["a"]["judged_by"].startswith("my_scorer:near ")
+    assert content["overall"]["timed_out"] == 1 and len(server.asked) == 4
+    assert "note: 1 answers hit the verifier's limits" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("scorer", ["no_such_module:f", "json", "json:", "../x:f", "a b:f"])
+def test_a_scorer_that_is_not_there_is_refused_at_once(scorer):
+    with pytest.raises(UserError, match=r"use package\.module:function"):
+        judge_of("math", "wrong", scorer)

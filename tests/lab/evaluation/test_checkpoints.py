@@ -1,0 +1,88 @@
+"""Several checkpoints in one evaluation, and responses as Parquet."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from nemo_ada.cli import evaluate as cli_evaluate
+from tests.lab.data.fake_server import model_folder
+from tests.lab.data.scripted_model import Adder
+from tests.lab.data.test_command_line import run
+
+
+class Spoken(Adder):
+    """Reads the ids of a character tokenizer."""
+
+    def _response(self, request):
+        from nemo_ada.tasks.tokenizer import CharTokenizer
+
+        text = CharTokenizer().decode(request.prompt)
+        return super()._response(type(request)([ord(c) for c in text], request.seed, request.max_new_tokens))
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """The command for checkpoints, without a model."""
+    opened = []
+
+    def open_provider(_server, folder, *_rest):
+        opened.append(folder.name)
+        return Spoken()
+
+    monkeypatch.setattr(cli_evaluate, "open_provider", open_provider)
+    source = tmp_path / "sums.jsonl"
+    rows = ({"problem": f"{n}+1=", "answer": str(n + 1), "level": n % 2} for n in range(40))
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models = [model_folder(tmp_path / "hf" / f"step_{step}") for step in (20, 100)]
+    words = [*models, "--data", source, "--out", tmp_path / "out", "--verifier", "exact", "--k", 4]
+    return [*words, "--max-prompt-tokens", 12], opened
+
+
+def test_checkpoints_get_a_folder_each_and_a_curve(asked, tmp_path, capfd):
+    words, opened = asked
+    assert run("eval", *words) == 0
+    assert opened == ["step_20", "step_100"]
+    printed = capfd.readouterr().out
+    assert "sums by level" in printed and "length by verdict" in printed and "maj@4" in printed
+    out = tmp_path / "out"
+    curve = json.loads((out / "curve.json").read_text())
+    assert [(point["step"], point["model"]) for point in curve["points"]] == [(20, "step_20"), (100, "step_100")]
+    for point in curve["points"]:
+        own = json.loads((out / point["model"] / "results.json").read_text())
+        assert point["overall"] == own["overall"]["avg@4"] and own["benchmarks"]["sums"]["groups"]["level"].keys() == {
+            "0",
+            "1",
+        }
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    more = model_folder(tmp_path / "hf" / "step_60")
+    assert run("eval", more, *words) == 0
+    points = json.loads((out / "curve.json").read_text())["points"]
+    assert [point["step"] for point in points] == [20, 60, 100]
+    assert run("eval", *words, "--server", "http://x") == 2 and run("eval", words[0], *words) == 2
+
+
+def test_a_comparison_does_not_overwrite_somebody_elses_file(asked, tmp_path, capfd):
+    words, _ = asked
+    assert run("eval", *words) == 0
+    (tmp_path / "notes.json").write_text("[1]")
+    pair = ["eval", "compare", tmp_path / "out" / "step_20", tmp_path / "out" / "step_100", "--out"]
+    assert run(*pair, tmp_path / "notes.json") == 2 and (tmp_path / "notes.json").read_text() == "[1]"
+    assert run(*pair, tmp_path / "new.json") == run(*pair, tmp_path / "new.json") == 0
+
+
+def test_parquet_holds_the_responses_and_needs_its_package(asked, tmp_path, monkeypatch, capfd):
+    words, _ = asked
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        patch.setitem(sys.modules, "pyarrow.parquet", None)
+        assert run("eval", *words, "--parquet") == 2
+    assert "needs the package pyarrow" in capfd.readouterr().err
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert run("eval", *words, "--parquet") == 0
+    folder = tmp_path / "out" / "step_20" / "sums"
+    rows = parquet.read_table(folder / "responses.parquet").to_pylist()
+    lines = [json.loads(line) for line in (folder / "responses.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k != "cause"} for row in rows] == lines and len(rows) == 160

@@ -1,0 +1,18 @@
+"""Fixtures of the report tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from nemo_ada.lab.report import page
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pages without drawings, which take a second per page. No text of a run is in them."""
+    monkeypatch.setattr(page, "panel_svg", lambda panel: b"")

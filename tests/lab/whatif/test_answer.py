@@ -1,0 +1,260 @@
+"""The figures agree with closed forms and with simulation, and their bounds hold the truth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.config.presets import presets
+from nemo_ada.core.sampling.exits import BalancedExit
+from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.errors import UserError
+from nemo_ada.lab.whatif.answer import Options, answer, backtest, replay
+from nemo_ada.lab.whatif.forecast import figures_by_rate
+from nemo_ada.lab.whatif.logs import Rollouts
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
+
+FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16)
+
+
+def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
+    """A log of n responses for each of these pass rates."""
+    rng = np.random.default_rng(seed)
+    groups = len(rate_G)
+    group_N = np.repeat(np.arange(groups), n)
+    reward_N = (rng.random(groups * n) < np.repeat(rate_G, n)).astype(np.float64)
+    tokens_N = np.where(reward_N > 0, 100.0, 200.0) if tokens else np.full(groups * n, np.nan)
+    prompt_G = np.arange(groups) if prompt_G is None else prompt_G
+    step_G = np.arange(groups) * 4 // groups if step_G is None else step_G
+    names = tuple(f"p{u}" for u in range(int(prompt_G.max()) + 1))
+    return Rollouts(
+        group_N, reward_N, tokens_N, np.full(groups * n, np.nan), prompt_G, step_G, names, ("test",), (), True
+    )
+
+
+def fitted(log, first=None):
+    return Mixture.fit(labels(log.group_N, log.reward_N, log.prompt_G, log.step_G, 0.7, first))
+
+
+def rates(count, seed=0, a=0.4, b=0.8):
+    return np.random.default_rng(seed + 1000).beta(a, b, count)
+
+
+def test_one_pass_rate_is_found_and_its_figures_are_the_closed_forms():
+    log = rollouts(np.full(4000, 0.5), 8)
+    mixture = fitted(log)
+    zero = mixture.mean(RATE_J**8 + (1 - RATE_J) ** 8)
+    assert zero.low <= 2 * 0.5**8 <= zero.high
+    assert mixture.mean(RATE_J).value == pytest.approx(0.5, abs=0.02)
+    assert float(mixture.weight_J @ (RATE_J - 0.5) ** 2) < 0.005
+    assert mixture.widened == 0.0
+
+
+def test_the_bounds_are_those_of_all_distributions_that_fit():
+    """No mixture that explains the logged shares leaves the bounds, and the extreme ones reach them."""
+    mixture = fitted(rollouts(rates(2000), 4))
+    value_J = (1.0 - RATE_J) ** 32
+    figure = mixture.mean(value_J)
+    for weight_J in mixture.extremes(value_J):
+        share_K = mixture.chance_KJ @ weight_J
+        assert (share_K <= mixture.high_K + 1e-6).all()
+        assert (share_K >= mixture.low_K - 1e-6).all()
+        assert weight_J.sum() == pytest.approx(1.0)
+    low, high = (float(weight_J @ value_J) for weight_J in mixture.extremes(value_J))
+    assert (figure.low, figure.high) == pytest.approx((low, high), abs=1e-6)
+    assert figure.high - figure.low > 0.1, "four responses say little about 32"
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.4, 0.8), (2.0, 2.0)])
+def test_the_bounds_hold_the_truth(a, b):
+    """Coverage over 20 logs of 300 groups of four: all four figures together, promised with 95 %."""
+    truth_P = np.random.default_rng(5).beta(a, b, 200_000)
+    values = {
+        "zero": lambda p: p**8 + (1 - p) ** 8, "never": lambda p: (1 - p) ** 32, "mean": lambda p: p,
+        "signal": lambda p: p * (1 - p),
+    }  # fmt: skip
+    held = 0
+    for seed in range(20):
+        mixture = fitted(rollouts(rates(300, seed, a, b), 4, seed))
+        figures = {name: mixture.mean(value(RATE_J)) for name, value in values.items()}
+        held += all(figures[name].low <= value(truth_P).mean() <= figures[name].high for name, value in values.items())
+    assert held >= 18
+
+
+def test_groups_of_a_prompt_that_comes_again_count_less():
+    rate_G = np.repeat(rates(100), 20)
+    alone = fitted(rollouts(rate_G, 4))
+    together = fitted(rollouts(rate_G, 4, prompt_G=np.repeat(np.arange(100), 20)))
+    assert ((together.high_K - together.low_K) > 1.5 * (alone.high_K - alone.low_K)).all()
+
+
+def test_responses_that_are_not_independent_widen_the_bounds():
+    log = rollouts(np.full(500, 0.5), 4)
+    halves = replace(log, reward_N=np.tile([1.0, 1.0, 0.0, 0.0], 500))
+    assert fitted(halves).widened > 0.0
+    assert any("not independent" in note for note in answer(halves, FEW).notes)
+
+
+def test_exact_figures_by_rate_agree_with_a_replay_of_drawn_labels():
+    rule, p = StopRule(BalancedExit(2, 2), (8,), 32), float(RATE_J[30])
+    label_GI = np.random.default_rng(3).random((40_000, 32)) < p
+    size_G, mixed_G = replay(rule, label_GI)
+    by_rate = figures_by_rate(rule, 4)
+    assert size_G.mean() == pytest.approx(by_rate.responses_J[30], rel=0.01)
+    assert (~mixed_G).mean() == pytest.approx(by_rate.zero_J[30], abs=0.003)
+    assert by_rate.zero_J[[0, -1]].tolist() == [1.0, 1.0]
+    assert by_rate.signal_J[[0, -1]].tolist() == [0.0, 0.0]
+    assert by_rate.answers_J.sum(axis=0) == pytest.approx(by_rate.responses_J)
+
+
+def test_groups_of_eight_are_predicted_from_groups_of_four():
+    log = rollouts(rates(1500), 8)
+    checks = backtest(log, Options())
+    assert any("ada_seq_lean" in check.what for check in checks)
+    assert [check.what for check in checks if not check.covered] == []
+    with pytest.raises(UserError):
+        backtest(rollouts(rates(100), 3), Options())
+
+
+def test_the_answer_agrees_with_what_grpo_drew():
+    log = rollouts(rates(1200), 4)
+    found = answer(log, FEW)
+    grpo, balance, refill, chain = found.rows
+    assert grpo.responses.value == pytest.approx(4.0)
+    assert grpo.zero_signal.low <= found.log.zero_signal.mean <= grpo.zero_signal.high
+    assert grpo.signal.value == pytest.approx(1.0)
+    assert grpo.tokens.value == pytest.approx(4 * log.tokens_N.mean(), rel=0.02)
+    assert balance.responses.low <= balance.responses.value <= balance.responses.high
+    assert balance.responses.value > 2 * grpo.responses.value
+    assert balance.zero_signal.value < grpo.zero_signal.value
+    assert refill.responses.value == pytest.approx(4 * refill.time.value)
+    assert 4 < chain.responses.value < 4 / (1 - 0.8)
+    assert found.costs is None
+
+
+def test_the_answer_has_the_named_methods_only():
+    log = rollouts(rates(300), 4)
+    assert [row.name for row in answer(log, replace(FEW, presets=("ada_seq_lean",))).rows] == ["ada_seq_lean"]
+    assert len(answer(log, replace(FEW, presets=("dapo",))).rows) == 1
+
+
+def test_money_is_seconds_times_gpus_times_price():
+    options = replace(FEW, sampling_seconds=60.0, other_seconds=40.0, gpus=8, price=2.0, steps=36)
+    found = answer(rollouts(rates(400), 4), options)
+    costs = found.costs
+    assert costs is not None
+    assert costs[0].sampling_seconds.value == pytest.approx(60.0)
+    assert costs[0].gpu_hours.value == pytest.approx(100.0 * 8 * 36 / 3600)
+    assert costs[0].money.value == pytest.approx(2.0 * costs[0].gpu_hours.value)
+    assert costs[1].gpu_hours.value > costs[0].gpu_hours.value
+
+
+def test_seconds_of_the_log_give_the_speed_of_the_engine():
+    log = rollouts(rates(400), 4)
+    found = answer(replace(log, seconds_N=log.tokens_N / 50.0), FEW)
+    assert found.costs is not None
+    assert any("50.0 tokens per second" in note for note in found.notes)
+    assert 2.0 <= found.costs[0].sampling_seconds.value <= 4.0 + 1e-9, "the longest responses have 200 tokens"
+
+
+def test_a_cap_of_a_step_is_obeyed_and_seconds_need_a_speed():
+    log = rollouts(rates(400), 4)
+    capped = answer(log, replace(FEW, presets=("ada_seq_balance",), max_samples=16 * 10))
+    assert capped.rows[0].simulated
+    assert capped.rows[0].responses.high <= 10.5
+    with pytest.raises(UserError):
+        answer(log, replace(FEW, max_seconds=100.0))
+
+
+def test_another_largest_number_of_responses_gets_its_own_row():
+    found = answer(rollouts(rates(300), 4), replace(FEW, max_responses=(16,)))
+    assert [(row.name, row.max_responses) for row in found.rows[:3]] == [
+        ("grpo", 4), ("ada_seq_balance", 32), ("ada_seq_balance", 16)
+    ]  # fmt: skip
+    assert found.rows[2].responses.value < found.rows[1].responses.value
+
+
+def test_silent_prompts_and_drift_are_named():
+    rate_G = np.r_[np.zeros(30), np.full(30, 0.2), np.ones(20), np.zeros(30), np.full(30, 0.8), np.ones(20)]
+    log = rollouts(rate_G, 8, prompt_G=np.tile(np.arange(80), 2), step_G=np.repeat([0, 1], 80))
+    found = answer(log, FEW)
+    assert found.silent.never_correct == pytest.approx(30 / 80, abs=0.02)
+    assert found.silent.always_correct == pytest.approx(20 / 80)
+    assert set(found.silent.always) == {f"p{u}" for u in range(60, 80)}
+    assert found.silent.below.low <= 30 / 80 <= found.silent.below.high
+    assert found.drift is not None
+    assert found.drift.same is not None
+    assert found.drift.same.difference == pytest.approx(0.6 * 30 / 80, abs=0.05)
+
+
+def test_what_a_reader_must_know_is_noted():
+    log = rollouts(rates(300), 4, tokens=False)
+    notes = " ".join(answer(replace(log, reward_N=log.reward_N * 10 + np.arange(1200) % 3), FEW).notes)
+    assert "--threshold" in notes
+    assert "assumed lengths" in notes
+    uneven = replace(log, reward_N=np.where(np.arange(1200) % 8 == 7, np.nan, log.reward_N))
+    notes = " ".join(answer(uneven, FEW).notes)
+    assert "no label" in notes
+    assert "3 to 4 responses" in notes
+
+
+def test_groups_of_one_say_which_field_may_be_wrong():
+    with pytest.raises(UserError, match="--column"):
+        answer(rollouts(rates(50), 1), FEW)
+
+
+def test_presets_that_do_not_fit_are_named_or_refused():
+    log = rollouts(rates(200), 16)
+    with pytest.raises(UserError):
+        answer(log, replace(FEW, presets=("nope",)))
+    with pytest.raises(UserError):
+        answer(rollouts(rates(200), 2), replace(FEW, presets=("ada_pilot",), group=2))
+
+
+def test_the_command_prints_tables_and_json(tmp_path):
+    log = rollouts(rates(120), 4)
+    rows = [
+        {"prompt": int(g), "reward": r, "tokens": t, "step": int(log.step_G[g])}
+        for g, r, t in zip(log.group_N, log.reward_N, log.tokens_N, strict=True)
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quick = ["--preset", "grpo", "--preset", "ada_single", "--seeds", "2", "--prompts", "8"]
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["whatif", str(path), *arguments], catch_exceptions=False).stdout
+
+    shown = run(*quick, "--sampling-seconds", "10", "--gpus", "8", "--price", "2")
+    assert "price" in shown
+    assert "ada_single" in shown
+    found = json.loads(run(*quick, "--json"))
+    assert found["rows"][1]["zero_signal"]["value"] is None, "equal labels teach a single stream"
+    assert found["log"]["groups"] == 120
+    assert json.loads(run("--backtest", "--json"))[0]["what"]
+    assert "within the bounds" in run("--backtest")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--price", "2"), ("--gpus", "8"), ("--column", "reward"), ("--column", "rewards=x"), ("--group", "1"),
+        ("--threshold", "nan"), ("--max-responses", "1"), ("--max-seconds", "5"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work_are_refused(arguments, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 2, "tokens": 5}) + "\n" for i in range(80)))
+    quick = ["--preset", "grpo", "--seeds", "2", "--prompts", "8"]
+    with pytest.raises(UserError):
+        CliRunner().invoke(app, ["whatif", str(path), *quick, *arguments], catch_exceptions=False)
+
+
+def test_every_preset_has_a_row_or_a_reason():
+    found = answer(rollouts(rates(200), 4), Options(seeds=2, prompts=4))
+    names = " ".join([row.name for row in found.rows] + list(found.notes))
+    assert all(name in names for name in presets())

@@ -1,0 +1,222 @@
+"""`nemo-ada check` on files: both kinds of YAML, and what cannot be looked at here."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.config.values import Values
+from nemo_ada.rules import data
+from nemo_ada.rules.check import gpu, site, verifier
+from nemo_ada.rules.check.command import examine, examine_nemo_rl
+from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.finding import exit_code
+from nemo_ada.verify import VerifierSelfTestError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from recipes import changed
+
+ROOT = Path(__file__).parents[3]
+RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
+BUILT_ON_NEMO_RL = ROOT / "configs/qwen2.5-math-7b.yaml"
+CPU_RUN = ROOT / "configs/cpu/jsonl.yaml", f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}"
+needs_checkout = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
+
+
+def cache(folder):
+    return f"base.cache_dir={folder}"
+
+
+@needs_checkout
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_gpu_recipe_passes(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = examine(path, verifier=False, site=False)
+    errors = [finding for finding in found if finding.level == "error"]
+    if path.stem.endswith("-apex"):  # refused where the kernel is not there
+        assert [finding.key for finding in errors] == ["policy.megatron_cfg.gradient_accumulation_fusion"]
+    elif "-gym-" in path.stem:  # NeMo-Gym's data sets have to be made; tests/configs/test_gym_configs.py has one
+        assert {finding.key for finding in errors} == {"data.train.data_path", "data.validation.data_path"}
+    else:
+        assert errors == []
+    assert not [finding for finding in found if "no such key" in finding.message]
+    assert any(finding.message.startswith("learner") for finding in found)
+    assert any(finding.message.startswith("vLLM:") for finding in found)
+
+
+@needs_checkout
+def test_overrides_reach_the_checks():
+    found = examine(BUILT_ON_NEMO_RL, ["policy.max_total_sequence_length=8192"], verifier=False)
+    assert "policy.max_total_sequence_length" in {finding.key for finding in found if finding.level == "error"}
+
+
+def test_a_checkout_that_is_missing_or_wrong_is_named_with_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "none.env"))
+    monkeypatch.delenv("NEMO_RL_HOME", raising=False)
+    found = examine(BUILT_ON_NEMO_RL, verifier=False)
+    assert exit_code(found) == 2
+    assert "set NEMO_RL_HOME to a checkout of NeMo-RL v0.7.0" in found[0].message
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    found = examine(BUILT_ON_NEMO_RL, verifier=False)
+    assert exit_code(found) == 2
+    assert f"NEMO_RL_HOME={tmp_path} is no checkout of NeMo-RL: it has no folder examples/configs" in found[0].message
+    assert "export NEMO_RL_HOME=/path/to/RL" in found[0].message
+
+
+def test_a_cpu_recipe_passes_and_its_own_limits_are_seen(tmp_path):
+    def found(*overrides):
+        path, data_file = CPU_RUN
+        return examine(path, [data_file, cache(tmp_path), *overrides], verifier=False)
+
+    assert exit_code(found()) == 0
+    broken = found("policy.megatron_cfg.tensor_model_parallel_size=3")
+    assert [finding.level for finding in broken] == ["error"]
+    assert "1 or 2 would work" in broken[0].message
+    misspelled = found("+grpo.num_prompt_per_step=3")
+    assert misspelled[0].key == "grpo.num_prompt_per_step"
+    assert "did you mean num_prompts_per_step" in misspelled[0].message
+    for folder in ("run_dir=", "run_dir='  '"):
+        assert "runs/NAME would work" in found(folder)[0].message and exit_code(found(folder)) == 2
+
+
+def test_gpu_checks_say_that_they_were_skipped_where_there_is_none():
+    found, gib = gpu.node(Values({}))
+    if gib is not None:
+        pytest.skip("this machine has a GPU")
+    assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex"}
+    assert {finding.message for finding in found} == {"skipped: no GPU"}
+    assert exit_code(found) == 0
+
+
+def test_the_columns_of_a_local_file_are_read(tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
+
+    def keys(output):
+        values = Values({"data": {"train": {"data_path": str(path), "input_key": "problem", "output_key": output}}})
+        return [(finding.level, finding.key) for finding in data.dataset(values)]
+
+    assert keys("answer") == [("ok", "data.train.data_path")]
+    assert keys("gt") == [("error", "data.train.output_key")]
+    path.write_text("\n" + path.read_text())
+    assert keys("answer") == [("ok", "data.train.data_path")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read (No such file or directory); name a .jsonl file that exists"),
+        ("", "is empty; write one JSON object per line"),
+        ("\n \n", "is empty; write one JSON object per line"),
+        ("[1]\n", "does not begin with a JSON object"),
+        ("{'problem': 1}\n", "does not begin with a JSON object"),
+    ],
+)
+def test_a_local_file_without_a_record_says_what_is_wrong(content, message, tmp_path):
+    path = tmp_path / "set.jsonl"
+    if content is not None:
+        path.write_text(content)
+    found = list(data.dataset(Values({"data": {"train": {"data_path": str(path)}}})))
+    assert [(finding.level, finding.key) for finding in found] == [("error", "data.train.data_path")]
+    assert message in found[0].message
+
+
+def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, monkeypatch):
+    for name in ("CONTAINER", "RUN_ROOT", "NEMO_RL_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "site.env"
+    file.write_text(
+        f"# CONTAINER=no\nCONTAINER=/nowhere.sqsh   # the image\nexport RUN_ROOT='{tmp_path}'\nHF_HOME=$HOME/x\n"
+    )
+    monkeypatch.setenv("NEMO_ADA_SITE", str(file))
+    assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
+        "/nowhere.sqsh", str(tmp_path), "", "",
+    ]  # fmt: skip
+    assert [finding.level for finding in site.image()] == ["error"]
+    disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")
+    assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
+    monkeypatch.setenv("RUN_ROOT", "/")
+    assert site_setting("RUN_ROOT") == "/"
+
+
+def test_the_checkout_of_the_sites_file_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_HOME", "set so that it is restored")
+    monkeypatch.delenv("NEMO_RL_HOME")
+    (tmp_path / "RL").mkdir()
+    (tmp_path / "site.env").write_text(f"NEMO_RL_HOME={tmp_path / 'RL'}\n")
+    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "site.env"))
+    assert f"NEMO_RL_HOME={tmp_path / 'RL'} is no checkout" in examine(BUILT_ON_NEMO_RL, verifier=False)[0].message
+
+
+def test_the_assumed_gpu_is_said(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(changed({})))
+    said = [finding for finding in examine(path, verifier=False) if finding.key == "gpu.memory"]
+    assert [finding.level for finding in said] == ["skipped"] and "assumed to be H100-80GB" in said[0].message
+
+
+def test_an_image_file_must_exist(tmp_path, monkeypatch):
+    def found(image):
+        monkeypatch.setenv("CONTAINER", str(image))
+        return [(finding.level, finding.key) for finding in site.image()]
+
+    assert found(tmp_path / "image.sqsh") == [("error", "CONTAINER")]
+    (tmp_path / "image.sqsh").touch()
+    assert found(tmp_path / "image.sqsh") == [("ok", "CONTAINER")]
+    monkeypatch.setenv("NEMO_ADA_SITE", "/none")
+    for image in ("nvcr.io/nvidia/nemo-rl:v0.7.0", ""):
+        assert found(image) == [("skipped", "CONTAINER")]
+
+
+def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
+    assert [(finding.level, finding.key) for finding in verifier.verifier()] == [("ok", "verifier")]
+    for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
+        monkeypatch.setattr(verifier, "MathVerifier", Mock(side_effect=problem))
+        assert [(f.level, f.key, str(problem) in f.message) for f in verifier.verifier()] == [
+            ("error", "verifier", True)
+        ]
+
+
+@pytest.mark.parametrize(("override", "code"), [([], 0), (["policy.data_parallel_size=0"], 2)])
+def test_the_exit_code_and_the_json_agree(override, code, tmp_path):
+    made = CliRunner().invoke(app, ["check", "--json", "--no-verifier", *map(str, CPU_RUN), cache(tmp_path), *override])
+    assert made.exit_code == code, made.output
+    assert json.loads(made.stdout)["exit_code"] == code
+
+
+def test_a_job_with_other_nodes_is_named_beside_other_errors(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(changed({"grpo.num_prompts_per_step": -1})))
+    made = CliRunner().invoke(app, ["check", "--json", "--no-verifier", "--nodes", "77", str(path)])
+    assert made.exit_code == 2, made.output
+    keys = {finding["key"] for finding in json.loads(made.stdout)["findings"] if finding["level"] == "error"}
+    assert "--nodes" in keys and len(keys) > 1
+
+
+@pytest.mark.parametrize("key", ["policy.model_name", "policy.tokenizer.name"])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("modeling_x.py", "x = 1"), ("inner/tool.py", ""), ("config.json", '{"auto_map": {"AutoModel": "m.M"}}'),
+     ("tokenizer_config.json", '{"auto_map": {}}'), ("config.json", "{}")],
+)  # fmt: skip
+def test_a_model_that_brings_code_is_named(tmp_path, monkeypatch, key, cached, file, text):
+    folder = tmp_path / "model"
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text(text)
+    monkeypatch.setattr(site.hub, "snapshot", lambda name: folder if name == "org/model" else None)
+    section, _, inner = key.removeprefix("policy.").partition(".")
+    name = "org/model" if cached else str(folder)
+    config = {"policy": {"model_name": "org/other", section: {inner: name} if inner else name}}
+    found = list(site.model_code(Values(config)))
+    if text == "{}":
+        assert found == []
+        return
+    assert [(finding.level, finding.key) for finding in found] == [("warning", key)]
+    assert file in found[0].message and "trust_remote_code" in found[0].message

@@ -1,0 +1,105 @@
+"""`nemo-ada export`: the newest whole checkpoint of either back end, as a folder whose every byte is there."""
+
+import json
+import sys
+
+import pytest
+from safetensors.torch import load_file
+
+from nemo_ada.errors import UserError
+from nemo_ada.nemo.launch.export import export
+from nemo_ada.run.files import write_folder
+
+CONVERTER = """
+import argparse, pathlib
+parser = argparse.ArgumentParser()
+for name in ("--config", "--{flag}-ckpt-path", "--hf-ckpt-path"): parser.add_argument(name)
+given = vars(parser.parse_args())
+out = pathlib.Path(given["hf_ckpt_path"])
+out.mkdir()
+(out / "config.json").write_text(given["{flag}_ckpt_path"])
+header = b'{{"w": {{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}}}'
+(out / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes({size}))
+"""
+PICKLES = """
+import torch
+(out / "model.safetensors").unlink()
+torch.save({"w": torch.ones(2), "tied": torch.ones(2)}, out / "pytorch_model.bin")
+"""
+
+
+def weights(size=4):
+    header = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
+def embedded(run, step):
+    def fill(folder):
+        (folder / "hf").mkdir()
+        (folder / "hf/model.safetensors").write_bytes(weights())
+        for name in ("config.json", "tokenizer.json"):
+            (folder / "hf" / name).write_text(json.dumps({"step": step}))
+
+    folder = run / f"checkpoints/step_{step:06d}"
+    write_folder(folder, fill)
+    return folder
+
+
+def test_the_newest_checkpoint_that_is_whole_is_exported(tmp_path):
+    embedded(tmp_path, 10)
+    damaged = embedded(tmp_path, 20)
+    (damaged / "hf/model.safetensors").write_bytes(weights(3))
+    (tmp_path / "checkpoints/tmp_step_30/policy/weights").mkdir(parents=True)
+    made = export(tmp_path, step=None, out=None, say=lambda line: None)
+    assert json.loads((made / "config.json").read_text()) == {"step": 10}
+    with pytest.raises(UserError, match="no complete checkpoint of step 20; name a run"):
+        export(tmp_path, step=20, out=tmp_path / "out", say=lambda line: None)
+    with pytest.raises(UserError, match="is there already"):
+        export(tmp_path, step=10, out=None, say=lambda line: None)
+
+
+@pytest.mark.parametrize(("flag", "kind", "files"), [("megatron", "megatron", "iter_0000000"), ("dcp", "dcp", "x")])
+def test_nemo_rls_converter_runs_in_the_workers_interpreter(flag, kind, files, tmp_path, monkeypatch):
+    saved = tmp_path / "run/checkpoints/step_7/policy"
+    (saved / "weights" / files).mkdir(parents=True)
+    (saved / "tokenizer").mkdir()
+    (saved / "tokenizer/tokenizer.json").write_text("{}")
+    script = tmp_path / f"examples/converters/convert_{kind}_to_hf.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(CONVERTER.format(flag=flag, size=4))
+    python = tmp_path / f"venvs/{'Megatron' if kind == 'megatron' else 'DTensor'}PolicyWorker/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho x >>{tmp_path}/used\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "venvs"))
+    made = export(tmp_path / "run", step=None, out=tmp_path / "hf", say=lambda line: None)
+    assert (tmp_path / "used").exists() and (made / "tokenizer.json").exists()
+    source = saved / "weights" / (files if kind == "megatron" else "")
+    assert (made / "config.json").read_text() == str(source)
+    script.write_text(CONVERTER.format(flag=flag, size=3))
+    with pytest.raises(UserError, match=r"not be whole: model\.safetensors"):
+        export(tmp_path / "run", step=None, out=tmp_path / "again", say=lambda line: None)
+    assert not (tmp_path / "again").exists()
+
+
+def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_path, monkeypatch):
+    saved = tmp_path / "run/checkpoints/step_7/policy"
+    for folder in (saved / "weights", saved / "tokenizer", tmp_path / "examples/converters"):
+        folder.mkdir(parents=True)
+    (saved / "tokenizer/tokenizer.json").write_text("{}")
+    script = tmp_path / "examples/converters/convert_dcp_to_hf.py"
+    script.write_text(CONVERTER.format(flag="dcp", size=4) + PICKLES)
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+    made = export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    assert {name: tensor.tolist() for name, tensor in load_file(made / "model.safetensors").items()} == {
+        "w": [1.0, 1.0],
+        "tied": [1.0, 1.0],
+    }
+    assert not list(made.glob("*.bin"))
+
+
+def test_a_run_that_saved_nothing_is_named(tmp_path):
+    with pytest.raises(UserError, match="has no complete checkpoint; name a run"):
+        export(tmp_path, step=None, out=None, say=lambda line: None)
