@@ -1,4 +1,4 @@
-"""Prepare data and evaluate models on a CPU, with the embedded back end.
+"""Prepare data and evaluate models on a CPU, with the CPU back end.
 
     python recipes/prepare_and_evaluate.py              # both parts
     python recipes/prepare_and_evaluate.py data         # make data: trains two models and prepares a training set

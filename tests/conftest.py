@@ -1,4 +1,4 @@
-"""Settings for all tests: no deadline per case, one worker for all that share the embedded stack, skips in brief."""
+"""Settings for all tests: no deadline per case, one worker for all that share the CPU stack, skips in brief."""
 
 import faulthandler
 import os

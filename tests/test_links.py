@@ -16,7 +16,7 @@ from nemo_ada.cli.main import LazyCommand, app
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "recipes").rglob("*.md")]
-    + [ROOT / folder / "README.md" for folder in ("configs", "docker", "slurm", "tests")]
+    + [ROOT / folder / "README.md" for folder in ("configs", "docker", "nemo_ada", "slurm", "tests")]
 )
 TOP = "(?:nemo_ada|recipes|configs|slurm|docker|tests)"
 PATH = re.compile(rf"(?<![\w./~<-]){TOP}/[\w./-]*\w")
@@ -100,6 +100,14 @@ def test_every_make_target_that_a_page_uses_exists() -> None:
     }
     assert len(used) > 10
     assert sorted(use for use in used if use[1] not in targets) == []
+
+
+def test_the_map_of_the_package_names_only_what_exists() -> None:
+    package = ROOT / "nemo_ada"
+    named = re.findall(r"`([\w/]+/(?:\w+\.py)?)`", (package / "README.md").read_text(encoding="utf-8"))
+    assert [path for path in named if not (package / path).exists()] == []
+    rooms = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert rooms <= set(named)
 
 
 def test_no_page_gives_run_dir_to_a_train_script() -> None:

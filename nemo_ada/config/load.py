@@ -327,5 +327,5 @@ def backend_of(config: Mapping[str, Any]) -> str:
 
 
 def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked configuration of an embedded run; `overrides` may name overlays, too."""
+    """The checked configuration of a CPU run; `overrides` may name overlays, too."""
     return parse(RunConfig, plain(load_words(path, overrides)))

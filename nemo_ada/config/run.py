@@ -1,4 +1,4 @@
-"""The YAML of a run on the embedded (CPU) back end. Key names follow NeMo-RL wherever it has one."""
+"""The YAML of a run on the CPU back end. Key names follow NeMo-RL wherever it has one."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class LoggerSettings(Section):
 
 
 class RunConfig(Section):
-    """A run on the embedded back end."""
+    """A run on the CPU back end."""
 
     backend: Literal["embedded"] = "embedded"
     run_dir: str = "runs/default"

@@ -1,4 +1,4 @@
-"""Step folders of the embedded back end. A folder appears when it is complete, and has all that the next step needs.
+"""Step folders of the CPU back end. A folder appears when it is complete, and has all that the next step needs.
 
 step_000050/ learner/ (model, optimizer, schedule, generator)   hf/ (the model for transformers)
              state.json (step, data position, totals, sampler)  manifest.json (checksums)

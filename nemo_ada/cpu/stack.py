@@ -1,4 +1,4 @@
-"""The processes of an embedded run: a private Ray, one rollout actor and one learner group. They end with the run."""
+"""The processes of a CPU run: a private Ray, one rollout actor and one learner group. They end with the run."""
 
 from __future__ import annotations
 

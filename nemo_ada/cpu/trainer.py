@@ -1,4 +1,4 @@
-"""The training loop of the embedded back end. Its steps are those of NeMo-RL's grpo_train.
+"""The training loop of the CPU back end. Its steps are those of NeMo-RL's grpo_train.
 
 A step samples (rollout actor), updates (learner ranks) and refits the engine. Some steps also evaluate and save. Each
 phase is timed. The state between steps is the learner, the sampler, the data position and the totals, and a checkpoint
@@ -380,7 +380,7 @@ class Trainer:
 
 
 def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
-    """Start the processes of the embedded back end and train.
+    """Start the processes of the CPU back end and train.
 
     Args:
         config: the run's configuration.

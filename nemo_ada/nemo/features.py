@@ -2,7 +2,7 @@
 
 Over NeMo-Gym a prompt has no tokens before its rollout. The words of its request stand for them.
 
-The embedded back end uses the policy's mean hidden state over the prompt. Inside NeMo-RL the prompts of a step are
+The CPU back end uses the policy's mean hidden state over the prompt. Inside NeMo-RL the prompts of a step are
 known only in the rollout, while the policy's workers are off the GPU. A forward pass there would move the weights two
 more times per step. The sketch costs nothing. It has signed counts of the prompt's tokens in hashed buckets (Weinberger
 et al., arXiv 0902.2206), divided by the square root of the length. It distinguishes prompts by their words only.

@@ -2,7 +2,7 @@
 
 NeMo-RL cuts a batch into optimizer steps from its start to its end. Prompts come in an order that says how hard they
 are (the best candidates first; in asynchronous training the first that were finished). So whole groups are shuffled,
-by run seed and step, as the embedded back end does it.
+by run seed and step, as the CPU back end does it.
 
 The hooks add these columns (1-D tensors, length R). They reach the advantage estimator and go no further:
 

@@ -1,4 +1,4 @@
-"""One stack for all tests of the embedded back end: one Ray, one engine process, two learner ranks, one base model.
+"""One stack for all tests of the CPU back end: one Ray, one engine process, two learner ranks, one base model.
 
 The task is a bandit with two contexts: the last letter of a prompt says which of four digits is right. The base model's
 demonstrations hold each digit equally often, so it answers about one prompt in five correctly, whatever the letter.

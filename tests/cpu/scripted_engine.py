@@ -1,4 +1,4 @@
-"""A stand-in for the embedded back end's vLLM engine (`vllm_engine.Engine`), whose responses a function gives."""
+"""A stand-in for the CPU back end's vLLM engine (`vllm_engine.Engine`), whose responses a function gives."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 A script says label and length of draw k of a prompt. Four paths draw from it, in their own order of completion:
 
     bare      the sampler on a table, all at once
-    embedded  the embedded back end's own Rollout, on a scripted engine that finishes the newest request first
+    embedded  the CPU back end's own Rollout, on a scripted engine that finishes the newest request first
     sync      the NeMo-RL hooks on whole-batch rollouts (stand-ins of NeMo-RL's types)
     async     the NeMo-RL hooks on one task per response
 
 1. Pools (which draws, their rewards and lengths), kept rows and advantages of every step are equal on all paths.
-2. The prompts of a step come to the learner in the order that the embedded back end's updates have.
+2. The prompts of a step come to the learner in the order that the CPU back end's updates have.
 3. What a path hands to its learner is what the sampler decided: weights, advantages, lengths of the live rows.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
-    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+    pytest.skip("the CPU back end is not installed", allow_module_level=True)
 
 from nemo_ada.config.load import load_run
 from nemo_ada.errors import UserError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "transformers")):
-    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+    pytest.skip("the CPU back end is not installed", allow_module_level=True)
 
 from tests.lazy import Lazy
 

@@ -1,4 +1,4 @@
-"""The same job chain with the embedded back end: real vLLM, Megatron-core and Ray under a real SLURM.
+"""The same job chain with the CPU back end: real vLLM, Megatron-core and Ray under a real SLURM.
 
 1. USR1 before the limit: the run saves, the job is requeued, resumes and ends `done`; every step once.
 2. The driver is killed in the middle of a step: the chain goes on from the last save, and the metrics are those of the
@@ -50,7 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def launch(start: Callable[..., Run], tmp_path: Path, cache: Path) -> Callable[[Cluster], Run]:
-    """Submit the 7B script with the embedded back end in place of containers and GPUs."""
+    """Submit the 7B script with the CPU back end in place of containers and GPUs."""
 
     def submit(cluster: Cluster) -> Run:
         return start(

@@ -1,1 +1,1 @@
-"""The learner of the embedded back end: Megatron-core on CPU processes."""
+"""The learner of the CPU back end: Megatron-core on CPU processes."""

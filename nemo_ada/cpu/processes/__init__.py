@@ -1,1 +1,1 @@
-"""The processes of an embedded run: a private Ray, and actors that can be watched and ended."""
+"""The processes of a CPU run: a private Ray, and actors that can be watched and ended."""

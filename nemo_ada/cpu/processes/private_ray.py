@@ -143,7 +143,7 @@ def _patient_start() -> Iterator[None]:
                 time.sleep(0.1)
 
     services.start_raylet, services.get_node = with_ports, patiently
-    utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in an embedded run")
+    utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in a CPU run")
     try:
         yield
     finally:

@@ -131,7 +131,7 @@ class FolderProvider:
 
 
 class EngineProvider(FolderProvider):
-    """The embedded vLLM engine, in this process."""
+    """The CPU's vLLM engine, in this process."""
 
     def __init__(self, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> None:
         super().__init__(folder, limits)

@@ -266,7 +266,7 @@ def _forecast(
 
     if history is None:
         if run.roofline is None:
-            raise UserError("the embedded back end has no forecast of its own; give --run with an earlier run's folder")
+            raise UserError("the CPU back end has no forecast of its own; give --run with an earlier run's folder")
         uncapped = simulated.steps_of(capped(planned, None))
         model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
         work = simulated.steps_of(planned, model.clock)

@@ -60,7 +60,7 @@ class PlannedRun:
         placeholders: whether rows without advantage become placeholder rows, which cost the learner almost nothing.
         schedule: what the run does beside its steps.
         data: name of the training set.
-        roofline: seconds of the phases where no run was measured. None for the embedded back end.
+        roofline: seconds of the phases where no run was measured. None for the CPU back end.
         gym: whether NeMo-Gym's agents draw the responses.
     """
 

@@ -1,7 +1,7 @@
 """What `nemo-ada report` does: writes the page and the PNG files, prints a summary, and follows runs (--watch).
 
 --watch rewrites the page, so it needs no server and no port. A laptop opens the file over a shared folder, and the
-same page is kept afterwards. The embedded back end writes TensorBoard events too.
+same page is kept afterwards. The CPU back end writes TensorBoard events too.
 """
 
 from __future__ import annotations

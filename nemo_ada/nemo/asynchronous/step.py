@@ -46,7 +46,7 @@ def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
         step: number of the step, from 0.
     """
     number_G = np.array([trajectory["batch"][GROUP][0]["number"] for trajectory in trajectories], np.int64)
-    order_G = shuffled(number_G, seed, step + 1)  # the embedded back end counts steps from 1
+    order_G = shuffled(number_G, seed, step + 1)  # the CPU back end counts steps from 1
     return [trajectories[place] for place in order_G.tolist()]
 
 

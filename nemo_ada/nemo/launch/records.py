@@ -1,7 +1,7 @@
 """Write metrics.jsonl and evaluations.jsonl of a NeMo-RL run, which `nemo-ada report` and `nemo-ada plan --run` read.
 
 `Records` is a back end of NeMo-RL's own logger, so it has the methods of its LoggerInterface. grpo_train logs a step in
-pieces, each with a prefix. We give the metrics the names of the embedded back end, and write a line at the end of the
+pieces, each with a prefix. We give the metrics the names of the CPU back end, and write a line at the end of the
 step:
 
     train              -> ada/... as they are, everything else as train/...

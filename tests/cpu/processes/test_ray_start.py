@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 if importlib.util.find_spec("ray") is None:
-    pytest.skip("the embedded back end is not installed", allow_module_level=True)
+    pytest.skip("the CPU back end is not installed", allow_module_level=True)
 
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.errors import InvariantError, StallError, UserError

@@ -1,4 +1,4 @@
-"""The recipe on the embedded back end: real training, vLLM engine and tokenizer, through the command line."""
+"""The recipe on the CPU back end: real training, vLLM engine and tokenizer, through the command line."""
 
 from __future__ import annotations
 
