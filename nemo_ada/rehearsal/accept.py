@@ -34,11 +34,11 @@ from nemo_ada.rehearsal.command import LOGPROBS, Rehearsal, Say, check, failure_
 from nemo_ada.rehearsal.gym import PATHS, environments
 from nemo_ada.rehearsal.report import (
     EXACT,
-    Bounds,
+    Deviation,
     Events,
-    Measurement,
     Report,
     Table,
+    Tolerance,
     compare_async_resumed,
     compare_resumed,
     compare_resumed_on_gpus,
@@ -62,7 +62,7 @@ RUNS = STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf1
 MIN_STEPS = 3
 LIMIT_SECONDS = 4 * 3600.0
 SLOT = "04:00:00"
-ON_GPUS = Bounds(probability=1.05, kl=0.01, logprob=1.0, norm=0.05)
+ON_GPUS = Tolerance(probability=1.05, kl=0.01, logprob=1.0, norm=0.05)
 """For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
@@ -97,7 +97,7 @@ class Acceptance:
     configs: dict[str, dict[str, Any]]
     report: Report
     control: JobControl
-    largest: Bounds
+    largest: Tolerance
     events: dict[str, Events] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     beat: float = 0.0
@@ -319,8 +319,8 @@ def judge(acceptance: Acceptance, steps: int, path: Path, overrides: Sequence[st
         found = measurements(events[name], ahead=ahead and name != STOCK, largest=acceptance.largest)
         found = [] if ahead and name == STOCK else found  # responses of older weights
         report.measurements += [
-            Measurement(f"{name}: steps that are missing", len(missing), 0.0),
-            *(Measurement(f"{name}: {one.name}", one.value, one.bound) for one in found),
+            Deviation(f"{name}: steps that are missing", len(missing), 0.0),
+            *(Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found),
         ]
     if RESUMED in events:
         before, continued, after = events[OURS], events[RESUMED], steps - 1

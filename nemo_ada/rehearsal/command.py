@@ -31,8 +31,8 @@ from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
 from nemo_ada.rehearsal.gym import write as write_requests
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
+    Deviation,
     Events,
-    Measurement,
     Report,
     compare_async_resumed,
     compare_resumed,
@@ -168,7 +168,7 @@ class Rehearsal:
             return
         process.wait()
 
-    def export(self, run: Path) -> list[Measurement]:
+    def export(self, run: Path) -> list[Deviation]:
         """Export the run's newest checkpoint and load it with transformers and vLLM.
 
         Adapters of LoRA are exported twice: merged into the model, and alone for PEFT.
@@ -199,7 +199,7 @@ class Rehearsal:
             command: list[str | Path] = ["-m", "nemo_ada.rehearsal.exported", library, *paths]
             lines = _child([python, "-W", "ignore", *command], self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
-            differences.append(Measurement(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
+            differences.append(Deviation(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
         return differences
 
     def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     return code
 
 
-def _timed(work: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
+def _timed(work: Callable[[], list[Deviation]]) -> tuple[list[Deviation], float]:
     """Call `work`. Returns its result and the seconds that it took."""
     started = time.monotonic()
     return work(), time.monotonic() - started

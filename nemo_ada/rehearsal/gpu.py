@@ -43,7 +43,7 @@ from nemo_ada.rehearsal.command import Rehearsal, Say, check, check_tokenizer, f
 from nemo_ada.rehearsal.fit import fit, layers_that_fit, one_gpu
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
-from nemo_ada.rehearsal.report import EXACT, Events, Measurement, Report, Table, compare_resumed_on_gpus, measurements
+from nemo_ada.rehearsal.report import EXACT, Deviation, Events, Report, Table, compare_resumed_on_gpus, measurements
 from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import LIBRARIES, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
@@ -444,11 +444,9 @@ def judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, ex
     report.take_phases(*slices.events.values())
     for name, events in runs.items():
         wanted = steps if name != RESUMED else 1
-        report.measurements.append(
-            Measurement(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0)
-        )
+        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0))
         found = measurements(events, largest=EXACT if exact else ON_GPUS)
-        report.measurements += [Measurement(f"{name}: {one.name}", one.value, one.bound) for one in found]
+        report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := events.failure():
             slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if SAVED in runs and RESUMED in runs:

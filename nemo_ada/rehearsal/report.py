@@ -38,7 +38,7 @@ MAX_LOSS_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Tolerance:
     """The largest differences that pass.
 
     Attributes:
@@ -54,12 +54,12 @@ class Bounds:
     norm: float = MAX_NORM_DIFFERENCE
 
 
-EXACT = Bounds()
+EXACT = Tolerance()
 """For float32 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Deviation:
     """A value from the real path that must not be above its bound.
 
     Attributes:
@@ -180,7 +180,7 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def measurements(events: Events, *, ahead: bool = False, largest: Bounds = EXACT) -> list[Measurement]:
+def measurements(events: Events, *, ahead: bool = False, largest: Tolerance = EXACT) -> list[Deviation]:
     """The measurements of the undisturbed run.
 
     Args:
@@ -194,35 +194,35 @@ def measurements(events: Events, *, ahead: bool = False, largest: Bounds = EXACT
     else:
         bounds = {"token_mult_prob_error": largest.probability, "gen_kl_error": largest.kl}
     results = [
-        Measurement(f"step {step}: {name}", abs(metrics[name]), bound)
+        Deviation(f"step {step}: {name}", abs(metrics[name]), bound)
         for step, metrics in sorted(events.steps().items())
         for name, bound in bounds.items()
         if name in metrics
     ]
     for event in events.of("log-probs"):
-        results.append(Measurement("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
+        results.append(Deviation("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
     if ahead:
         differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
         name = "after the last refit: |engine's log-prob - learner's|, nats"
-        results.append(Measurement(name, differences[0], largest.logprob))
+        results.append(Deviation(name, differences[0], largest.logprob))
         results += _repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
-        results.append(Measurement("packed against unpacked gradient norm, relative", difference, largest.norm))
+        results.append(Deviation("packed against unpacked gradient norm, relative", difference, largest.norm))
     return results
 
 
-def _repeated(prompts: Sequence[str]) -> list[Measurement]:
+def _repeated(prompts: Sequence[str]) -> list[Deviation]:
     """How many prompts were trained on twice.
 
     There may be none, because a rehearsal is shorter than one epoch. The list is empty without Reinforce-Ada, whose
     hooks record the prompt ids.
     """
-    return [Measurement("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
+    return [Deviation("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
 
 
-def compare_async_resumed(before: Events, continued: Events, after: int, last: int) -> list[Measurement]:
+def compare_async_resumed(before: Events, continued: Events, after: int, last: int) -> list[Deviation]:
     """Check a resumed run in asynchronous training.
 
     Which weights generate a response depends on the clock, so two runs are never alike. But no step may be missing, and
@@ -237,47 +237,47 @@ def compare_async_resumed(before: Events, continued: Events, after: int, last: i
     differ = set(continued.steps()) ^ set(range(after + 1, last + 1))
     prompts = [*before.prompts(after), *continued.prompts(last)]
     name = f"resumed steps {after + 1} to {last}: missing or repeated"
-    return [Measurement(name, len(differ), 0.0), *_repeated(prompts)]
+    return [Deviation(name, len(differ), 0.0), *_repeated(prompts)]
 
 
-def compare_resumed_on_gpus(before: Events, continued: Events, after: int, last: int) -> list[Measurement]:
+def compare_resumed_on_gpus(before: Events, continued: Events, after: int, last: int) -> list[Deviation]:
     """Check a resumed run whose responses differ, because a GPU's engine does not repeat its own to the bit.
 
     No step may be missing. Learning rates and prompts must be those of the first run. Losses must be finite numbers.
     """
     expected, actual = before.steps(), continued.steps()
     differ = set(actual) ^ set(range(after + 1, last + 1))
-    results = [Measurement(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0)]
+    results = [Deviation(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0)]
     for position, step in enumerate(sorted(step for step in expected if step > after)):
         rate = abs(expected[step].get("lr", math.nan) - actual.get(step, {}).get("lr", math.inf))
-        results.append(Measurement(f"resumed step {step}: |lr difference|", rate, 1e-12))
+        results.append(Deviation(f"resumed step {step}: |lr difference|", rate, 1e-12))
         loss = actual.get(step, {}).get("loss", math.nan)
-        results.append(Measurement(f"resumed step {step}: loss", loss, math.inf))
+        results.append(Deviation(f"resumed step {step}: loss", loss, math.inf))
         prompts, again = before.trained_prompts(after + position), continued.trained_prompts(position)
         differing = (prompts - again).total() + (again - prompts).total()
-        results.append(Measurement(f"resumed step {step}: prompts that differ of {prompts.total()}", differing, 0.0))
+        results.append(Deviation(f"resumed step {step}: prompts that differ of {prompts.total()}", differing, 0.0))
     return results
 
 
-def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[Measurement]:
+def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[Deviation]:
     """Compare the steps after `after` of a resumed run with those of the undisturbed run."""
     results = []
     expected, actual = undisturbed.steps(), continued.steps()
     for step in sorted(step for step in expected if step > after):
         if step not in actual:
-            results.append(Measurement(f"resumed step {step}: missing", math.inf, 0.0))
+            results.append(Deviation(f"resumed step {step}: missing", math.inf, 0.0))
             continue
         for name, bound in (("loss", MAX_LOSS_DIFFERENCE), ("lr", 1e-12), ("grad_norm", MAX_NORM_DIFFERENCE)):
             if name in expected[step]:
                 difference = abs(expected[step][name] - actual[step].get(name, math.inf))
-                results.append(Measurement(f"resumed step {step}: |{name} difference|", difference, bound))
+                results.append(Deviation(f"resumed step {step}: |{name} difference|", difference, bound))
     # Behind the rows of the last step come those of the probes.
     rows, again = undisturbed.rows()[after : max(expected, default=0)], continued.rows()
     for position, row in enumerate(rows):
         other = again[position] if position < len(again) else []
         differ = sum(a != b for a, b in zip(row, other, strict=False)) + abs(len(row) - len(other))
         name = f"resumed step {after + 1 + position}: rows that differ of {len(row)}"
-        results.append(Measurement(name, differ, 0.0))
+        results.append(Deviation(name, differ, 0.0))
     return results
 
 
@@ -328,7 +328,7 @@ class Report:
     seconds: float = 0.0
     failure: tuple[str, str] | None = None
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
-    measurements: list[Measurement] = field(default_factory=list)
+    measurements: list[Deviation] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     turns: tuple[float, float] | None = None

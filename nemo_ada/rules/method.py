@@ -12,7 +12,7 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampl
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.nemo_config import Loop, Rollout
+from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
@@ -298,7 +298,7 @@ def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
         )
     caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(ada.budget, name)) is not None]
     if caps:
-        most = Rollout.of(values).max_calls
+        most = RolloutFacts.of(values).max_calls
         yield warning(
             key,
             f"NeMo-RL draws up to {most} batches per step, and {', '.join(caps)} of reinforce_ada.budget bound each of "
@@ -334,7 +334,7 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
 
 def candidates(values: Values, ada: AdaSettings) -> Findings:
     """Candidate prompts are whole batches of NeMo-RL's data loader."""
-    prompts = Rollout.of(values).prompts
+    prompts = RolloutFacts.of(values).prompts
     if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
         yield error(
             f"{SECTION}.candidate_prompts",
@@ -345,7 +345,7 @@ def candidates(values: Values, ada: AdaSettings) -> Findings:
 
 def first_waves(values: Values, ada: AdaSettings) -> Findings:
     """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
-    rollout = Rollout.of(values)
+    rollout = RolloutFacts.of(values)
     try:
         ada.check_rows(rollout.group)
         plan = ada.plan(rollout.group, rollout.longest)
@@ -356,7 +356,7 @@ def first_waves(values: Values, ada: AdaSettings) -> Findings:
 
 def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
     """A cap on seconds leaves time for a response of full length."""
-    longest, cap = Rollout.of(values).longest, ada.budget.max_seconds
+    longest, cap = RolloutFacts.of(values).longest, ada.budget.max_seconds
     if cap is not None and cap < FASTEST * longest:
         yield error(
             f"{SECTION}.budget.max_seconds",

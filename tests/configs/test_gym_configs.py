@@ -19,7 +19,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine
-from nemo_ada.rules.facts.nemo_config import Rollout, load_config
+from nemo_ada.rules.facts.nemo_config import RolloutFacts, load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = [CONFIGS / f"qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")]
@@ -56,7 +56,7 @@ def test_plan_says_what_its_forecast_leaves_out(path, data):
 
 def test_a_response_may_fill_the_context_over_all_its_turns():
     values = Values(load_config(RECIPES[1]))
-    rollout = Rollout.of(values)
+    rollout = RolloutFacts.of(values)
     assert (rollout.longest, rollout.max_new, rollout.max_prompt) == (8192, 2048, 6144)
 
 

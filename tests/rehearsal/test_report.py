@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.report import Events, Measurement, Report, compare_async_resumed, compare_resumed, measurements
+from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_async_resumed, compare_resumed, measurements
 from nemo_ada.rehearsal.shrink import Layout
 
 LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
@@ -86,7 +86,7 @@ def test_an_error_without_a_sentence_is_told_with_its_name() -> None:
 def test_a_report_without_numbers_does_not_pass() -> None:
     report = Report("c.yaml", "nemo-ada rehearse c.yaml", LAYOUT, [], [])
     assert not report.passed
-    report.measurements = [Measurement("x", 0.0, 1.0)]
+    report.measurements = [Deviation("x", 0.0, 1.0)]
     assert report.passed
     report.failure = ("refit", "no weights")
     assert not report.passed

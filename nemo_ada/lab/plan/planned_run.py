@@ -18,7 +18,7 @@ from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.memory import checkpoint_bytes, vllm_cache
 from nemo_ada.rules.facts.models import ModelShape, find_shape
-from nemo_ada.rules.facts.nemo_config import NemoConfig, Rollout, load_config
+from nemo_ada.rules.facts.nemo_config import NemoConfig, RolloutFacts, load_config
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import placeholder_obstacles, uses_reinforce_ada
 from nemo_ada.tasks.registry import build_task
@@ -66,7 +66,7 @@ class PlannedRun:
 
     backend: str
     ada: AdaSettings
-    rollout: Rollout
+    rollout: RolloutFacts
     max_concurrent: int
     gpus: int
     draws_ahead: bool
@@ -96,7 +96,7 @@ def _embedded(config: Mapping[str, Any]) -> PlannedRun:
     return PlannedRun(
         backend="embedded",
         ada=run.reinforce_ada,
-        rollout=Rollout(
+        rollout=RolloutFacts(
             prompts_per_step=prompts,
             prompts=prompts,
             max_calls=1,

@@ -18,9 +18,9 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate, PairedTest, estimate, paired_test
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.variants import preset_variant
-from nemo_ada.lab.whatif.forecast import Engine, Row, Setup, figures_by_rate, rows, settings_vary
+from nemo_ada.lab.whatif.forecast import EngineLoad, Row, Setup, figures_by_rate, rows, settings_vary
 from nemo_ada.lab.whatif.logs import Rollouts
-from nemo_ada.lab.whatif.mixture import RATE_J, Figure, Labels, Mixture, binomial, labels, positions
+from nemo_ada.lab.whatif.mixture import RATE_J, Labels, Mixture, Quantity, binomial, labels, positions
 
 LENGTHS = 400  # quantiles of the logged lengths that the simulation uses
 PRIOR_RESPONSES = 20.0  # responses with the mean length that join those of each pass rate
@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogReport:
     """What the logs hold.
 
     Attributes:
@@ -128,16 +128,16 @@ class Silent:
 
     never_correct: float
     always_correct: float
-    below: Figure
-    above: Figure
-    rescued: Figure
+    below: Quantity
+    above: Quantity
+    rescued: Quantity
     pool: int
     never: tuple[str, ...]
     always: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SamplingCost:
     """Time and money of a row.
 
     Attributes:
@@ -146,13 +146,13 @@ class Cost:
         money: Their price.
     """
 
-    sampling_seconds: Figure
-    gpu_hours: Figure | None
-    money: Figure | None
+    sampling_seconds: Quantity
+    gpu_hours: Quantity | None
+    money: Quantity | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatifReport:
     """Everything that `nemo-ada whatif` says.
 
     Attributes:
@@ -167,18 +167,18 @@ class Answer:
         notes: What a reader must know.
     """
 
-    log: Log
+    log: LogReport
     drift: Drift | None
     silent: Silent
     group: int
     prompts: int
     rows: tuple[Row, ...]
-    costs: tuple[Cost, ...] | None
+    costs: tuple[SamplingCost, ...] | None
     steps: int
     notes: tuple[str, ...]
 
 
-def answer(rollouts: Rollouts, options: Options) -> Answer:
+def answer(rollouts: Rollouts, options: Options) -> WhatifReport:
     """Answer from the rollouts of a log.
 
     Raises:
@@ -202,7 +202,7 @@ def answer(rollouts: Rollouts, options: Options) -> Answer:
     )  # fmt: skip
     if lengths is None:
         notes.append("the log has no tokens: times come from assumed lengths (median 20 tokens, log-normal)")
-    grpo_steps = Engine(mixture, setup).grpo_steps()
+    grpo_steps = EngineLoad(mixture, setup).grpo_steps()
     per_engine_step, origin = _seconds_per_engine_step(rollouts, grpo_steps, options)
     notes += [] if origin is None else [origin]
     setup = replace(setup, caps=_caps(options, per_engine_step))
@@ -213,7 +213,7 @@ def answer(rollouts: Rollouts, options: Options) -> Answer:
     if per_engine_step is not None:
         seconds = per_engine_step * grpo_steps
         costs = tuple(_cost(row, seconds, options, steps) for row in found)
-    return Answer(
+    return WhatifReport(
         _log(rollouts, logged), _drift(logged), _silent(rollouts, logged, mixture, group), group, prompts,
         tuple(found), costs, steps, tuple(notes),
     )  # fmt: skip
@@ -328,21 +328,21 @@ def _caps(options: Options, per_engine_step: float | None) -> Budget:
     return Budget(max_samples=options.max_samples, max_tokens=options.max_tokens, max_seconds=seconds)
 
 
-def _cost(row: Row, grpo_seconds: float, options: Options, steps: int) -> Cost:
+def _cost(row: Row, grpo_seconds: float, options: Options, steps: int) -> SamplingCost:
     """Seconds, GPU hours and money of a row."""
     sampling = row.time.times(grpo_seconds)
     if options.gpus is None:
-        return Cost(sampling, None, None)
+        return SamplingCost(sampling, None, None)
     hours = steps * options.gpus / 3600.0
-    whole = Figure(*(value + options.other_seconds for value in (sampling.value, sampling.low, sampling.high)))
+    whole = Quantity(*(value + options.other_seconds for value in (sampling.value, sampling.low, sampling.high)))
     gpu_hours = whole.times(hours)
-    return Cost(sampling, gpu_hours, None if options.price is None else gpu_hours.times(options.price))
+    return SamplingCost(sampling, gpu_hours, None if options.price is None else gpu_hours.times(options.price))
 
 
-def _log(rollouts: Rollouts, logged: Labels) -> Log:
+def _log(rollouts: Rollouts, logged: Labels) -> LogReport:
     rate_G = logged.pos_G / logged.total_G
     zero_G = ((logged.pos_G == 0) | (logged.pos_G == logged.total_G)).astype(np.float64)
-    return Log(
+    return LogReport(
         rollouts.forms, len(rollouts.group_N), int((~np.isfinite(rollouts.reward_N)).sum()), len(logged.pos_G),
         len(rollouts.names_U), rollouts.steps, logged.depth, estimate(rate_G), estimate(zero_G),
         float(np.nanmean(rollouts.tokens_N)) if np.isfinite(rollouts.tokens_N).any() else math.nan,
@@ -401,7 +401,7 @@ class Checked:
     """
 
     what: str
-    predicted: Figure
+    predicted: Quantity
     seen: float
     covered: bool
 
@@ -434,7 +434,7 @@ def backtest(rollouts: Rollouts, options: Options) -> list[Checked]:
 
 def _replayed(
     name: str, group: int, label_GI: BoolArray, mixture: Mixture, rules: dict[StopRule, None]
-) -> list[tuple[str, Figure, float]]:
+) -> list[tuple[str, Quantity, float]]:
     """Predictions of a preset with at most as many responses as were logged, beside the replay of the logged ones.
 
     Args:

@@ -24,14 +24,14 @@ from nemo_ada.lab.simulate import exact
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import MeanAndError, MeasuredRates, Setting, SimulatedVariant, Variant, compare
 from nemo_ada.lab.simulate.variants import preset_variant
-from nemo_ada.lab.whatif.mixture import RATE_J, Figure, Mixture
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, Quantity
 
 GRPO, NEVER_GIVE_UP, REFILL = "grpo", "ngu", "dapo"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
-UNKNOWN = Figure(math.nan, math.nan, math.nan)
+UNKNOWN = Quantity(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Row:
 
     name: str
     max_responses: int | None
-    responses: Figure
-    tokens: Figure
-    zero_signal: Figure
-    signal: Figure
-    signal_per_response: Figure
-    time: Figure
+    responses: Quantity
+    tokens: Quantity
+    zero_signal: Quantity
+    signal: Quantity
+    signal_per_response: Quantity
+    time: Quantity
     simulated: bool = False
 
 
@@ -110,7 +110,7 @@ def rows(
     Raises:
         UserError: A preset that was named does not fit.
     """
-    engine = Engine(mixture, setup)
+    engine = EngineLoad(mixture, setup)
     found, left_out = [], list[str]()
     for name in names or presets():
         if name in (NEVER_GIVE_UP, REFILL):  # below, because no preset's simulation covers them
@@ -138,7 +138,7 @@ def settings_vary(settings: AdaSettings, group: int) -> bool:
     return isinstance(sampling, SequentialSampling) and sampling.max_responses is not None
 
 
-def _with_cap(engine: Engine, name: str, cap: int, left_out: list[str]) -> Iterator[Row]:
+def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> Iterator[Row]:
     """The row of a preset with another largest number of responses. None where it does not fit."""
     setup = engine.setup
     try:
@@ -150,7 +150,7 @@ def _with_cap(engine: Engine, name: str, cap: int, left_out: list[str]) -> Itera
     yield _row(engine, settings, replace(variant, name=name))
 
 
-def _row(engine: Engine, settings: AdaSettings, variant: Variant) -> Row:
+def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
     """The row of a preset."""
     plan, setup = variant.plan, engine.setup
     alone = isinstance(settings.sampling, SequentialSampling) and not plan.idle and not variant.own_baseline
@@ -196,7 +196,7 @@ def figures_by_rate(rule: StopRule, group: int) -> ByRate:
     return ByRate(responses_J, np.stack([pos_J, neg_J]), zero_J, signal_J)
 
 
-class Engine:
+class EngineLoad:
     """Figures under the mixture, and the simulated engine with its reference: GRPO with n responses."""
 
     def __init__(self, mixture: Mixture, setup: Setup) -> None:
@@ -216,27 +216,27 @@ class Engine:
         tokens = UNKNOWN if tokens_J is None else self._with_token_error(mean(tokens_J))
         return Row(name, cap, mean(responses_J), tokens, mean(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
 
-    def signal(self, signal_J: FloatArray, responses: Figure) -> tuple[Figure, Figure]:
+    def signal(self, signal_J: FloatArray, responses: Quantity) -> tuple[Quantity, Quantity]:
         """The signal of a group relative to GRPO's, and the same per response."""
         signal = self.mixture.mean(signal_J, self._grpo_signal_J)
         n = self.setup.group
-        per_response = Figure(
+        per_response = Quantity(
             signal.value * n / responses.value, signal.low * n / responses.high, signal.high * n / responses.low
         )
         return signal, per_response
 
-    def _with_token_error(self, tokens: Figure) -> Figure:
+    def _with_token_error(self, tokens: Quantity) -> Quantity:
         wider = ERRORS * self.setup.token_error
-        return Figure(tokens.value, tokens.low * max(0.0, 1.0 - wider), tokens.high * (1.0 + wider))
+        return Quantity(tokens.value, tokens.low * max(0.0, 1.0 - wider), tokens.high * (1.0 + wider))
 
     def grpo_steps(self) -> float:
         """Engine steps of GRPO's sampling phase with n responses."""
         return self._reference(self.mixture.weight_J).engine_steps.mean
 
-    def time(self, variant: Variant, responses_J: FloatArray) -> Figure:
+    def time(self, variant: Variant, responses_J: FloatArray) -> Quantity:
         """The duration of the sampling phase, at the likely pass rates and at the two extreme ones for responses."""
         if variant.plan == self._grpo.plan:
-            return Figure(1.0, 1.0, 1.0)
+            return Quantity(1.0, 1.0, 1.0)
         ratios = []
         for weight_J in (self.mixture.weight_J, *self.mixture.extremes(responses_J)):
             there, reference = self._run(variant, weight_J), self._reference(weight_J)
@@ -286,7 +286,7 @@ class Engine:
         return compare([variant], setting)[0]
 
 
-def _refill(engine: Engine) -> Row:
+def _refill(engine: EngineLoad) -> Row:
     """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts."""
     from scipy.stats import binom
 
@@ -300,19 +300,19 @@ def _refill(engine: Engine) -> Row:
     grpo_J = _grpo_tokens(engine)
     if grpo_J is not None:
         per_batch, count = engine.exact("", n, grpo_J, grpo_J, engine.zero_J).tokens, _over(batches_S)
-        tokens = Figure(per_batch.value * count.value, per_batch.low * count.low, per_batch.high * count.high)
+        tokens = Quantity(per_batch.value * count.value, per_batch.low * count.low, per_batch.high * count.high)
     return Row(
-        f"DAPO's refill, at most {MAX_BATCHES} batches", None, _over(n * batches_S), tokens, Figure(0.0, 0.0, 0.0),
+        f"DAPO's refill, at most {MAX_BATCHES} batches", None, _over(n * batches_S), tokens, Quantity(0.0, 0.0, 0.0),
         _over(signal_S), _over(signal_S / batches_S), _over(batches_S),
     )  # fmt: skip
 
 
-def _over(value_S: FloatArray) -> Figure:
+def _over(value_S: FloatArray) -> Quantity:
     """The first value, with bounds around all of them."""
-    return Figure(float(value_S[0]), float(value_S.min()), float(value_S.max()))
+    return Quantity(float(value_S[0]), float(value_S.min()), float(value_S.max()))
 
 
-def _never_give_up(engine: Engine) -> Row:
+def _never_give_up(engine: EngineLoad) -> Row:
     """Never Give Up: a prompt without a correct response is drawn again with some probability, under equal weights.
 
     The attempts of a prompt make one group. They are spread over steps, so a step takes as long as GRPO's and the
@@ -328,7 +328,7 @@ def _never_give_up(engine: Engine) -> Row:
     return replace(row, time=engine.mixture.mean(attempts_J))
 
 
-def _grpo_tokens(engine: Engine) -> FloatArray | None:
+def _grpo_tokens(engine: EngineLoad) -> FloatArray | None:
     """Tokens of n responses by pass rate."""
     tokens_J = engine.setup.tokens_J
     return None if tokens_J is None else engine.setup.group * (RATE_J * tokens_J[0] + (1.0 - RATE_J) * tokens_J[1])
@@ -345,9 +345,9 @@ def _ratio(above: MeanAndError, below: MeanAndError) -> MeanAndError:
     return MeanAndError(ratio, ratio * math.hypot(*parts))
 
 
-def _hull(figures: Sequence[MeanAndError]) -> Figure:
+def _hull(figures: Sequence[MeanAndError]) -> Quantity:
     """The first figure, with bounds around all of them. No figure here can be below 0."""
     errors = [figure.error if math.isfinite(figure.error) else 0.0 for figure in figures]
     low = min(figure.mean - ERRORS * error for figure, error in zip(figures, errors, strict=True))
     high = max(figure.mean + ERRORS * error for figure, error in zip(figures, errors, strict=True))
-    return Figure(figures[0].mean, max(low, 0.0), high)
+    return Quantity(figures[0].mean, max(low, 0.0), high)

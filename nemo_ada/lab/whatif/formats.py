@@ -46,7 +46,7 @@ class UnreadableRecord(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class LoggedResponse:
     """One response of a log.
 
     Attributes:
@@ -72,7 +72,7 @@ class Response:
     counted: bool = True
 
 
-Reader = Callable[[Record], Iterator[Response]]
+Reader = Callable[[Record], Iterator[LoggedResponse]]
 
 
 def reader_for(record: Record, columns: Mapping[str, str]) -> tuple[str, Reader]:
@@ -101,7 +101,7 @@ def reader_for(record: Record, columns: Mapping[str, str]) -> tuple[str, Reader]
     return "records", lambda row: read_table(row, names)
 
 
-def read_nemo_rl(record: Record) -> Iterator[Response]:
+def read_nemo_rl(record: Record) -> Iterator[LoggedResponse]:
     """Read a line of NeMo-RL's train_data_step*.jsonl. The prompt is what stands before the first generated token."""
     ids, mask = _list(record, "token_ids"), _list(record, "token_loss_mask")
     if len(ids) != len(mask):
@@ -110,16 +110,16 @@ def read_nemo_rl(record: Record) -> Iterator[Response]:
     prompt = ids[: generated[0]] if generated else ids
     masked = record.get("sample_loss_mask") in ([0.0], [0]) and len(generated) <= 1
     reward = NAN if masked else _number("rewards", _only(record, "rewards"))
-    yield Response(digest(prompt), _shown(_content(record) or prompt), reward, float(len(generated)))
+    yield LoggedResponse(digest(prompt), _shown(_content(record) or prompt), reward, float(len(generated)))
 
 
-def read_gym(record: Record) -> Iterator[Response]:
+def read_gym(record: Record) -> Iterator[LoggedResponse]:
     """Read a rollout of NeMo-Gym."""
     params, task = record["responses_create_params"], record.get("_ng_task_index")
     prompt = params.get("input") if isinstance(params, dict) else params
     usage = record["response"].get("usage")
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
-    yield Response(
+    yield LoggedResponse(
         digest(prompt if task is None else [task, prompt]),
         _shown(prompt),
         _number("reward", record["reward"]),
@@ -127,7 +127,7 @@ def read_gym(record: Record) -> Iterator[Response]:
     )
 
 
-def read_episode(record: Record) -> Iterator[Response]:
+def read_episode(record: Record) -> Iterator[LoggedResponse]:
     """Read an episode of prime-rl, or a trace of verifiers. An episode of an evaluation has no responses here."""
     run, task = _object(record, "run"), _object(record, "task")
     work = _object(run, "work")
@@ -142,14 +142,14 @@ def read_episode(record: Record) -> Iterator[Response]:
         raise UnreadableRecord("traces is no list of objects")
     trained = [trace for trace in traces if _object(trace, "agent").get("trainable", True)]
     if not trained:
-        yield Response(digest(prompt), name, NAN, step=step, group=group, key=str(record.get("id", "")))
+        yield LoggedResponse(digest(prompt), name, NAN, step=step, group=group, key=str(record.get("id", "")))
     for trace in trained:
         calls = trace.get("calls") or []
         usages = [_object(call, "usage") for call in calls if isinstance(call, dict)]
         counts = [_count("usage.completion_tokens", usage.get("completion_tokens")) for usage in usages]
         span = _object(_object(trace, "timing"), "agent")
         seconds = _number("timing.agent.end", span.get("end")) - _number("timing.agent.start", span.get("start"))
-        yield Response(
+        yield LoggedResponse(
             digest(prompt), name, _trace_reward(trace), math.fsum(counts) if counts else NAN,
             seconds if seconds > 0 else NAN, step, group, str(trace.get("id", "")),
         )  # fmt: skip
@@ -166,7 +166,7 @@ def _trace_reward(trace: Record) -> float:
 
 def read_table(
     record: Record, names: Mapping[str, Sequence[str]] = NAMES, rewards: Sequence[str] = ()
-) -> Iterator[Response]:
+) -> Iterator[LoggedResponse]:
     """Read a record with a field for the prompt and one for the reward.
 
     Args:
@@ -188,7 +188,7 @@ def read_table(
         text, counted = _find(record, names["text"], None), False
         tokens = None if text is None else max(1, round(len(text_of(text)) / LETTERS_PER_TOKEN))
     step, group = (_find(record, names[field], None) for field in ("step", "group"))
-    yield Response(
+    yield LoggedResponse(
         digest(prompt),
         _shown(prompt),
         reward,

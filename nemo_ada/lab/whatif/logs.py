@@ -21,7 +21,7 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import read_parquet
-from nemo_ada.lab.whatif.formats import Reader, Response, UnreadableRecord, digest, reader_for
+from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET = ".parquet"
@@ -123,7 +123,7 @@ class _Columns:
         """
         self.files += 1
         reader: Reader | None = None
-        batch: list[Response] = []
+        batch: list[LoggedResponse] = []
         for number, row in read_parquet(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
@@ -141,7 +141,7 @@ class _Columns:
 
     def _responses(
         self, record: Record, where: str, reader: Reader | None, columns: Mapping[str, str]
-    ) -> tuple[Reader, list[Response]]:
+    ) -> tuple[Reader, list[LoggedResponse]]:
         """The responses of a record, and the reader of its file, which the first record chooses."""
         try:
             if reader is None:
@@ -153,7 +153,7 @@ class _Columns:
         except RecursionError:
             raise UserError(f"{where}: nested too deeply") from None
 
-    def add(self, response: Response, log: int, step: int | None) -> None:
+    def add(self, response: LoggedResponse, log: int, step: int | None) -> None:
         """Append a response, unless a copy of it was read before.
 
         Args:

@@ -34,7 +34,7 @@ RATE_J = pass_rates()
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Quantity:
     """A quantity with its bounds.
 
     Attributes:
@@ -47,9 +47,9 @@ class Figure:
     low: float
     high: float
 
-    def times(self, factor: float) -> Figure:
+    def times(self, factor: float) -> Quantity:
         """The figure in another unit."""
-        return Figure(self.value * factor, self.low * factor, self.high * factor)
+        return Quantity(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Mixture:
             low_K, high_K = low_K - half_K, high_K + half_K
         return cls(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K, widened)
 
-    def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Figure:
+    def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
         """The mean of a quantity over prompts, or the ratio of two means.
 
         Args:
@@ -200,10 +200,10 @@ class Mixture:
         below_J = np.ones(len(RATE_J)) if per_J is None else per_J
         total = float(self.weight_J @ below_J)
         if total <= 0.0:
-            return Figure(np.nan, np.nan, np.nan)
+            return Quantity(np.nan, np.nan, np.nan)
         value = float(self.weight_J @ value_J) / total
         low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
-        return Figure(value, min(low, value), max(-high, value))
+        return Quantity(value, min(low, value), max(-high, value))
 
     def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The weights [J] with the smallest and with the largest mean of a quantity."""

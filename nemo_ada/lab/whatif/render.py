@@ -9,17 +9,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.whatif.answer import Answer, Checked, Drift, Silent
+from nemo_ada.lab.whatif.answer import Checked, Drift, Silent, WhatifReport
 from nemo_ada.lab.whatif.forecast import Row
-from nemo_ada.lab.whatif.mixture import Figure
+from nemo_ada.lab.whatif.mixture import Quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def as_json(value: Answer | Sequence[Checked]) -> str:
+def as_json(value: WhatifReport | Sequence[Checked]) -> str:
     """JSON without NaN, which JSON does not have."""
-    found = asdict(value) if isinstance(value, Answer) else [asdict(check) for check in value]
+    found = asdict(value) if isinstance(value, WhatifReport) else [asdict(check) for check in value]
     return json.dumps(_plain(found), indent=1)
 
 
@@ -31,7 +31,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def introduction(answer: Answer) -> str:
+def introduction(answer: WhatifReport) -> str:
     """What the log holds, in lines of text."""
     log = answer.log
     lines = [
@@ -66,7 +66,7 @@ def _silent(silent: Silent, depth: int) -> list[str]:
     ]
 
 
-def tables(answer: Answer) -> Iterator[Table]:
+def tables(answer: WhatifReport) -> Iterator[Table]:
     """Two tables of rich: what is drawn and learned, and what it costs."""
     title = f"per prompt, n = {answer.group}, {answer.prompts} prompts per step: value and bounds"
     columns = ["responses", "tokens", "zero-signal", "signal", "signal per response"]
@@ -119,13 +119,13 @@ def _estimate(estimate: Estimate) -> str:
     return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: Quantity) -> str:
     if math.isnan(figure.value):
         return "n/a"
     return f"{_number(figure.value)} [{_number(figure.low)}, {_number(figure.high)}]"
 
 
-def _share(figure: Figure) -> str:
+def _share(figure: Quantity) -> str:
     if math.isnan(figure.value):
         return "n/a"
     return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"

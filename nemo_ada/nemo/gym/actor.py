@@ -30,7 +30,7 @@ INCOMPLETE = "max_output_tokens"  # the reason that Gym gives for a turn that wa
 
 
 @dataclass(slots=True)
-class Answer:
+class GymAnswer:
     """What Gym's servers said of one response.
 
     Attributes:
@@ -79,7 +79,7 @@ def answered(results: Any) -> Any:
     return SimpleNamespace(run_rollouts=SimpleNamespace(remote=lambda *_: results))
 
 
-def streaming(actor: Any, answer: Answer, started: Callable[[Any], None]) -> Any:
+def streaming(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> Any:
     """The actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
 
     Args:
@@ -103,7 +103,7 @@ def streaming(actor: Any, answer: Answer, started: Callable[[Any], None]) -> Any
     return SimpleNamespace(run_rollouts=SimpleNamespace(options=options))
 
 
-async def _read(reference: Any, answer: Answer) -> Any:
+async def _read(reference: Any, answer: GymAnswer) -> Any:
     row = await reference
     answer.read(row[1])
     return row

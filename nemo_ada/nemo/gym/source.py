@@ -19,8 +19,8 @@ from nemo_ada.errors import StallError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
     SILENT_SECONDS,
-    Answer,
     AskedError,
+    GymAnswer,
     GymServers,
     SharedTokenizer,
     answered,
@@ -64,7 +64,7 @@ class GymSource(AsyncSource):
         self._silent = 0.0  # seconds since a response finished
 
     async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
-        answer = Answer()
+        answer = GymAnswer()
         batch = self._prompts.rows([prompt])  # a copy, because NeMo-RL writes the sampling parameters into its rows
         try:
             result = await (self._stream if self._streams else self._ask)(batch, answer)
@@ -74,7 +74,7 @@ class GymSource(AsyncSource):
             return self._failures.response(error), {}
         return self._of(result, answer), result.rollout_metrics
 
-    def _of(self, result: Any, answer: Answer) -> Response:
+    def _of(self, result: Any, answer: GymAnswer) -> Response:
         """The response of NeMo-RL's result of one row."""
         final = result.final_batch
         message_log = final["message_log"][0]
@@ -87,7 +87,7 @@ class GymSource(AsyncSource):
     def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
         return {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
 
-    async def _ask(self, batch: Any, answer: Answer) -> Any:
+    async def _ask(self, batch: Any, answer: GymAnswer) -> Any:
         """Run v0.7.0's function, which would block, around a call that is awaited."""
         try:
             self._gym(**self._arguments(batch, asking()))
@@ -99,7 +99,7 @@ class GymSource(AsyncSource):
             answer.read(result)
         return self._gym(**self._arguments(batch, answered(reference)))
 
-    async def _stream(self, batch: Any, answer: Answer) -> Any:
+    async def _stream(self, batch: Any, answer: GymAnswer) -> Any:
         """Run main's asynchronous generator, which yields one group of one row."""
         generators: list[Any] = []
         actor = streaming(self._actor, answer, generators.append)

@@ -44,8 +44,8 @@ from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_save
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
 from nemo_ada.nemo.single_controller.rollout import (
     AdaGymRollout,
-    AdaRollout,
     AdaRolloutManager,
+    ControllerRollout,
     DrawnGroup,
     Groups,
 )
@@ -55,7 +55,7 @@ from nemo_ada.rules.single_controller import LATE, lookahead
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import JobControl
 
-ROLLOUTS = {AsyncRolloutImpl: AdaRollout, AsyncNemoGymRolloutImpl: AdaGymRollout}
+ROLLOUTS = {AsyncRolloutImpl: ControllerRollout, AsyncNemoGymRolloutImpl: AdaGymRollout}
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 

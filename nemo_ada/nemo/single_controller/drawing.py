@@ -26,7 +26,7 @@ Respond = Callable[[int], Awaitable[tuple[Response, dict[str, Any]]]]
 """Draws one response, given its issue order within the prompt. It also returns NeMo-RL's metrics of the response."""
 
 
-class Engine(Protocol):
+class EngineCalls(Protocol):
     """The engine as a group sees it."""
 
     @property
@@ -49,7 +49,7 @@ class Drawing:
         gave_up: whether the time limit was reached.
     """
 
-    def __init__(self, respond: Respond, engine: Engine, *, longest: int, limit: float) -> None:
+    def __init__(self, respond: Respond, engine: EngineCalls, *, longest: int, limit: float) -> None:
         """Prepare a group.
 
         Args:

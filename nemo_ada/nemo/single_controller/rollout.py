@@ -1,7 +1,7 @@
 """NeMo-RL's rollout manager and its two rollout classes, so that a group draws waves until it has enough.
 
-AdaRollout draws with NeMo-RL's own rollouts, and AdaGymRollout over NeMo-Gym. Both share GroupRollout. Over Gym a
-response is one row of Gym, and a rollout that fails has no label, as in synchronous training (gym/source.py).
+ControllerRollout draws with NeMo-RL's own rollouts, and AdaGymRollout over NeMo-Gym. Both share GroupRollout. Over Gym
+a response is one row of Gym, and a rollout that fails has no label, as in synchronous training (gym/source.py).
 
 All groups of the controller share one event loop. So the ledgers of the steps need no lock (core/sampling/budget.py).
 """
@@ -35,7 +35,7 @@ from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET
 from nemo_ada.nemo.asynchronous.rows import GroupRows
 from nemo_ada.nemo.asynchronous.step import GROUP, RANK
 from nemo_ada.nemo.features import prompt_features, request_features
-from nemo_ada.nemo.gym.actor import ENVIRONMENT, Answer, ServerWatch, streaming
+from nemo_ada.nemo.gym.actor import ENVIRONMENT, GymAnswer, ServerWatch, streaming
 from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.request import AGENT
 from nemo_ada.nemo.rollouts.call import Prompts
@@ -277,7 +277,7 @@ class GroupRollout:
         return self._summary(list(judged.values()), [drawing.samples[row] for row in judged])
 
 
-class AdaRollout(GroupRollout, AsyncRolloutImpl):  # type: ignore[misc]
+class ControllerRollout(GroupRollout, AsyncRolloutImpl):  # type: ignore[misc]
     """NeMo-RL's native rollout, whose groups draw waves."""
 
     def _responder(self, prompts: Prompts, sample: Any) -> Respond:
@@ -306,7 +306,7 @@ class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc
         agent = row[AGENT]["name"]
 
         async def respond(index: int) -> tuple[Response, dict[str, Any]]:
-            answer, started, results = Answer(), list[Any](), [None]
+            answer, started, results = GymAnswer(), list[Any](), [None]
             actor = streaming(self._task_to_env[ENVIRONMENT], answer, started.append)
             work = self._stream_rows(actor, [row], results, 1, TIMER)
             try:
@@ -324,7 +324,7 @@ class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc
 
         return respond
 
-    def _answered(self, result: Any, answer: Answer) -> tuple[Response, Completion]:
+    def _answered(self, result: Any, answer: GymAnswer) -> tuple[Response, Completion]:
         """The response of a row's result, and NeMo-RL's form of it.
 
         Raises:

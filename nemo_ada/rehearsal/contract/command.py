@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.contract.compare import Difference, differences
+from nemo_ada.rehearsal.contract.compare import NameDifference, differences
 from nemo_ada.rehearsal.contract.uses import listed, own
 from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.run.files import write_result
@@ -72,7 +72,7 @@ def contract(
     return EXIT_DONE if same else EXIT_DIFFERENT
 
 
-def table(found: Sequence[Difference], names: int, seconds: float) -> list[str]:
+def table(found: Sequence[NameDifference], names: int, seconds: float) -> list[str]:
     """The lines of the report, one headline per kind of difference."""
     lines = []
     for kind, headline in HEADLINES.items():

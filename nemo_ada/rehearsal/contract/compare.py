@@ -21,7 +21,7 @@ ABSENT, UNDECLARED = "does not exist", "not declared"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NameDifference:
     """One thing that differs.
 
     Attributes:
@@ -40,7 +40,7 @@ class Difference:
     where: str = ""
 
 
-def differences(old: Checkout, new: Checkout, uses: Sequence[Use], bases: Iterable[Path] = ()) -> list[Difference]:
+def differences(old: Checkout, new: Checkout, uses: Sequence[Use], bases: Iterable[Path] = ()) -> list[NameDifference]:
     """Everything that differs.
 
     Args:
@@ -59,22 +59,22 @@ def differences(old: Checkout, new: Checkout, uses: Sequence[Use], bases: Iterab
     return result
 
 
-def _of_name(old: Checkout, new: Checkout, use: Use) -> Iterator[Difference]:
+def _of_name(old: Checkout, new: Checkout, use: Use) -> Iterator[NameDifference]:
     before, after = old.find(use.name), new.find(use.name)
     if before is None and after is None:
         return
     if before is None or after is None:
         first_module, second_module = (ABSENT if one is None else f"in {one.module}" for one in (before, after))
-        yield Difference("name", use.name, first_module, second_module, use.where)
+        yield NameDifference("name", use.name, first_module, second_module, use.where)
         return
     first, second = _callable(before.node), _callable(after.node)
     if first is None or second is None:
         if _sort(before.node) != _sort(after.node):
-            yield Difference("name", use.name, _sort(before.node), _sort(after.node), use.where)
+            yield NameDifference("name", use.name, _sort(before.node), _sort(after.node), use.where)
         return
     for kind, look in (("parameters", _signature), ("returned values", returned), ("returned type", annotation)):
         if look(first) != look(second):
-            yield Difference(kind, use.name, look(first) or UNDECLARED, look(second) or UNDECLARED, use.where)
+            yield NameDifference(kind, use.name, look(first) or UNDECLARED, look(second) or UNDECLARED, use.where)
 
 
 def _callable(node: Any) -> Function | None:
@@ -97,24 +97,24 @@ def _files(checkout: Checkout) -> set[str]:
     return checkout.strings(LOOP, LOOPS, "files") | checkout.strings(CHECKPOINTS, ("CheckpointManager",), "files")
 
 
-def _mappings(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Difference]:
+def _mappings(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[NameDifference]:
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            yield Difference(kind, key, old.get(key, ABSENT), new.get(key, ABSENT))
+            yield NameDifference(kind, key, old.get(key, ABSENT), new.get(key, ABSENT))
 
 
-def _sets(kind: str, old: set[str], new: set[str]) -> Iterator[Difference]:
+def _sets(kind: str, old: set[str], new: set[str]) -> Iterator[NameDifference]:
     yield from _mappings(kind, dict.fromkeys(old, "exists"), dict.fromkeys(new, "exists"))
 
 
-def _of_example(old: Checkout, new: Checkout, base: Path) -> Iterator[Difference]:
+def _of_example(old: Checkout, new: Checkout, base: Path) -> Iterator[NameDifference]:
     present = [(checkout.root / base).is_file() for checkout in (old, new)]
     if not all(present):
-        yield Difference("example", str(base), *("exists" if there else ABSENT for there in present))
+        yield NameDifference("example", str(base), *("exists" if there else ABSENT for there in present))
         return
     values = [dict(_flat(read_yaml(checkout.root / base))) for checkout in (old, new)]
     for difference in _mappings("example", *({k: repr(v) for k, v in one.items()} for one in values)):
-        yield Difference("example", f"{base}: {difference.what}", difference.old, difference.new)
+        yield NameDifference("example", f"{base}: {difference.what}", difference.old, difference.new)
 
 
 def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -98,7 +98,7 @@ class Loop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutFacts:
     """What a step samples.
 
     Attributes:
@@ -120,7 +120,7 @@ class Rollout:
     longest: int
 
     @classmethod
-    def of(cls, values: Values) -> Rollout:
+    def of(cls, values: Values) -> RolloutFacts:
         """Read it from a config. Raises UserError."""
         dynamic = bool(values.get("grpo.use_dynamic_sampling", False))
         multiplier = values.number("grpo.batch_multiplier") or 1.0
@@ -160,7 +160,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchFacts:
     """How the learner cuts the rows of a step.
 
     Attributes:
@@ -184,7 +184,7 @@ class Batch:
     logprob_tokens: int | None
 
     @classmethod
-    def of(cls, values: Values, rows: int) -> Batch:
+    def of(cls, values: Values, rows: int) -> BatchFacts:
         """Read it from a config whose steps have `rows` rows. Raises UserError."""
         micro = values.integer("policy.train_micro_batch_size", None if _uses_megatron(values) else 1)
         packing = bool(values.get("policy.sequence_packing.enabled", False))
@@ -209,7 +209,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineFacts:
     """vLLM.
 
     Attributes:
@@ -231,7 +231,7 @@ class Engine:
     max_num_seqs: int
 
     @classmethod
-    def of(cls, values: Values, nodes: int, gpus_per_node: int) -> Engine:
+    def of(cls, values: Values, nodes: int, gpus_per_node: int) -> EngineFacts:
         """Read it from a config. Raises UserError."""
         vllm, resources = "policy.generation.vllm_cfg", "policy.generation.colocated.resources"
         gpus = nodes * gpus_per_node
@@ -257,7 +257,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Learner:
+class LearnerFacts:
     """Megatron's layout.
 
     Attributes:
@@ -291,7 +291,7 @@ class Learner:
     lora: Lora | None
 
     @classmethod
-    def of(cls, values: Values, gpus: int) -> Learner:
+    def of(cls, values: Values, gpus: int) -> LearnerFacts:
         """Read it from a config. Without Megatron all sizes are 1. Raises UserError."""
         here, default = "policy.megatron_cfg", None if _uses_megatron(values) else 1
         recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
@@ -374,10 +374,10 @@ class NemoConfig:
     nodes: int
     gpus_per_node: int
     loop: Loop
-    rollout: Rollout
-    batch: Batch
-    engine: Engine
-    learner: Learner
+    rollout: RolloutFacts
+    batch: BatchFacts
+    engine: EngineFacts
+    learner: LearnerFacts
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> NemoConfig:
@@ -386,7 +386,7 @@ class NemoConfig:
         default = None if _uses_megatron(values) else 1
         nodes = values.integer("cluster.num_nodes", default)
         gpus_per_node = values.integer("cluster.gpus_per_node", default)
-        rollout, engine = Rollout.of(values), Engine.of(values, nodes, gpus_per_node)
+        rollout, engine = RolloutFacts.of(values), EngineFacts.of(values, nodes, gpus_per_node)
         gpus = nodes * gpus_per_node
         return cls(
             values=values,
@@ -396,9 +396,9 @@ class NemoConfig:
             gpus_per_node=gpus_per_node,
             loop=Loop.of(values),
             rollout=rollout,
-            batch=Batch.of(values, rollout.rows),
+            batch=BatchFacts.of(values, rollout.rows),
             engine=engine,
-            learner=Learner.of(values, gpus if engine.gpus == gpus else gpus - engine.gpus),
+            learner=LearnerFacts.of(values, gpus if engine.gpus == gpus else gpus - engine.gpus),
         )
 
     @classmethod
