@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
+from nemo_ada.config.conflicts import conflicts, refuse
 from nemo_ada.config.parsing import Section
-from nemo_ada.core.learning.objectives import Linear
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
 from nemo_ada.core.prompts.estimators import (
@@ -285,19 +285,12 @@ class AdaSettings(Section):
         return None
 
     def check_rows(self, group: int) -> None:
-        """Raise UserError when labels would decide which responses become rows.
+        """Raise UserError when settings contradict each other, or when labels would decide which responses become rows.
 
         This happens with a group of 1 out of several responses, because selection prefers incorrect ones. It also
         happens with some settings of the shrunk baseline. `nemo-ada simulate` does not make this check.
         """
-        if self.advantage.baseline == "shrunk":
-            self._check_shrunk(group)
-        sampling = self.sampling
-        if group == 1 and isinstance(sampling, SequentialSampling) and sampling.cap(1) > 1:
-            raise UserError(
-                f"reinforce_ada.sampling.max_responses={sampling.cap(1)} with grpo.num_generations_per_prompt=1 would "
-                "train on an incorrect response wherever there is one; draw one (preset ada_single), or keep at least 2"
-            )
+        refuse(conflicts(self, group, rows=True))
 
     def check_simulation(self) -> None:
         """Raise UserError when a step cannot be simulated by itself."""
@@ -340,22 +333,18 @@ class AdaSettings(Section):
         Raises:
             UserError: settings contradict each other.
         """
-        sampling, budget = self.sampling, self.budget
+        refuse(conflicts(self, group))
+        sampling = self.sampling
         stopping, scheduler = SamplingPlan.stopping, SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
             rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.cap(group)
             stopping, scheduler = sampling.stopping, sampling.scheduler
-            self._check_sequential(sampling, rule, waves, cap, group)
             if not stopping.in_waves:
                 rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
             cap = sampling.bounds(group)[1]
             rule, waves = FixedExit(1), (cap,)
-            self._check_estimation(sampling, group)
-        self._check_advantage(group)
-        self._check_mean()
-        self._check_retry()
-        plan = SamplingPlan(
+        return SamplingPlan(
             exit=rule,
             wave_sizes=waves,
             max_responses=cap,
@@ -364,236 +353,9 @@ class AdaSettings(Section):
             positive_threshold=self.positive_threshold,
             scheduler=scheduler,
             stopping=stopping,
-            budget=budget,
+            budget=self.budget,
             max_failed_share=self.max_failed_share,
         )
-        if budget.max_seconds is not None and plan.only_first_waves and not self.reserve_prompts:
-            raise UserError(
-                f"reinforce_ada.budget.max_seconds={budget.max_seconds:g} bounds waves after the first, and these "
-                "settings have none; set it to null, and to shorten the draw lower grpo.num_prompts_per_step, "
-                "grpo.num_generations_per_prompt or the longest response"
-            )
-        if plan.idle and plan.only_first_waves:
-            raise UserError(
-                "reinforce_ada.budget.mode=idle adds waves after the first, and these settings have none; set "
-                "budget.mode=capped, or an exit rule and max_responses that ask for more (preset ada_seq_idle)"
-            )
-        if self.candidate_choice != "best" and not self.candidate_prompts:
-            raise UserError(
-                f"reinforce_ada.candidate_choice={self.candidate_choice} chooses among candidate_prompts, and there "
-                "are none; set candidate_prompts to more than grpo.num_prompts_per_step"
-            )
-        return plan
-
-    def _check_mean(self) -> None:
-        own, here = self.estimator, "reinforce_ada.estimator"
-        if not isinstance(own, EmaSettings) or own.per_prompt:
-            return
-        if not own.adaptive_prior:
-            raise UserError(
-                f"{here}.per_prompt=false without {here}.adaptive_prior=true predicts the same pass rate for ever; set "
-                "adaptive_prior to true"
-            )
-        if isinstance(self.sampling, EstimationSampling) or self.candidate_prompts:
-            raise UserError(
-                f"{here}.per_prompt=false predicts the same pass rate for all prompts, so it can neither allocate "
-                "responses nor choose prompts; set it to true, or kind to value"
-            )
-
-    def _check_retry(self) -> None:
-        if not self.retry_probability:
-            return
-        here = f"reinforce_ada.retry_probability={self.retry_probability:g}"
-        if self.advantage.baseline != "pool" or self.advantage.weighting != "reference":
-            raise UserError(
-                f"{here} takes the mean over all attempts of a prompt as the baseline: set "
-                "reinforce_ada.advantage.baseline=pool and weighting=reference, or retry_probability to 0"
-            )
-        if self.candidate_prompts or self.reserve_prompts or isinstance(self.sampling, EstimationSampling):
-            raise UserError(
-                f"{here} decides itself which prompts a step has: set reinforce_ada.candidate_prompts and "
-                "reserve_prompts to 0 and sampling.kind to sequential, or retry_probability to 0"
-            )
-
-    def _check_estimation(self, sampling: EstimationSampling, group: int) -> None:
-        (low, high), here = sampling.bounds(group), "reinforce_ada.sampling"
-        if not low <= group <= high:
-            raise UserError(
-                f"grpo.num_generations_per_prompt={group} must lie between {here}.min_responses={low} and "
-                f"max_responses={high}: it is the mean allocation"
-            )
-        if group in (low, high) and sampling.allocation.exponent > 0.0:
-            raise UserError(
-                f"grpo.num_generations_per_prompt={group} is also {here}.{'min' if group == low else 'max'}_responses: "
-                f"every prompt would get {group} responses, which is GRPO; set num_generations_per_prompt to 8 (as "
-                f"published, with bounds of 4 and 32), or bounds on both sides of {group}"
-            )
-
-    def _check_sequential(
-        self, sampling: SequentialSampling, rule: ExitRule, waves: tuple[int, ...], cap: int, group: int
-    ) -> None:
-        here = "reinforce_ada.sampling"
-        if isinstance(sampling.exit, PilotSettings):
-            self._check_pilot(sampling, waves[0], cap, group)
-        if rule.smallest_pool > cap:
-            raise UserError(
-                f"{here}.exit needs {rule.smallest_pool} responses (k_pos + k_neg), but {here}.max_responses={cap} "
-                f"caps every pool below that; raise it to at least {rule.smallest_pool} or lower k_pos and k_neg"
-            )
-        if max(waves) > cap:
-            raise UserError(
-                f"{here}.wave_size={max(waves)} is above {here}.max_responses={cap}; lower wave_size to {cap} or raise "
-                f"max_responses to {max(waves)}"
-            )
-        if sampling.stopping.kind == "wave" and waves[0] < group and rule.smallest_pool < group:
-            raise UserError(
-                f"{here}.wave_size={waves[0]} is below grpo.num_generations_per_prompt={group}: a pool that exits "
-                f"after its first wave could not fill a group; raise wave_size to at least {group}"
-            )
-        if cap < group:
-            raise UserError(
-                f"{here}.max_responses={cap} is below grpo.num_generations_per_prompt={group}; raise it to {group}"
-            )
-        if isinstance(sampling.exit, SpreadSettings):
-            self._check_spread(sampling)
-        if sampling.stopping.kind == "issue_order" and sampling.scheduler == "rounds":
-            raise UserError(
-                f"{here}.stopping.kind=issue_order judges every response on its own, which {here}.scheduler=rounds "
-                f"cannot do; set {here}.scheduler=continuous or {here}.stopping.kind=wave"
-            )
-        if self.budget.mode == "idle" and (sampling.scheduler == "rounds" or sampling.stopping.kind == "issue_order"):
-            raise UserError(
-                "reinforce_ada.budget.mode=idle fills the tail of the first waves with whole extra waves; it needs "
-                f"{here}.scheduler=continuous and {here}.stopping.kind=wave"
-            )
-        if self.budget.mode == "idle" and waves[0] != group:
-            raise UserError(
-                f"{here}.wave_size={waves[0]} is not grpo.num_generations_per_prompt={group}, and the first waves of "
-                f"reinforce_ada.budget.mode=idle are GRPO's own; set wave_size to {group}, to null or to a list that "
-                f"begins with {group}"
-            )
-        if self.budget.mode == "idle" and self.reserve_prompts:
-            raise UserError(
-                f"reinforce_ada.reserve_prompts={self.reserve_prompts} would start new prompts after the first waves, "
-                "which reinforce_ada.budget.mode=idle rules out; set reserve_prompts to 0 or mode to capped"
-            )
-
-    def _check_spread(self, sampling: SequentialSampling) -> None:
-        here = "reinforce_ada.sampling"
-        if sampling.stopping.kind == "issue_order":
-            raise UserError(
-                f"{here}.exit.kind=spread judges the rewards of whole waves; set {here}.stopping.kind=wave, or "
-                f"{here}.exit.kind=balanced"
-            )
-        if self.advantage.weighting == "objective":
-            raise UserError(
-                f"{here}.exit.kind=spread chooses rows by their rewards, which no weight of "
-                "reinforce_ada.advantage.weighting=objective undoes; use weighting: reference"
-            )
-        if self.reserve_prompts:
-            raise UserError(
-                f"reinforce_ada.reserve_prompts={self.reserve_prompts} replaces groups with equal labels, and with "
-                f"{here}.exit.kind=spread these have a gradient; set reserve_prompts to 0"
-            )
-
-    def _check_pilot(self, sampling: SequentialSampling, size: int, cap: int, group: int) -> None:
-        here = "reinforce_ada.sampling"
-        if not 2 <= size < group:
-            raise UserError(
-                f"{here}.exit.pilot={size} with grpo.num_generations_per_prompt={group}: a pilot has at least 2 "
-                "responses and fewer than the group; set num_generations_per_prompt to 8 or more, or exit.pilot "
-                f"between 2 and {max(group - 1, 2)}"
-            )
-        if sampling.wave_size is not None or cap != group or sampling.stopping.kind != "wave":
-            raise UserError(
-                f"{here}.exit.kind=pilot has two waves, the pilot and the rest of the group: leave out "
-                f"{here}.wave_size and max_responses, and use {here}.stopping.kind=wave"
-            )
-        if self.advantage.weighting == "objective":
-            raise UserError(
-                f"{here}.exit.kind=pilot gives up prompts by their labels, which no weight of "
-                "reinforce_ada.advantage.weighting=objective undoes; use weighting: reference"
-            )
-
-    def _check_advantage(self, group: int) -> None:
-        here, advantage = "reinforce_ada.advantage", self.advantage
-        if isinstance(self.sampling, EstimationSampling):
-            if self.budget.mode == "idle" or self.reserve_prompts:
-                raise UserError(
-                    "reinforce_ada.sampling.kind=estimation draws once and trains on all of it; it goes with "
-                    "reinforce_ada.budget.mode=capped and reinforce_ada.reserve_prompts=0"
-                )
-            if advantage.pass_rate == "haldane":
-                raise UserError(
-                    f"{here}.pass_rate=haldane corrects for pools that stop by their labels; the estimation variant's "
-                    "do not: use pool or shrunk"
-                )
-        if advantage.baseline == "shrunk" and (advantage.weighting == "objective" or advantage.normalize == "std"):
-            raise UserError(
-                f"{here}.baseline=shrunk goes with {here}.weighting=reference and {here}.normalize=none or batch; "
-                "objective weighting has its own baseline"
-            )
-        if advantage.normalize == "batch" and advantage.baseline != "shrunk":
-            raise UserError(
-                f"{here}.normalize=batch would give rows without signal an advantage; set {here}.baseline=shrunk, under"
-                " which every row has one, or normalize: none"
-            )
-        if group == 1 and advantage.baseline != "shrunk":
-            raise UserError(
-                f"grpo.num_generations_per_prompt=1 leaves nothing to compare a response with; set {here}.baseline="
-                "shrunk (preset ada_single), or at least 2"
-            )
-        if advantage.keep_fraction < 1.0 and advantage.denominator == "live_rows":
-            raise UserError(
-                f"{here}.keep_fraction={advantage.keep_fraction:g} keeps the expected update only with "
-                f"{here}.denominator=all_rows; set that, or keep_fraction to 1"
-            )
-        if advantage.weighting == "objective":
-            if isinstance(self.sampling, EstimationSampling) and self.sampling.bounds(group)[0] < 2:
-                raise UserError(
-                    f"{here}.weighting=objective compares a response with the others of its prompt, and with "
-                    "reinforce_ada.sampling.min_responses=1 a prompt may have one; set min_responses to at least 2, or "
-                    f"{here}.weighting to reference with {here}.baseline=shrunk"
-                )
-            if self.candidate_prompts:
-                raise UserError(
-                    f"reinforce_ada.candidate_prompts={self.candidate_prompts} chooses prompts by their predicted pass "
-                    f"rates, which no weight of {here}.weighting=objective undoes; set candidate_prompts to 0, or "
-                    f"{here}.weighting to reference"
-                )
-            if advantage.normalize != "none":
-                raise UserError(
-                    f"{here}.normalize=std with {here}.weighting=objective would multiply by 1/sqrt(p (1-p)), which no "
-                    "objective declares; set normalize: none"
-                )
-            if group < 2:
-                raise UserError(
-                    f"{here}.weighting=objective needs rows of both labels; grpo.num_generations_per_prompt={group} "
-                    "must be at least 2"
-                )
-        self._check_pass_rate(group)
-
-    def _check_shrunk(self, group: int) -> None:
-        """The shrunk baseline is unbiased where labels decide neither which responses are rows nor a row's weight."""
-        here, sampling, advantage = "reinforce_ada", self.sampling, self.advantage
-        if self.reserve_prompts:
-            raise UserError(
-                f"{here}.reserve_prompts={self.reserve_prompts} replaces groups with equal labels, and with "
-                f"{here}.advantage.baseline=shrunk these have a gradient; set reserve_prompts to 0, or baseline to pool"
-            )
-        if isinstance(sampling, SequentialSampling) and sampling.fixed_pool(group) != group:
-            raise UserError(
-                f"{here}.advantage.baseline=shrunk trains on every response of a pool, and the labels must not decide "
-                f"how many there are; set {here}.sampling.exit.kind=fixed with pools of "
-                f"grpo.num_generations_per_prompt={group} responses (preset grpo, for groups of 1 preset ada_single), "
-                f"{here}.sampling.kind=estimation, or {here}.advantage.baseline=pool"
-            )
-        flat = isinstance(advantage.objective, Linear) and self._drawn_as() in (None, 0.0)
-        if not flat and advantage.pass_rate != "shrunk":
-            raise UserError(
-                f"{here}.advantage.pass_rate={advantage.pass_rate} with baseline=shrunk would weigh a row by its own "
-                "label; set pass_rate to shrunk, which leaves that label out"
-            )
 
     def _drawn_as(self) -> float | None:
         """Return the exponent of the allocation, which realises the weight p^-exponent. None if it realises none."""
@@ -601,25 +363,3 @@ class AdaSettings(Section):
             return None
         rule = self.sampling.allocation
         return rule.exponent if isinstance(rule, PowerRule) else None
-
-    def _check_pass_rate(self, group: int) -> None:
-        here, kind = "reinforce_ada.advantage", self.advantage.pass_rate
-        if kind == "haldane" and self.budget.mode == "idle":
-            raise UserError(
-                f"{here}.pass_rate=haldane is right for pools that end by the exit, by N_max or at random; in "
-                "reinforce_ada.budget.mode=idle lengths decide, too: use first_wave or shrunk"
-            )
-        if not isinstance(self.sampling, SequentialSampling) or self.sampling.stopping.kind != "issue_order":
-            return
-        rule = self.sampling.exit.rule(group)
-        one = 1 in (getattr(rule, "k_pos", 2), getattr(rule, "k_neg", 2))
-        if kind == "haldane" and rule.smallest_pool >= group and one:
-            raise UserError(
-                f"{here}.pass_rate=haldane with stopping.kind=issue_order and k_pos or k_neg of 1 is the first "
-                "response's label, 0 or 1; ask for 2 of each side at least, or use pass_rate: shrunk"
-            )
-        if kind == "first_wave":
-            raise UserError(
-                f"{here}.pass_rate=first_wave is not defined with stopping.kind=issue_order, which has no waves; "
-                "use haldane or shrunk"
-            )

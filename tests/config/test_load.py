@@ -41,7 +41,7 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
         (
             "reinforce_ada={preset: ada_seq_idle, advantage: {pass_rate: haldane}}",
-            "lengths decide, too: use first_wave or shrunk",
+            "lengths decide, too; use first_wave or shrunk",
         ),
         ("reinforce_ada.sampling.wave_size=2", None),  # balanced(2, 2) cannot exit with less than a group
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),

@@ -1,0 +1,457 @@
+"""Settings of `reinforce_ada:` that contradict each other: one table, from which errors and a page are made.
+
+`python -m nemo_ada.config.conflicts` prints the page recipes/guide/conflicts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from nemo_ada.core.learning.objectives import Linear
+from nemo_ada.core.prompts.allocation import PowerRule
+from nemo_ada.core.prompts.estimators import EmaSettings
+from nemo_ada.core.sampling.exits import ExitRule
+from nemo_ada.errors import UserError
+
+if TYPE_CHECKING:
+    from nemo_ada.config.ada import AdaSettings
+
+
+class Facts:
+    """What a section means for groups of n responses. The names stand in the table's texts.
+
+    Attributes:
+        ada: the section.
+        n: the group size, grpo.num_generations_per_prompt.
+    """
+
+    def __init__(self, ada: AdaSettings, n: int) -> None:
+        self.ada, self.n = ada, n
+        self.advantage, self.budget, self.estimator = ada.advantage, ada.budget, ada.estimator
+
+    @property
+    def sampling(self) -> Any:
+        """The section `sampling`, of either kind."""
+        return self.ada.sampling
+
+    @property
+    def estimation(self) -> bool:
+        """Whether the estimation variant draws."""
+        return bool(self.sampling.kind == "estimation")
+
+    @cached_property
+    def rule(self) -> ExitRule:
+        """The exit rule of the sequential variant."""
+        return self.sampling.exit.rule(self.n)  # type: ignore[no-any-return]
+
+    @property
+    def exit(self) -> str:
+        """The kind of the exit rule. Empty in the estimation variant."""
+        return "" if self.estimation else str(self.sampling.exit.kind)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether responses are judged one by one, in the order of issue."""
+        return not self.estimation and self.sampling.stopping.kind == "issue_order"
+
+    @cached_property
+    def waves(self) -> tuple[int, ...]:
+        """Responses of the waves."""
+        return self.sampling.waves(self.n)  # type: ignore[no-any-return]
+
+    @property
+    def first_wave(self) -> int:
+        """Responses of the first wave."""
+        return self.waves[0]
+
+    @property
+    def largest_wave(self) -> int:
+        """Responses of the largest wave."""
+        return max(self.waves)
+
+    @property
+    def cap(self) -> int:
+        """N_max."""
+        return int(self.sampling.bounds(self.n)[1] if self.estimation else self.sampling.cap(self.n))
+
+    @property
+    def fewest(self) -> int:
+        """N_min of the estimation variant."""
+        return self.sampling.bounds(self.n)[0]  # type: ignore[no-any-return]
+
+    @property
+    def end(self) -> str:
+        """Which bound of the estimation variant is the group size."""
+        return "min" if self.n == self.fewest else "max"
+
+    @property
+    def most_pilots(self) -> int:
+        """The largest pilot of this group."""
+        return max(self.n - 1, 2)
+
+    @property
+    def once(self) -> bool:
+        """Whether no prompt draws after its first wave."""
+        if self.estimation:
+            return True
+        fixed = self.exit == "fixed" and self.rule.smallest_pool <= self.first_wave
+        return not self.in_order and (fixed or self.cap <= self.first_wave)
+
+    @property
+    def declared(self) -> bool:
+        """Whether the weights follow a declared objective."""
+        return self.advantage.weighting == "objective"
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether a response is compared with a predicted pass rate."""
+        return self.advantage.baseline == "shrunk"
+
+    @property
+    def one_mean(self) -> bool:
+        """Whether one running mean predicts the pass rate of every prompt."""
+        return isinstance(self.estimator, EmaSettings) and not self.estimator.per_prompt
+
+    @property
+    def flat(self) -> bool:
+        """Whether every row has the weight 1: the linear objective, of which the allocation realises nothing."""
+        rule = self.sampling.allocation if self.estimation and not self.declared else None
+        power = rule.exponent if isinstance(rule, PowerRule) else 0.0
+        return isinstance(self.advantage.objective, Linear) and power == 0.0
+
+    @property
+    def side(self) -> int:
+        """The fewest responses that the exit asks of one side."""
+        return min(getattr(self.rule, "k_pos", 2), getattr(self.rule, "k_neg", 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Settings that contradict each other. Texts are format strings over `Facts`, as `f`.
+
+    Attributes:
+        what: the settings, as a YAML has them.
+        why: the reason.
+        works: what would work.
+        when: whether the settings are these.
+        rows: whether it is about rows, which `nemo-ada simulate` does not make.
+    """
+
+    what: str
+    why: str
+    works: str
+    when: Callable[[Facts], bool]
+    rows: bool = False
+
+    def text(self, facts: Facts) -> str:
+        """The message for a user."""
+        return f"{self.what} {self.why}; {self.works}".format(f=facts)
+
+
+ADA, SAMPLING, ADVANTAGE = "reinforce_ada", "reinforce_ada.sampling", "reinforce_ada.advantage"
+N = "grpo.num_generations_per_prompt"
+IDLE = f"{ADA}.budget.mode=idle"
+RESERVE = f"{ADA}.reserve_prompts={{f.ada.reserve_prompts}}"
+RETRY = f"{ADA}.retry_probability={{f.ada.retry_probability:g}}"
+
+CONFLICTS: tuple[Conflict, ...] = (
+    # -- how responses are drawn, wave by wave
+    Conflict(
+        f"{SAMPLING}.exit.pilot={{f.first_wave}} with {N}={{f.n}}",
+        "is no pilot: a pilot has at least 2 responses and fewer than the group",
+        "set num_generations_per_prompt to 8 or more, or exit.pilot between 2 and {f.most_pilots}",
+        lambda f: f.exit == "pilot" and not 2 <= f.first_wave < f.n,
+    ),
+    Conflict(
+        f"{SAMPLING}.exit.kind=pilot",
+        "has two waves, the pilot and the rest of the group",
+        f"leave out {SAMPLING}.wave_size and max_responses, and use {SAMPLING}.stopping.kind=wave",
+        lambda f: f.exit == "pilot" and (f.sampling.wave_size is not None or f.cap != f.n or f.in_order),
+    ),
+    Conflict(
+        f"{SAMPLING}.exit.kind={{f.exit}}",
+        f"chooses rows by labels or rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
+        "use weighting: reference",
+        lambda f: f.exit in ("pilot", "spread") and f.declared,
+    ),
+    Conflict(
+        f"{SAMPLING}.exit",
+        f"needs {{f.rule.smallest_pool}} responses (k_pos + k_neg), but {SAMPLING}.max_responses={{f.cap}} caps every "
+        "pool below that",
+        "raise it to at least {f.rule.smallest_pool} or lower k_pos and k_neg",
+        lambda f: not f.estimation and f.rule.smallest_pool > f.cap,
+    ),
+    Conflict(
+        f"{SAMPLING}.wave_size={{f.largest_wave}}",
+        f"is above {SAMPLING}.max_responses={{f.cap}}",
+        "lower wave_size to {f.cap} or raise max_responses to {f.largest_wave}",
+        lambda f: not f.estimation and f.exit != "pilot" and f.largest_wave > f.cap,
+    ),
+    Conflict(
+        f"{SAMPLING}.wave_size={{f.first_wave}}",
+        f"is below {N}={{f.n}}: a pool that exits after its first wave could not fill a group",
+        "raise wave_size to at least {f.n}",
+        lambda f: not (f.estimation or f.in_order) and f.first_wave < f.n and f.rule.smallest_pool < f.n,
+    ),
+    Conflict(
+        f"{SAMPLING}.max_responses={{f.cap}}",
+        f"is below {N}={{f.n}}",
+        "raise it to {f.n}",
+        lambda f: not f.estimation and f.cap < f.n,
+    ),
+    Conflict(
+        f"{SAMPLING}.exit.kind=spread",
+        "judges the rewards of whole waves",
+        f"set {SAMPLING}.stopping.kind=wave, or {SAMPLING}.exit.kind=balanced",
+        lambda f: f.exit == "spread" and f.in_order,
+    ),
+    Conflict(
+        RESERVE,
+        f"replaces groups with equal labels, and with {SAMPLING}.exit.kind=spread these have a gradient",
+        "set reserve_prompts to 0",
+        lambda f: f.exit == "spread" and f.ada.reserve_prompts > 0,
+    ),
+    Conflict(
+        f"{SAMPLING}.stopping.kind=issue_order",
+        f"judges every response on its own, which {SAMPLING}.scheduler=rounds cannot do",
+        f"set {SAMPLING}.scheduler=continuous or {SAMPLING}.stopping.kind=wave",
+        lambda f: f.in_order and f.sampling.scheduler == "rounds",
+    ),
+    # -- idle mode and the cap on seconds
+    Conflict(
+        IDLE,
+        "fills the tail of the first waves with whole extra waves",
+        f"it needs {SAMPLING}.scheduler=continuous and {SAMPLING}.stopping.kind=wave",
+        lambda f: f.budget.mode == "idle" and not f.estimation and (f.sampling.scheduler == "rounds" or f.in_order),
+    ),
+    Conflict(
+        f"{SAMPLING}.wave_size={{f.first_wave}}",
+        f"is not {N}={{f.n}}, and the first waves of {IDLE} are GRPO's own",
+        "set wave_size to {f.n}, to null or to a list that begins with {f.n}",
+        lambda f: f.budget.mode == "idle" and not f.estimation and f.first_wave != f.n,
+    ),
+    Conflict(
+        RESERVE,
+        f"would start new prompts after the first waves, which {IDLE} rules out",
+        "set reserve_prompts to 0 or mode to capped",
+        lambda f: f.budget.mode == "idle" and not f.estimation and f.ada.reserve_prompts > 0,
+    ),
+    Conflict(
+        IDLE,
+        "adds waves after the first, and these settings have none",
+        "set budget.mode=capped, or an exit rule and max_responses that ask for more (preset ada_seq_idle)",
+        lambda f: f.budget.mode == "idle" and not f.estimation and f.once,
+    ),
+    Conflict(
+        f"{ADA}.budget.max_seconds={{f.budget.max_seconds:g}}",
+        "bounds waves after the first, and these settings have none",
+        "set it to null, and to shorten the draw lower grpo.num_prompts_per_step, grpo.num_generations_per_prompt or "
+        "the longest response",
+        lambda f: f.budget.max_seconds is not None and f.once and not f.ada.reserve_prompts,
+    ),
+    # -- the estimation variant
+    Conflict(
+        f"{N}={{f.n}}",
+        f"must lie between {SAMPLING}.min_responses={{f.fewest}} and max_responses={{f.cap}}, because it is the mean "
+        "allocation",
+        "set it between them",
+        lambda f: f.estimation and not f.fewest <= f.n <= f.cap,
+    ),
+    Conflict(
+        f"{N}={{f.n}}",
+        f"is also {SAMPLING}.{{f.end}}_responses: every prompt would get {{f.n}} responses, which is GRPO",
+        "set num_generations_per_prompt to 8 (as published, with bounds of 4 and 32), or bounds on both sides of {f.n}",
+        lambda f: f.estimation and f.n in (f.fewest, f.cap) and f.sampling.allocation.exponent > 0.0,
+    ),
+    Conflict(
+        f"{SAMPLING}.kind=estimation",
+        "draws once and trains on all of it",
+        f"set {ADA}.budget.mode=capped and {ADA}.reserve_prompts=0",
+        lambda f: f.estimation and (f.budget.mode == "idle" or f.ada.reserve_prompts > 0),
+    ),
+    Conflict(
+        f"{ADVANTAGE}.pass_rate=haldane",
+        "corrects for pools that stop by their labels, and the estimation variant's do not",
+        "use pool or shrunk",
+        lambda f: f.estimation and f.advantage.pass_rate == "haldane",
+    ),
+    # -- advantages
+    Conflict(
+        f"{ADVANTAGE}.baseline=shrunk",
+        f"goes with {ADVANTAGE}.weighting=reference and normalize=none or batch, because objective weighting has its "
+        "own baseline",
+        "set these, or baseline to pool",
+        lambda f: f.shrunk and (f.declared or f.advantage.normalize == "std"),
+    ),
+    Conflict(
+        f"{ADVANTAGE}.normalize=batch",
+        "would give rows without signal an advantage",
+        f"set {ADVANTAGE}.baseline=shrunk, under which every row has one, or normalize: none",
+        lambda f: f.advantage.normalize == "batch" and not f.shrunk,
+    ),
+    Conflict(
+        f"{N}=1",
+        "leaves nothing to compare a response with",
+        f"set {ADVANTAGE}.baseline=shrunk (preset ada_single), or at least 2",
+        lambda f: f.n == 1 and not f.shrunk,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.keep_fraction={{f.advantage.keep_fraction:g}}",
+        f"keeps the expected update only with {ADVANTAGE}.denominator=all_rows",
+        "set that, or keep_fraction to 1",
+        lambda f: f.advantage.keep_fraction < 1.0 and f.advantage.denominator == "live_rows",
+    ),
+    Conflict(
+        f"{ADVANTAGE}.weighting=objective",
+        f"compares a response with the others of its prompt, and with {SAMPLING}.min_responses=1 a prompt may have one",
+        f"set min_responses to at least 2, or {ADVANTAGE}.weighting to reference with {ADVANTAGE}.baseline=shrunk",
+        lambda f: f.declared and f.estimation and f.fewest < 2,
+    ),
+    Conflict(
+        f"{ADA}.candidate_prompts={{f.ada.candidate_prompts}}",
+        f"chooses prompts by their predicted pass rates, which no weight of {ADVANTAGE}.weighting=objective undoes",
+        f"set candidate_prompts to 0, or {ADVANTAGE}.weighting to reference",
+        lambda f: f.declared and f.ada.candidate_prompts > 0,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.normalize={{f.advantage.normalize}} with {ADVANTAGE}.weighting=objective",
+        "would multiply by 1/sqrt(p (1-p)), which no objective declares",
+        "set normalize: none",
+        lambda f: f.declared and f.advantage.normalize != "none",
+    ),
+    Conflict(
+        f"{ADVANTAGE}.weighting=objective",
+        f"needs rows of both labels, and {N}={{f.n}} leaves one",
+        "set it to at least 2",
+        lambda f: f.declared and f.n < 2,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.pass_rate=haldane",
+        f"is right for pools that end by the exit, by N_max or at random, and in {IDLE} lengths decide, too",
+        "use first_wave or shrunk",
+        lambda f: f.advantage.pass_rate == "haldane" and f.budget.mode == "idle",
+    ),
+    Conflict(
+        f"{ADVANTAGE}.pass_rate=haldane",
+        "with stopping.kind=issue_order and k_pos or k_neg of 1 is the first response's label, 0 or 1",
+        "ask for 2 of each side at least, or use pass_rate: shrunk",
+        lambda f: f.in_order and f.advantage.pass_rate == "haldane" and f.rule.smallest_pool >= f.n and f.side == 1,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.pass_rate=first_wave",
+        "is not defined with stopping.kind=issue_order, which has no waves",
+        "use haldane or shrunk",
+        lambda f: f.in_order and f.advantage.pass_rate == "first_wave",
+    ),
+    # -- which prompts a step has
+    Conflict(
+        f"{ADA}.candidate_choice={{f.ada.candidate_choice}}",
+        "chooses among candidate_prompts, and there are none",
+        "set candidate_prompts to more than grpo.num_prompts_per_step",
+        lambda f: f.ada.candidate_choice != "best" and not f.ada.candidate_prompts,
+    ),
+    Conflict(
+        f"{ADA}.estimator.per_prompt=false",
+        f"without {ADA}.estimator.adaptive_prior=true predicts the same pass rate for ever",
+        "set adaptive_prior to true",
+        lambda f: f.one_mean and not f.estimator.adaptive_prior,  # type: ignore[union-attr]
+    ),
+    Conflict(
+        f"{ADA}.estimator.per_prompt=false",
+        "predicts the same pass rate for all prompts, so it can neither allocate responses nor choose prompts",
+        "set it to true, or kind to value",
+        lambda f: f.one_mean and (f.estimation or f.ada.candidate_prompts > 0),
+    ),
+    Conflict(
+        RETRY,
+        "takes the mean over all attempts of a prompt as the baseline",
+        f"set {ADVANTAGE}.baseline=pool and weighting=reference, or retry_probability to 0",
+        lambda f: f.ada.retry_probability > 0 and (f.shrunk or f.declared),
+    ),
+    Conflict(
+        RETRY,
+        "decides itself which prompts a step has",
+        f"set {ADA}.candidate_prompts and reserve_prompts to 0 and sampling.kind to sequential, or retry_probability "
+        "to 0",
+        lambda f: (
+            f.ada.retry_probability > 0 and (f.ada.candidate_prompts > 0 or f.ada.reserve_prompts > 0 or f.estimation)
+        ),
+    ),
+    # -- rows
+    Conflict(
+        RESERVE,
+        f"replaces groups with equal labels, and with {ADVANTAGE}.baseline=shrunk these have a gradient",
+        "set reserve_prompts to 0, or baseline to pool",
+        lambda f: f.shrunk and f.ada.reserve_prompts > 0,
+        rows=True,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.baseline=shrunk",
+        "trains on every response of a pool, and the labels must not decide how many there are",
+        f"set {SAMPLING}.exit.kind=fixed with pools of {N}={{f.n}} responses (preset grpo, for groups of 1 preset "
+        f"ada_single), {SAMPLING}.kind=estimation, or {ADVANTAGE}.baseline=pool",
+        lambda f: f.shrunk and not f.estimation and f.sampling.fixed_pool(f.n) != f.n,
+        rows=True,
+    ),
+    Conflict(
+        f"{ADVANTAGE}.pass_rate={{f.advantage.pass_rate}}",
+        "with baseline=shrunk would weigh a row by its own label",
+        "set pass_rate to shrunk, which leaves that label out",
+        lambda f: f.shrunk and not f.flat and f.advantage.pass_rate != "shrunk",
+        rows=True,
+    ),
+    Conflict(
+        f"{SAMPLING}.max_responses={{f.cap}}",
+        f"with {N}=1 would train on an incorrect response wherever there is one",
+        "draw one (preset ada_single), or keep at least 2",
+        lambda f: f.n == 1 and not f.estimation and f.cap > 1,
+        rows=True,
+    ),
+)
+
+
+def conflicts(ada: AdaSettings, group: int, *, rows: bool = False) -> list[str]:
+    """Return a message for every conflict of a section.
+
+    Args:
+        ada: the section `reinforce_ada:`.
+        group: the group size n.
+        rows: whether what is about rows counts, too.
+    """
+    facts = Facts(ada, group)
+    return [one.text(facts) for one in CONFLICTS if (rows or not one.rows) and one.when(facts)]
+
+
+def refuse(messages: Iterable[str]) -> None:
+    """Raise UserError with all of the messages, in one line. Nothing happens where there is none."""
+    text = ". Also: ".join(messages)
+    if text:
+        raise UserError(text)
+
+
+def page() -> str:
+    """The page of all conflicts, for recipes/guide/conflicts.md."""
+
+    def shown(text: str) -> str:
+        for name in ("f.n", "f.cap", "f.fewest", "f.end", "f.first_wave", "f.largest_wave", "f.rule.smallest_pool"):
+            text = text.replace(f"{{{name}}}", SHOWN.get(name, "..."))
+        return "".join(part if at % 2 == 0 else "..." for at, part in enumerate(text.replace("}", "{").split("{")))
+
+    lines = [f"| `{shown(one.what)}` | {shown(one.why)} | {shown(one.works)} |" for one in CONFLICTS]
+    return "\n".join([HEAD, *lines, ""])
+
+
+SHOWN = {"f.n": "n", "f.cap": "N_max", "f.fewest": "N_min", "f.end": "min"}
+HEAD = """# Settings that contradict each other
+
+`nemo-ada check` prints all that apply, with their values. `n` is `grpo.num_generations_per_prompt`.
+`python -m nemo_ada.config.conflicts` makes this page, from the table that the errors come from.
+
+| setting | why | what works |
+|---|---|---|"""
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201

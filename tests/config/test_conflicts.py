@@ -1,0 +1,72 @@
+"""The table of contradictions: all that apply are named, every one can occur, and the page shows the table."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.config.conflicts import CONFLICTS, Facts, conflicts, page
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.errors import UserError
+
+ORDER = {"stopping": {"kind": "issue_order"}}
+SPREAD, PILOT = {"kind": "spread"}, {"kind": "pilot"}
+EST = {"preset": "ada_est_ema"}
+SINGLE = {"preset": "ada_single"}
+DECLARED = {"weighting": "objective"}
+CASES = [
+    ({"preset": "ada_pilot"}, 2),
+    ({"preset": "ada_pilot", "sampling": {"wave_size": 3}, "advantage": DECLARED}, 8),
+    ({"preset": "ada_seq_balance", "sampling": {"max_responses": 2}}, 4),
+    ({"sampling": {"kind": "sequential", "exit": {"kind": "positive"}, "wave_size": 2}}, 4),
+    ({"preset": "grpo", "sampling": {"exit": SPREAD, **ORDER}, "reserve_prompts": 2, "advantage": DECLARED}, 4),
+    ({"preset": "ada_seq_balance", "sampling": {**ORDER, "scheduler": "rounds"}}, 4),
+    ({"preset": "ada_seq_idle", "sampling": {"scheduler": "rounds", "wave_size": 8}, "reserve_prompts": 2}, 4),
+    ({"preset": "grpo", "budget": {"mode": "idle", "max_seconds": 9.0}}, 4),
+    ({**EST, "advantage": {"pass_rate": "haldane"}, "reserve_prompts": 1}, 2),
+    ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
+    ({**EST, "sampling": {"min_responses": 4}}, 4),
+    ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
+    ({"preset": "grpo", "advantage": {"normalize": "batch", "keep_fraction": 0.5, "denominator": "live_rows"}}, 1),
+    ({"preset": "grpo", "candidate_prompts": 9, "advantage": {**DECLARED, "normalize": "std"}}, 1),
+    ({"preset": "ada_seq_idle", "advantage": {"pass_rate": "haldane"}}, 4),
+    ({"sampling": {"kind": "sequential", "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}, **ORDER},
+      "advantage": {"pass_rate": "haldane"}}, 4),
+    ({"preset": "ada_seq_balance", "sampling": ORDER, "advantage": {"pass_rate": "first_wave"}}, 4),
+    ({"preset": "grpo", "candidate_choice": "weighted"}, 4),
+    ({**EST, "estimator": {"kind": "ema", "per_prompt": False}}, 8),
+    ({"preset": "ngu", "advantage": DECLARED, "candidate_prompts": 9}, 4),
+    ({"preset": "ada_seq_balance", "advantage": {"baseline": "shrunk", "objective": {"kind": "log"}},
+      "reserve_prompts": 2}, 4),
+    ({"preset": "ada_seq_positive"}, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "group"), CASES)
+def test_a_run_is_refused_with_all_that_apply(section, group):
+    ada = ada_settings(section)
+    found = conflicts(ada, group, rows=True)
+    with pytest.raises(UserError) as error:
+        ada.check_rows(group)
+    assert found and all(message in str(error.value) for message in found)
+    assert "\n" not in str(error.value) and "{" not in str(error.value)
+
+
+def test_every_conflict_can_occur():
+    missing = [
+        one.text(Facts(ada_settings({"preset": "grpo"}), 4)) if "{" not in one.what else one.what
+        for one in CONFLICTS
+        if not any(one.when(Facts(ada_settings(section), group)) for section, group in CASES)
+    ]
+    assert missing == []
+
+
+def test_no_preset_contradicts_itself():
+    groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1, "ada_pilot": 8}
+    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle", "ada_seq_log", "ngu",
+                 *groups):  # fmt: skip
+        assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
+
+
+def test_the_page_is_the_table():
+    shown = Path(__file__).resolve().parents[2] / "recipes" / "guide" / "conflicts.md"
+    assert shown.read_text(encoding="utf-8") == page()
