@@ -6,6 +6,8 @@
 #   PIP_INDEX_URL    its package index
 #   PIP_FIND_LINKS   for cpu: a folder with wheels, such as torch's CPU build
 #   NEMO_RL_VERSION  for nemo_rl: the tag of NVIDIA's image; nemo_rl.Dockerfile has the default
+#   PYTHON_VERSION   for cpu: the tag of Docker's Python image; cpu.Dockerfile has the default
+# A tag with a digest, such as v0.7.0@sha256:..., is one image for ever.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 which=${1:-}
@@ -23,7 +25,11 @@ if [[ $which == cpu && -n ${PIP_FIND_LINKS:-} ]]; then
   [[ -d $PIP_FIND_LINKS ]] || { echo "PIP_FIND_LINKS=$PIP_FIND_LINKS is not a folder; leave it empty" >&2; exit 2; }
   options+=(--build-context "wheels=$PIP_FIND_LINKS")
 fi
-for name in PIP_INDEX_URL NEMO_RL_VERSION; do
+case $which in
+  nemo_rl) base=NEMO_RL_VERSION ;;
+  cpu) base=PYTHON_VERSION ;;
+esac
+for name in PIP_INDEX_URL "$base"; do
   if [[ -n ${!name:-} ]]; then options+=(--build-arg "$name=${!name}"); fi
 done
 case $(basename "$docker") in

@@ -1,8 +1,9 @@
 # The embedded back end on a CPU: `docker/build.sh cpu`, then `docker/run.sh cpu nemo-ada train configs/cpu/mini_sudoku.yaml`.
 # docker/build.sh puts the folder PIP_FIND_LINKS in place of this empty stage.
+ARG PYTHON_VERSION=3.11.13-slim-bookworm
 FROM scratch AS wheels
 
-FROM python:3.11.13-slim-bookworm
+FROM python:${PYTHON_VERSION}
 
 # A site's own certificate authority and package index: docker/build.sh gives them where CA_FILE and PIP_INDEX_URL are set.
 ARG PIP_INDEX_URL

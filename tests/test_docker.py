@@ -78,6 +78,19 @@ def test_a_sites_certificates_and_index_reach_the_build(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("which", "variable", "image"),
+    [("nemo_rl", "NEMO_RL_VERSION", "nvcr.io/nvidia/nemo-rl"), ("cpu", "PYTHON_VERSION", "python")],
+)
+def test_a_base_may_be_named_by_its_digest(which: str, variable: str, image: str) -> None:
+    tag = f"v1@sha256:{'0' * 64}"
+    environment = {"PATH": os.environ["PATH"], "DOCKER": "echo", "NEMO_RL_VERSION": tag, "PYTHON_VERSION": tag}
+    build = ["bash", str(ROOT / "docker" / "build.sh"), which]
+    told = subprocess.run(build, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    assert re.findall(r"--build-arg (\S+)", told) == [f"{variable}={tag}"]
+    assert ("FROM", f"{image}:${{{variable}}}") in instructions(ROOT / "docker" / f"{which}.Dockerfile")
+
+
 def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables: str) -> str:
     """What docker is told to do in a folder of a machine with or without a GPU."""
     (folder / "bin").mkdir(exist_ok=True)

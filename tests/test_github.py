@@ -46,6 +46,17 @@ def test_a_job_with_rights_installs_and_builds_nothing(path):
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_an_action_is_named_by_a_commit_that_no_owner_can_move(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.count("uses: ") == len(re.findall(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", text, re.M))
+
+
+def test_an_action_has_one_version_in_all_workflows():
+    used = {step["uses"] for path in WORKFLOWS for step in steps(read(path)) if "uses" in step}
+    assert len({name.partition("@")[0] for name in used}) == len(used)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_exists(path):
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     text = "\n".join(step.get("run", "") for step in steps(read(path)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -31,8 +32,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
-    "RAY_AUTH_MODE": "disabled",
+    "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray stays on the loopback device
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "TOKENIZERS_PARALLELISM": "false",
@@ -47,8 +49,8 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 ON_GPU = (
     "CUDA_DEVICE_MAX_CONNECTIONS", "GLOO_SOCKET_IFNAME", "HF_HUB_OFFLINE", "RAY_AUTH_MODE",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE",
-    "VLLM_NO_USAGE_STATS",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED",
+    "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS",
 )  # fmt: skip
 """The variables of ENVIRONMENT that a rehearsal on a GPU sets, too."""
 
@@ -111,8 +113,9 @@ class Installation:
         }
 
     def _settings(self) -> dict[str, str]:
-        """Variables of the libraries."""
-        return {name: ENVIRONMENT[name] for name in ON_GPU} if self.gpu else dict(ENVIRONMENT)
+        """Variables of the libraries, and a token for the Ray of these processes, which nobody else has."""
+        settings = {name: ENVIRONMENT[name] for name in ON_GPU} if self.gpu else dict(ENVIRONMENT)
+        return {**settings, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""

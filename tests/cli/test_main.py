@@ -119,6 +119,28 @@ def test_a_run_directory_of_another_configuration_is_refused(tiny, capfd):
     assert "grpo.seed: 5 -> 0" in capfd.readouterr().err
 
 
+def foreign(run_dir, tiny):
+    run_dir.mkdir()
+    (run_dir / "thesis.tex").touch()
+
+
+def purged(run_dir, tiny):
+    before = load_run(tiny[0], [*tiny[1:], "resume=auto"])
+    RunDir(run_dir).open(before.model_dump(mode="json"), resume=False)
+    (run_dir / "pace.json").write_text(json.dumps({"saved_step": 5, "save_seconds": [], "validation_seconds": []}))
+
+
+@pytest.mark.parametrize(("spoil", "message"), [(foreign, "thesis.tex"), (purged, "step 5")])
+def test_a_folder_that_no_attempt_can_use_is_a_user_error(tiny, tmp_path, spoil, message):
+    spoil(tmp_path / "run", tiny)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    words = ["train", *tiny, "resume=auto"]
+    done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == EXIT_USER_ERROR and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
 @pytest.mark.slow
 def test_ctrl_c_saves_leaves_no_process_and_resumes(tiny, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"

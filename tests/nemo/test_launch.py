@@ -10,8 +10,11 @@ Whole runs, stopped and continued: test_launch_end_to_end.py.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -25,7 +28,7 @@ import yaml
 
 from nemo_ada.cli.main import guarded
 from nemo_ada.config.values import Values
-from nemo_ada.errors import ProcessLostError, StallError, UserError
+from nemo_ada.errors import FailedResponsesError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.launch import command as launch_module
 from nemo_ada.nemo.launch import stop_and_save
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -50,11 +53,14 @@ from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import rulebook, setup
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.names import key_names
-from nemo_ada.run.folder import LAYOUT, VOLATILE, of_class
+from nemo_ada.run.folder import LAYOUT, VOLATILE, of_class, read_lines
 from nemo_ada.run.job_control import (
     EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_LOST,
     EXIT_STALLED,
     EXIT_STOPPED,
+    EXIT_USER_ERROR,
     JOB_END,
     MARGIN_SECONDS,
     JobControl,
@@ -288,18 +294,54 @@ def test_an_engine_that_cannot_be_put_to_sleep_ends_the_attempt_without_a_save(t
 def launched(tmp_path, monkeypatch):
     """launched(set-up, training): the exit code of a launch with these two functions."""
 
-    def launch(set_up, supervised=lambda *_: False):
+    def launch(set_up, supervised=lambda *_: False, **settings):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
         monkeypatch.setattr(launch_module.rules, "refuse", lambda *_: None)
         monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
         monkeypatch.setattr(launch_module.nemo_settings, "uses_reinforce_ada", lambda _: False)
         monkeypatch.setattr(launch_module, "_set_up", set_up)
         monkeypatch.setattr(launch_module, "supervised", supervised)
-        config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}}
+        config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}, **settings}
         codes = []
         return guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
 
     return launch
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_set_up_ends_it_at_once_and_the_run_can_be_continued(tmp_path, launched, number):
+    def set_up(*_):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(PATIENCE)
+        except Exception:  # noqa: BLE001 - as NeMo-RL catches errors
+            pytest.fail("NeMo-RL would go on after an error that it catches")
+
+    before = signal.signal(number, signal.SIG_DFL)  # tests under nohup ignore SIGHUP, and so would the run
+    assert launched(set_up) == EXIT_STOPPED
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "stopped"
+    assert signal.signal(number, before) == signal.SIG_DFL
+
+
+def test_a_resume_in_another_layout_is_allowed_and_recorded_and_another_model_is_refused(tmp_path, launched, caplog):
+    def launch(layout, **policy):
+        parts = {
+            "save_state": {}, "dataloader": Loader(), "checkpointer": Saved(tmp_path / "checkpoints", None),
+            "master_config": {"checkpointing": {"enabled": True}},
+        }  # fmt: skip
+        settings = {"policy": {"model_name": "a", **layout, **policy}, "resume": "auto"}
+        return launched(lambda *_: parts, **settings)
+
+    wide = {"train_micro_batch_size": 8, "sequence_packing": {"train_mb_tokens": 8192}}
+    narrow = {"train_micro_batch_size": 2, "sequence_packing": {"train_mb_tokens": 2048}, "data_parallel_size": 4}
+    assert launch(wide) == EXIT_DONE
+    assert launch(narrow) == EXIT_DONE
+    assert "up to rounding" in caplog.text
+    [line] = read_lines(tmp_path / "run" / "config_changes.jsonl")
+    assert line["changed"]["policy.train_micro_batch_size"] == [8, 2]
+    assert line["changed"]["policy.sequence_packing.train_mb_tokens"] == [8192, 2048]
+    assert line["changed"]["policy.data_parallel_size"] == [None, 4]
+    assert launch(narrow, model_name="b") == EXIT_USER_ERROR
 
 
 def test_a_stall_interrupts_the_run_and_set_up_is_a_phase_of_its_own(tmp_path, launched):
@@ -383,6 +425,51 @@ def test_an_engine_error_in_the_last_turn_is_no_wrong_answer(answers, complete):
     source = source_of(rollout)
     assert (source.poll().failures == {}) == source.response(0).complete == complete
     source.close()
+
+
+def of_ray(name, text="it happened"):
+    """Ray's error of a name, as the cause of an error of the loop."""
+    kind = getattr(pytest.importorskip("ray").exceptions, name)
+    failed = RuntimeError("the rollout broke")
+    failed.__cause__ = kind(text) if name in ("OutOfMemoryError", "NodeDiedError", "RaySystemError") else kind()
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "state"),
+    [
+        (lambda: KeyError("a defect"), EXIT_FAILED, "failed"),
+        (lambda: RuntimeError("PolicyWorker: CUDA out of memory"), EXIT_FAILED, "failed"),
+        (lambda: FailedResponsesError("9 of 10 responses have no label"), EXIT_FAILED, "failed"),
+        (lambda: OSError(errno.ENOSPC, "No space left on device"), EXIT_FAILED, "failed"),
+        (lambda: StallError("no response has finished for 3600 s"), EXIT_STALLED, "interrupted"),
+        (lambda: of_ray("ActorDiedError"), EXIT_LOST, "interrupted"),
+        (lambda: of_ray("WorkerCrashedError"), EXIT_LOST, "interrupted"),
+        (lambda: of_ray("OutOfMemoryError"), EXIT_LOST, "interrupted"),
+        (lambda: of_ray("NodeDiedError"), EXIT_LOST, "interrupted"),
+        (lambda: of_ray("RaySystemError"), EXIT_LOST, "interrupted"),
+    ],
+    ids=["defect", "memory", "labels", "disk", "stall", "actor", "worker", "memory of the node", "node", "head"],
+)
+def test_an_error_ends_with_the_code_of_its_cause(tmp_path, launched, cause, code, state):
+    def set_up(*_):
+        raise cause()
+
+    assert launched(set_up) == code
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == state
+
+
+def test_a_stop_without_checkpoints_does_not_continue_a_chain(tmp_path, launched):
+    parts = {
+        "save_state": {}, "dataloader": Loader(), "checkpointer": Saved(tmp_path / "checkpoints", None),
+        "master_config": {"checkpointing": {"enabled": False}},
+    }  # fmt: skip
+
+    def stopped(_loop, _parts, _control, progress):
+        progress.reason = "signal SIGTERM"
+        return True
+
+    assert launched(lambda *_: parts, stopped) == EXIT_FAILED
 
 
 def test_a_process_that_ray_lost_is_told_from_a_failure():
@@ -520,6 +607,16 @@ def changed(**sections):
 
 
 LONGER = changed(grpo={"max_num_steps": 9}, logger={"log_dir": "exp_002"}, policy={"megatron_cfg": {"train_iters": 9}})
+OTHER_LAYOUT = {
+    "cluster": {"num_nodes": 2, "gpus_per_node": 8},
+    **changed(
+        policy={
+            "megatron_cfg": {"train_iters": 4, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
+            "sequence_packing": {"train_mb_tokens": 4096, "logprob_mb_tokens": 8192},
+            "generation": {"vllm_cfg": {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5}},
+        }
+    ),
+}
 OTHER = changed(policy={"model_name": "b"}, loss_fn={"ratio_clip_max": 0.2}, grpo={"num_prompts_per_step": 8})
 DIFFERENCE = 'grpo.num_prompts_per_step: None -> 8, loss_fn.ratio_clip_max: 0.28 -> 0.2, policy.model_name: "a" -> "b"'
 
@@ -530,12 +627,22 @@ DIFFERENCE = 'grpo.num_prompts_per_step: None -> 8, loss_fn.ratio_clip_max: 0.28
         ({}, MADE_WITH, True, None),
         ({}, LONGER, True, None),
         ({}, changed(policy={"train_micro_batch_size": 1}), True, None),
+        ({}, OTHER_LAYOUT, True, None),
         ({}, OTHER, True, f"step_4 was made with another configuration ({DIFFERENCE})"),
         ({}, MADE_WITH, False, "already holds step_4; set resume=auto"),
         ({"optimizer": False}, MADE_WITH, True, "step_4: NeMo-RL finds no optimizer state"),
         ({"optimizer": False, "save_optimizer": False}, MADE_WITH, True, None),
     ],
-    ids=["the same", "longer", "less memory", "another", "unasked", "optimizer lost", "optimizer unwanted"],
+    ids=[
+        "the same",
+        "longer",
+        "less memory",
+        "another layout",
+        "another",
+        "unasked",
+        "optimizer lost",
+        "optimizer unwanted",
+    ],
 )
 def test_only_a_whole_checkpoint_of_the_same_configuration_is_continued(tmp_path, saved, config, resume, message):
     """Without the optimizer's state the learning rate would start its warm-up anew, with a warning only."""

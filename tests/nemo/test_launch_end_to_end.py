@@ -6,7 +6,8 @@ run goes through without a stop.
 
 1. Losses, samples, validation scores and the final weights are those of the uninterrupted run.
 2. status.json, records, checkpoints and the W&B run say so; report and plan read the folder.
-3. The math environment of the recipes judges the answers; one reference that hangs costs its deadline per validation.
+3. A full disk under the log, and a closed terminal, lose nothing.
+4. The math environment of the recipes judges the answers; one reference that hangs costs its deadline per validation.
 """
 
 from __future__ import annotations
@@ -114,3 +115,14 @@ def test_report_and_plan_read_the_run(lab, story):
     assert run.config["reinforce_ada.preset"] == "ada_seq_balance"
     history = History.read(lab.folder / "broken")
     assert len(history.lengths_L) > 0 and (history.step_S > 0).all()
+
+
+def test_a_full_disk_under_the_log_changes_nothing_and_a_closed_terminal_saves_and_stops(lab):
+    def launch(kind, after):
+        arguments = lab.arguments("left", SHORT, CANDIDATES)
+        return {"arguments": arguments, "fault": {"kind": kind, "phase": "update", "after": after}}
+
+    code, codes, told = lab.launch(launch("terminal closed", 1), launch("disk of the log full", 1))
+    assert (code, codes) == (EXIT_DONE, [EXIT_STOPPED, EXIT_DONE]), told[-2000:]
+    assert lab.status("left")["state"] == "done"
+    assert [line["step"] for line in read_lines(lab.folder / "left" / "metrics.jsonl")] == list(range(1, STEPS + 1))

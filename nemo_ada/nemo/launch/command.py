@@ -42,7 +42,7 @@ from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_par
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
+from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
 from nemo_ada.run.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     progress: Progress | None = None
     parts: dict[str, Any] = {}
     try:
-        parts = _set_up(loop, master_config, run_dir.path, resolved)
+        with on_signals(_stop_set_up):
+            parts = _set_up(loop, master_config, run_dir.path, resolved)
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
@@ -170,6 +171,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
+    except _SetUpStopped as signal:
+        control.status("stopped", 0)
+        code, message = EXIT_STOPPED, f"stopped during set-up: {signal}; resume=auto continues"
     except BaseException as error:
         step = 0 if progress is None else progress.total_steps
         lost = lost_process(error)
@@ -186,6 +190,15 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     if message:
         log.warning("%s", message)
     return code
+
+
+class _SetUpStopped(BaseException):
+    """A signal arrived during set-up. There is nothing to save, so nothing is waited for."""
+
+
+def _stop_set_up(reason: str) -> None:
+    """Raise _SetUpStopped, through NeMo-RL's `except Exception`."""
+    raise _SetUpStopped(reason)
 
 
 def _controller_config() -> Any:

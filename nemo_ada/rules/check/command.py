@@ -21,6 +21,7 @@ from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import checkpoint_disk, learner_memory, rollout_memory
 from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
+from nemo_ada.rules.check.listening import listening
 from nemo_ada.rules.check.site import image
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.check.verifier import verifier as verifier_findings
@@ -45,7 +46,7 @@ def examine(
         overrides: key=value.
         on_gpu: check the GPUs of this machine, too.
         verifier: start math-verify for its self-test, which takes a few seconds.
-        site: check caches, folders and keys as a job needs them.
+        site: check caches, folders and keys as a job needs them, and say what will listen where.
     """
     try:
         config = load_config(path, overrides)
@@ -62,6 +63,7 @@ def examine(
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
                 *replaced_loop(Values(config), split_words(path, overrides)[0]),
                 *(site_findings(Values(config)) if site else ()),
+                *(listening(Values(config)) if site else ()),
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
@@ -104,6 +106,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts"),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
+        *listening(Values(config)),
     ]  # fmt: skip
 
 

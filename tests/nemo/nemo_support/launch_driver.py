@@ -57,6 +57,26 @@ def kill_children(name: str) -> None:
         child.kill()
 
 
+def write_to(descriptor: int) -> None:
+    """Let this process's output, and that of its libraries, go to another file."""
+    for output in (1, 2):
+        os.dup2(descriptor, output)
+    os.close(descriptor)
+
+
+def lose_reader() -> None:
+    """Let everything that this process writes fail with EPIPE, as after `| head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    write_to(writer)
+
+
+def close_terminal() -> None:
+    """Let everything that this process writes fail, and send the signal of a closed terminal."""
+    lose_reader()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
 PHASES = ("refit", "sampling", "scoring", "log-probabilities", "update", "evaluation", "save")
 KINDS: dict[str, Callable[[Path], None]] = {
     "none": lambda _run_dir: None,
@@ -65,6 +85,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "Ray head killed": lambda _run_dir: kill_children("gcs_server"),
     "engine killed": lambda _run_dir: kill_children("ray::EngineProcess"),
     "stop file": lambda run_dir: (run_dir / "STOP").touch(),
+    "disk of the log full": lambda _run_dir: write_to(os.open("/dev/full", os.O_WRONLY)),
+    "terminal closed": lambda _run_dir: close_terminal(),
 }
 
 
@@ -195,6 +217,7 @@ def own_ray() -> None:
 
 def main(results: Path, launches: list[dict[str, Any]]) -> None:
     """Run the launches; the process ends with the code of the last one."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests under nohup ignore it, and so would the run
     use_typing_extensions_typed_dict()
     import ray
 
