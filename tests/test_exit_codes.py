@@ -11,10 +11,10 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STA
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH, WHOLE, MATRIX = "nemo/test_launch.py", "nemo/test_launch_end_to_end.py", "faults/test_matrix.py"
-MAIN, START = "cli/test_main.py", "embedded/processes/test_ray_start.py"
+MAIN, START = "cli/test_main.py", "cpu/processes/test_ray_start.py"
 OF_AN_ERROR = f"{LAUNCH}::test_an_error_ends_with_the_code_of_its_cause"
 FOLDERS = f"{MAIN}::test_a_folder_that_no_attempt_can_use_is_a_user_error"
-TEMPORARY = "run_folder/test_private_folder.py::test_a_temporary_folder_with_a_long_path_is_left_out"
+TEMPORARY = "run/test_private_folder.py::test_a_temporary_folder_with_a_long_path_is_left_out"
 LASTS = f"{START}::test_a_cause_that_stays_has_no_exit_code_that_continues_a_chain"
 STRUCK = f"{MATRIX}::test_a_run_survives_one_fault_of_each_kind"
 TOLD = f"{WHOLE}::test_exit_codes_and_status_tell_what_happened"

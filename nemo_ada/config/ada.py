@@ -229,7 +229,7 @@ class AdaSettings(Section):
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Candidate prompts per step. Responses are drawn for those whose groups most probably have both labels. The others
     are skipped. With 0 all prompts are used. For data that is seen once, use `estimator.kind: value`. With few prompts
-    that repeat often, the choice lost accuracy (recipes/results/log/presets.md)."""
+    that repeat often, the choice lost accuracy (recipes/history/presets.md)."""
     retry_probability: Share = 0.0
     """Probability that a prompt without a correct response comes again in the next step, under newer weights. Its mean
     then includes its earlier attempts (Never Give Up)."""
