@@ -131,6 +131,8 @@ LIMITS = {
     "recipes/guide/tutorial.md": 1800,
     "recipes/results/coverage.md": 950,
     "recipes/results/faults.md": 700,
+    "recipes/results/leaderboard.md": 500,
+    "recipes/results/open_questions.md": 500,
     "recipes/results/smollm2.md": 900,
 }
 """Most words of a page, as `wc -w` counts them: a page that grows past its limit has become two pages, or a diary."""

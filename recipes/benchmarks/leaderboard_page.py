@@ -1,4 +1,5 @@
-"""Statistics and pages of the leaderboard: leaderboard.md, .csv (all columns), .jsonl (the results), and figures.
+"""Statistics and pages of the leaderboard: leaderboard.md (a summary), leaderboard_tables.md (every table), .csv (all
+columns), .jsonl (the results), and figures.
 
 S seeds of a method, E evaluations of a run. Two methods are compared over the same seeds, and so over the same bases.
 """
@@ -388,14 +389,73 @@ def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Se
     return out.getvalue()
 
 
+SUMMARY = """\
+# Leaderboard
+
+Gains in area, which is the mean held-out accuracy over a run, against GRPO with n = 4. The first number of a cell is at
+equal **responses**, the second at equal **prompts**: a method with one response per prompt takes four times GRPO's
+prompts, and a method with extra waves takes fewer. Both have 95 % intervals over seeds. Bold: significant after Holm's
+correction over this table. `recipes/benchmarks/leaderboard.py page` writes it from
+[leaderboard.jsonl](leaderboard.jsonl).
+
+{table}
+
+![Accuracy over responses](figures/leaderboard.png)
+
+**Protocol.** A run draws {budget} responses from a small model that was trained before. Every method tries the same
+learning rates on {tuning} seeds that are not reported. The reported seeds are {reported}: half of them have another
+base, other problems and another held-out set.
+
+**Read it with care.** Eight seeds are two base models with four seeds each, so an interval says nothing about a third
+base. The models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
+
+[All tables](../history/leaderboard_tables.md) have final accuracy, equal updates and summed rates, tuned updates, what
+the loop measured, and the commits. [leaderboard.csv](leaderboard.csv) has every axis of cost, both targets, pass@4 and
+p-values. [protocol of the bench](../benchmarks/leaderboard.yaml).
+"""
+IN_SUMMARY = ("grpo8", "grpo16", "mean", "single_value", "balance", "lean", "ngu", "dapo")
+BOTH = ("area at equal responses", "area at equal prompts")
+
+
+def summary(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
+    """Return the page that people read first: one table of methods and tasks, at equal responses and prompts."""
+    tasks = [task for task in protocol["tasks"] if (task, FOUR) in tables]
+    cells = {(row.method, task): row.effects for task in tasks for row in tables[task, FOUR] if row.effects}
+    shown = [key for key in cells if key[0] in IN_SUMMARY]
+    bold = dict(zip(shown, significant([cells[key] for key in shown], BOTH), strict=True))
+    lines = ["| method | " + " | ".join(tasks) + " |", "|---|" + "---|" * len(tasks)]
+    for method in IN_SUMMARY:
+        row = [
+            "<br>".join(text(cells[method, task][name], name in bold[method, task]) for name in BOTH)
+            if (method, task) in cells
+            else ""
+            for task in tasks
+        ]
+        if any(row):
+            lines.append(f"| {protocol['methods'][method]['name']} | " + " | ".join(row) + " |")
+    return SUMMARY.format(table="\n".join(lines), **_numbers(protocol))
+
+
+def _numbers(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol's numbers that the pages name."""
+    return {
+        "budget": f"{protocol['budget']:,}",
+        "warmup": f"{protocol['warmup']:,}",
+        "tuning": len(protocol["tuning_seeds"]),
+        "extensions": protocol["extensions"],
+        "reported": f"{min(protocol['reported_seeds'])} to {max(protocol['reported_seeds'])}",
+    }
+
+
 INTRODUCTION = """\
-# Leaderboard: methods at equal updates
+# Leaderboard, all tables: methods at equal updates
 
 `recipes/benchmarks/leaderboard.py page` writes this page from the runs of
 [leaderboard.yaml](../benchmarks/leaderboard.yaml). The bench is running: a table shows the seeds that are there.
-[leaderboard.csv](leaderboard.csv) has every axis of cost (responses, updates, prompts, live rows, tokens), pass@4, the
-tiers of difficulty, p-values, commits, and what the loop measured. [leaderboard.jsonl](leaderboard.jsonl) has the runs.
-[Earlier comparisons](earlier_comparisons.md) had other protocols.
+[leaderboard.csv](../results/leaderboard.csv) has every axis of cost (responses, updates, prompts, live rows, tokens),
+pass@4, the tiers of difficulty, p-values, commits, and what the loop measured.
+[leaderboard.jsonl](../results/leaderboard.jsonl) has the runs. [Earlier comparisons](earlier_comparisons.md) had other
+protocols.
 
 ```bash
 nice -n 19 python recipes/benchmarks/leaderboard.py run                                # what is missing, in order
@@ -435,22 +495,12 @@ update's prompts. In brackets the halves were made of rows and may share a promp
 over the simple noise scale, arXiv 1812.06162). Early updates weigh most in it.
 *effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
 the labels by the predictions of the baseline.
-
-![Accuracy over responses](figures/leaderboard.png)
 """
 
 
-def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
-    """Return the page and the CSV."""
-    lines = [
-        INTRODUCTION.format(
-            budget=f"{protocol['budget']:,}",
-            warmup=f"{protocol['warmup']:,}",
-            tuning=len(protocol["tuning_seeds"]),
-            extensions=protocol["extensions"],
-            reported=f"{min(protocol['reported_seeds'])} to {max(protocol['reported_seeds'])}",
-        )
-    ]
+def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str, str]:
+    """Return the summary, the page of all tables, and the CSV."""
+    lines = [INTRODUCTION.format(**_numbers(protocol))]
     tables: dict[tuple[str, str], Sequence[Row]] = {}
     for task, settings in protocol["tasks"].items():
         chosen: dict[str, tuple[Sequence[int], str, Iterable[str] | None]] = {
@@ -474,7 +524,7 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
                 lines += [f"Power: a true difference in area of {_short(power)} is found with 80 % (one test).", ""]
             if name == FOUR:
                 lines += [*reasons(protocol, rows), ""]
-    return "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
+    return summary(protocol, tables), "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
 
 
 def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path) -> None:
@@ -566,8 +616,8 @@ def reported_or_tuned(protocol: Mapping[str, Any], task: str) -> set[int]:
 
 
 def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
-    """Write leaderboard.md, .csv, .jsonl and the figures."""
-    markdown, table_csv = page(protocol, results)
+    """Write leaderboard.md, .csv, .jsonl and the figures, and the page of all tables to `history` beside the folder."""
+    markdown, tables, table_csv = page(protocol, results)
     lines = [
         json.dumps(
             {"key": key} | packed(result, result["seed"] in setting(protocol, result["task"], "reported_seeds")),
@@ -577,6 +627,8 @@ def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
         if result["seed"] in reported_or_tuned(protocol, result["task"])
     ]
     write_atomically(folder / "leaderboard.md", markdown)
+    (folder.parent / "history").mkdir(exist_ok=True)
+    write_atomically(folder.parent / "history" / "leaderboard_tables.md", tables)
     write_atomically(folder / "leaderboard.csv", table_csv)
     write_atomically(folder / "leaderboard.jsonl", "".join(line + "\n" for line in lines))
     for name in protocol["figures"]:

@@ -161,8 +161,8 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     for folder in (first, second):
         folder.mkdir()
     pages.write_page(protocol.values, results, first)
-    text = (first / "leaderboard.md").read_text()
-    assert "+.050±.000" in text
+    for name in ("first/leaderboard.md", "history/leaderboard_tables.md"):
+        assert "+.050±.000" in (tmp_path / name).read_text()
     again = bench.Results(protocol, tmp_path / "empty", first / "leaderboard.jsonl")
     pages.write_page(protocol.values, again, second)
     for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
@@ -223,9 +223,11 @@ def test_signal_over_noise_is_shown_where_all_seeds_have_it():
 
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
     published = bench.Results(protocol, tmp_path / "empty")
-    pages.write_page(protocol.values, published, tmp_path)
-    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
-        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
+    made = tmp_path / "results"
+    made.mkdir()
+    pages.write_page(protocol.values, published, made)
+    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl", "../history/leaderboard_tables.md"):
+        assert (made / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
 
 
 def test_holms_correction_stops_at_the_first_test_that_fails():
