@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
@@ -32,7 +33,6 @@ from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Message, Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
-FloatArray = NDArray[np.float64]
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
 UID_SHIFT = 24  # a number of a rollout call above, a position in its batch below: at most 2**24 prompts
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from measure import measure
-from numpy.typing import NDArray
 
 from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.rows import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
@@ -30,7 +30,6 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
-FloatArray = NDArray[np.float64]
 CERTAIN = 1e6  # mass of a Beta distribution that knows the pass rate
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 INFORMED = {

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from compare_cpu import LEARNING_RATES, ROOT
 from measure import measure
-from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from nemo_ada.config.load import load_run
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
 from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
 from nemo_ada.cpu.stack import Stack
@@ -30,8 +30,6 @@ from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task
-
-FloatArray = NDArray[np.float64]
 
 
 def hidden_states(folder: Path, prompts: list[list[int]]) -> dict[str, FloatArray]:

@@ -19,13 +19,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 CONFIDENCE = 0.95
 FLIPS = 10_000
 BLOCK = 2_000_000  # random numbers held at once

@@ -11,16 +11,14 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo.loop_log import of_calls
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.response import Response, read
-
-IntArray = NDArray[np.int64]
 
 
 class BatchSource:

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.loop_log import of_samples
@@ -33,7 +33,6 @@ from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, GYM_ERROR, Response, r
 
 log = logging.getLogger(__name__)
 
-IntArray = NDArray[np.int64]
 SampleRollout = Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]
 STALL_SECONDS = 3600.0  # NeMo-RL itself waits for the engine without a deadline
 
