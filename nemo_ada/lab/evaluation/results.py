@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.evaluation.statistics import BoolArray, FloatArray, IntArray, estimate, paired_test, pass_at_k
+from nemo_ada.lab.evaluation.statistics import estimate, paired_test, pass_at_k
 from nemo_ada.run.files import json_of
 from nemo_ada.run.folder import changed_keys, flatten
 from nemo_ada.run.json_lines import records
